@@ -1,40 +1,69 @@
-"""Hiding values that must not be seen in what comes out of a run.
+"""Masking of secret values in what a run prints and returns.
 
-A value is looked for as it is and in the forms that programs print it in: quoted, escaped, percent-encoded, as
-hexadecimal digits, and as base64 also where it is only a part of what was encoded (``user:password``).
+A value is found as it is and encoded: escaped (JSON, Go, Python), as HTML, percent-encoded, as hexadecimal digits and
+as base64, also where base64 or digits are wrapped into lines, and in any combination of up to ``_DEPTH`` encodings. The
+text is decoded, and each decoded form is searched: encoders write a value in many ways, and a decoder reads them all.
 """
 
 import base64
+import html
 import json
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any
-from urllib.parse import quote, quote_plus
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any, TypeAlias
 
 MASK = "***"
-#: A line of a value of several lines, or a part of an encoded value, is looked for if it has so many characters.
+#: A line of a value of several lines, and a part of a value at the end of an encoded line, count from this many bytes.
 _SHORTEST_PART = 8
+#: Shorter values are not searched in digits and base64, where a few bytes occur by chance.
+_SHORTEST_ENCODED = 6
+#: So many encodings, one inside the other, are decoded.
+_DEPTH = 3
+#: Bytes that are decoded for each byte of a text, and for a text of any length. It takes an unusual text to get there.
+_MOST_DECODED = 300
+_LEAST_DECODED = 64 * 1024
+#: Characters for one byte that was encoded twice, as in digits of an escape. HTML with a number for each character,
+#: encoded once more, can take more.
+_LONGEST_FORM = 12
+#: What is masked can bring together what was apart.
+_ROUNDS = 4
+
+Span: TypeAlias = tuple[int, int]
 
 
 class Mask:
     """Replaces values in texts and in JSON."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        forms = {form for value in values for form in forms_of(value)}
-        #: No form is longer.
-        self.longest = max(map(len, forms), default=0)
-        # The longest first: of two that begin alike the whole of the longer one has to go.
-        self._forms = sorted(forms, key=lambda form: (-len(form), form))
+        units = {unit for value in values for unit in units_of(value)}
+        #: The longest part of a text in which a value, or a line of one, can lie.
+        self.longest = _LONGEST_FORM * max((len(_encode(unit)) for unit in units if "\n" not in unit), default=0)
+        # A backslash right before an escaped value hides it from the decoder, so it is also searched as it is written.
+        self._written = _longest_first(form for unit in units for form in _escaped(unit))
+        self._plain = _longest_first(_encode(unit) for unit in units)
+        self._encoded = [each for each in self._plain if len(each) >= _SHORTEST_ENCODED]
+        self._all = b"\0".join(self._encoded)
 
     def text(self, text: str) -> str:
-        # One after the other is a hundred times as fast as all of them in one expression.
-        for form in self._forms:
-            if form in text:
-                text = text.replace(form, MASK)
+        for _ in range(_ROUNDS):
+            data = _encode(text)
+            if not (spans := _merge(self._spans(data))):
+                return text
+            pieces, end = [], 0
+            for start, stop in spans:
+                pieces.append(data[end:start])
+                end = stop
+            pieces.append(data[end:])
+            masked = MASK.encode().join(pieces).decode("utf-8", "surrogatepass")
+            if masked == text:
+                return text
+            text = masked
         return text
 
     def found_in(self, text: str) -> bool:
-        return any(form in text for form in self._forms)
+        return next(self._spans(_encode(text)), None) is not None
 
     def json(self, value: Any) -> Any:
         """A decoded JSON value, masked in its strings, its keys, and in numbers, which become strings."""
@@ -48,38 +77,256 @@ class Mask:
             return MASK
         return value
 
-
-def forms_of(value: str) -> set[str]:
-    """Every spelling to look for. Lines of a long value count by themselves: output is kept line by line."""
-    forms = set(_spellings(value))
-    lines = value.splitlines()
-    if len(lines) > 1:
-        for line in lines:
-            if len(line.strip()) >= _SHORTEST_PART:
-                forms |= set(_spellings(line.strip()))
-    return {form for form in forms if form}
-
-
-def _spellings(value: str) -> Iterator[str]:
-    yield value
-    # As JSON, with and without letters beyond ASCII, and as Python shows it in a traceback.
-    yield json.dumps(value)[1:-1]
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
-    yield repr(value)[1:-1]
-    data = value.encode("utf-8", "surrogatepass")
-    for escaped in (quote(data, safe=""), quote(data), quote_plus(data)):
-        yield escaped
-        yield re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), escaped)
-    yield from (data.hex(), data.hex().upper())
-    yield from _in_base64(data)
+    def _spans(self, data: bytes) -> Iterator[Span]:
+        """Where values are, in any order; some may overlap."""
+        if not self._plain or not data:
+            return
+        yield from _all_in(data, self._written)
+        for view in find_views(data):
+            for start, stop in _all_in(view.data, self._encoded if view.packed else self._plain):
+                yield view.locate(start, stop)
+            # One search for all values first: nearly always there is no part of any.
+            ends = view.data[:_SHORTEST_PART], view.data[-_SHORTEST_PART:]
+            if view.packed and len(ends[0]) == _SHORTEST_PART and (ends[0] in self._all or ends[1] in self._all):
+                for start, stop in _parts_at_ends(view.data, self._encoded):
+                    yield view.locate(start, stop)
 
 
-def _in_base64(data: bytes) -> Iterator[str]:
-    """The characters that are the same whatever stands before and after, for each of the three places to begin."""
-    for before in range(3):
-        encoded = base64.b64encode(bytes(before) + data).decode()
-        first = -(-before * 8 // 6)
-        last = (before + len(data)) * 8 // 6
-        if last - first >= _SHORTEST_PART:
-            yield encoded[first:last]
-            yield encoded[first:last].replace("+", "-").replace("/", "_")
+def units_of(value: str) -> set[str]:
+    """A value and its longer lines: output is kept line by line."""
+    lines = (line.strip() for line in value.splitlines())
+    return {unit for unit in (value, *(line for line in lines if len(line) >= _SHORTEST_PART)) if unit}
+
+
+def _escaped(value: str) -> Iterator[bytes]:
+    for form in (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]):
+        if form != value:
+            yield _encode(form)
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _longest_first(forms: Iterable[bytes]) -> list[bytes]:
+    return sorted(set(forms), key=lambda form: (-len(form), form))
+
+
+def _all_in(data: bytes, values: list[bytes]) -> Iterator[Span]:
+    # One after the other is a hundred times as fast as all of them in one expression.
+    for value in values:
+        at = data.find(value)
+        while at >= 0:
+            yield at, at + len(value)
+            at = data.find(value, at + len(value))
+
+
+def _parts_at_ends(data: bytes, values: list[bytes]) -> Iterator[Span]:
+    """A wrapped value that is seen line by line: each line decodes to a part of it, at an end of what is decoded."""
+    for value in values:
+        if len(data) < len(value) and data in value:
+            yield 0, len(data)
+            continue
+        at = data.rfind(value[-_SHORTEST_PART:], 0, len(value) - 1)
+        if at >= 0 and value.endswith(data[: at + _SHORTEST_PART]):
+            yield 0, at + _SHORTEST_PART
+        at = data.find(value[:_SHORTEST_PART], max(0, len(data) - len(value) + 1))
+        if at >= 0 and value.startswith(data[at:]):
+            yield at, len(data)
+
+
+def _merge(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for start, stop in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+class _View:
+    """A text, or what it decodes to, and where in the text each part of that comes from."""
+
+    #: Decoded from digits or base64. What is around the value in there may be noise.
+    packed = False
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def locate(self, start: int, stop: int) -> Span:
+        return start, stop
+
+
+class _Replaced(_View):
+    """Decoded by replacing each match."""
+
+    def __init__(self, parent: _View, data: bytes, code: "_Code") -> None:
+        super().__init__(data)
+        self.packed = parent.packed
+        self._parent = parent
+        self._code = code
+
+    @cached_property
+    def _pieces(self) -> tuple[list[int], list[Span], list[bool]]:
+        """Where each piece begins, where it comes from, and whether it was a match."""
+        begins: list[int] = []
+        sources: list[Span] = []
+        matches: list[bool] = []
+        position = end = 0
+        for found in self._code.pattern.finditer(self._parent.data):
+            for start, stop, text in (
+                (end, found.start(), None),
+                (found.start(), found.end(), self._code.decode(found)),
+            ):
+                begins.append(position)
+                sources.append((start, stop))
+                matches.append(text is not None)
+                position += stop - start if text is None else len(text)
+            end = found.end()
+        begins.append(position)
+        sources.append((end, len(self._parent.data)))
+        matches.append(False)
+        return begins, sources, matches
+
+    def locate(self, start: int, stop: int) -> Span:
+        begins, sources, matches = self._pieces
+        first, last = bisect_right(begins, start) - 1, bisect_right(begins, stop - 1) - 1
+        begin = sources[first][0] if matches[first] else sources[first][0] + start - begins[first]
+        end = sources[last][1] if matches[last] else sources[last][0] + stop - begins[last]
+        return self._parent.locate(begin, end)
+
+
+class _Packed(_View):
+    """Decoded from the characters of an alphabet, without those between them, from one of the first characters on."""
+
+    packed = True
+
+    def __init__(self, parent: _View, data: bytes, alphabet: frozenset[int], skipped: int, bits: int) -> None:
+        super().__init__(data)
+        self._parent = parent
+        self._alphabet = alphabet
+        self._skipped = skipped
+        self._bits = bits
+
+    @cached_property
+    def _positions(self) -> list[int]:
+        return [at for at, character in enumerate(self._parent.data) if character in self._alphabet]
+
+    def locate(self, start: int, stop: int) -> Span:
+        first = self._skipped + start * 8 // self._bits
+        last = self._skipped - (-stop * 8 // self._bits) - 1
+        return self._parent.locate(self._positions[first], self._positions[last] + 1)
+
+
+class _Code:
+    """An encoding that replaces some characters by others."""
+
+    def __init__(self, marker: bytes, pattern: str, decode: Callable[[re.Match[bytes]], bytes]) -> None:
+        self.marker = marker
+        self.pattern = re.compile(pattern.encode(), re.DOTALL)
+        self.decode = decode
+
+    def decoded(self, view: _View) -> _View | None:
+        if self.marker not in view.data:
+            return None
+        data = self.pattern.sub(self.decode, view.data)
+        return None if data == view.data else _Replaced(view, data, self)
+
+
+_SIMPLE = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"f": b"\f", b"v": b"\v", b"a": b"\a", b"0": b"\0"}
+_ESCAPE = (
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    r"|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[nrtbfva0\"'/\\])"
+)
+
+
+def _character(number: int) -> bytes:
+    return _encode(chr(number)) if number <= 0x10FFFF else b"?"
+
+
+def _unescape(found: re.Match[bytes], *, x_is_byte: bool) -> bytes:
+    text = found[0][1:]
+    kind, digits = text[:1], text[1:]
+    if kind == b"x" and x_is_byte:
+        return bytes([int(digits, 16)])
+    if kind == b"u" and len(digits) > 4:
+        high, low = int(digits[:4], 16), int(digits[6:], 16)
+        return _character(0x10000 + ((high - 0xD800) << 10) + low - 0xDC00)
+    if kind in (b"x", b"u", b"U"):
+        return _character(int(digits, 16))
+    return _SIMPLE.get(text, text)
+
+
+def _unescape_html(text: str) -> bytes:
+    """Numbers are read as they were written: a browser would replace some of them."""
+    if text[1] != "#":
+        return _encode(html.unescape(text))
+    return _character(int(text[3:-1], 16) if text[2] in "xX" else int(text[2:-1]))
+
+
+def _unquote(found: re.Match[bytes]) -> bytes:
+    return b" " if found[0] == b"+" else bytes([int(found[0][1:], 16)])
+
+
+_ESCAPES = _Code(b"\\", _ESCAPE, lambda found: _unescape(found, x_is_byte=False))
+#: Python shows bytes so, where ``\xe9`` is not a character.
+_BYTES = _Code(b"\\x", _ESCAPE, lambda found: _unescape(found, x_is_byte=True))
+_HTML = _Code(
+    b"&",
+    "&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});",
+    lambda found: _unescape_html(found[0].decode()),
+)
+_URL = _Code(b"%", "%[0-9a-fA-F]{2}", _unquote)
+_FORM = _Code(b"+", r"%[0-9a-fA-F]{2}|\+", _unquote)
+_CODES = (_ESCAPES, _BYTES, _HTML, _URL, _FORM)
+
+_DIGITS = frozenset(b"0123456789abcdefABCDEF")
+_BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_")
+_NOT_DIGITS = bytes(set(range(256)) - _DIGITS)
+_NOT_BASE64 = bytes(set(range(256)) - _BASE64)
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+#: Noise rarely holds so many characters of an alphabet one after the other, and lines are not shorter.
+_DIGIT_RUN = re.compile(rb"(?:[0-9a-fA-F]{2}[^0-9a-fA-F]?){5}")
+_BASE64_RUN = re.compile(rb"[A-Za-z0-9+/_-]{8}")
+
+
+def _from_digits(view: _View) -> Iterator[_View]:
+    if not _DIGIT_RUN.search(view.data):
+        return
+    digits = view.data.translate(None, _NOT_DIGITS)
+    for skipped in range(2):
+        if count := (len(digits) - skipped) // 2 * 2:
+            data = bytes.fromhex(digits[skipped : skipped + count].decode())
+            yield _Packed(view, data, _DIGITS, skipped, 4)
+
+
+def _from_base64(view: _View) -> Iterator[_View]:
+    if not _BASE64_RUN.search(view.data):
+        return
+    characters = view.data.translate(_STANDARD, _NOT_BASE64)
+    for skipped in range(4):
+        rest = characters[skipped:]
+        data = base64.b64decode(rest + b"A" * (-len(rest) % 4))
+        yield _Packed(view, data[: len(rest) * 6 // 8], _BASE64, skipped, 6)
+
+
+def find_views(data: bytes) -> Iterator[_View]:
+    """The text and everything it decodes to, the least encoded first."""
+    left = _MOST_DECODED * len(data) + _LEAST_DECODED
+    seen = {data}
+    views = [_View(data)]
+    yield views[0]
+    for _ in range(_DEPTH):
+        found: list[_View] = []
+        for view in views:
+            decoded = [each for code in _CODES if (each := code.decoded(view)) is not None]
+            for each in (*decoded, *_from_digits(view), *_from_base64(view)):
+                left -= len(each.data)
+                if left < 0:
+                    return
+                if len(each.data) >= _SHORTEST_ENCODED and each.data not in seen:
+                    seen.add(each.data)
+                    found.append(each)
+                    yield each
+        views = found

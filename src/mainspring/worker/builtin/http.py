@@ -235,7 +235,7 @@ def _text(answer: Answer, tenant: str) -> str:
     if answer.headers.get("content-encoding", "identity") != "identity":
         return ""
     text = masks.text(tenant, readable(answer.body))
-    return text[: len(text) - masks.longest(tenant)] if answer.cut else text
+    return text[: max(0, len(text) - masks.longest(tenant))] if answer.cut else text
 
 
 def _line(call: HttpCall, answer: Answer) -> str:

@@ -87,7 +87,8 @@ class _Listener:
         line = readable(data).rstrip("\r")
         if cut:
             # Half a secret at the cut would not be found.
-            line = f"{masks.text(self._tenant, line)[: len(line) - masks.longest(self._tenant)]} … (cut)"
+            masked = masks.text(self._tenant, line)
+            line = f"{masked[: max(0, len(masked) - masks.longest(self._tenant))]} … (cut)"
         if line.startswith("::") and self._obey(line):
             return
         if self._telling is not None:
