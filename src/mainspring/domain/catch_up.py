@@ -54,7 +54,7 @@ class CaughtUp(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def decide(policy: CatchUp, ticks: list[Instant], now: Instant) -> list[CaughtUp]:
+def decide(policy: CatchUp, ticks: list[Instant], now: Instant, *, outage: bool = False) -> list[CaughtUp]:
     """Decide on ticks that are due, and return the decisions in the same order. Ticks within the grace are on time.
 
     If all ticks are on time, all run: a fail-over skips nothing. A late one among them means an outage; then
@@ -62,9 +62,11 @@ def decide(policy: CatchUp, ticks: list[Instant], now: Instant) -> list[CaughtUp
 
     The last tick is the newest, even if its time is not the latest: a calendar can move a tick to a time before the
     one of its predecessor.
+
+    ``outage``: ticks before these were late.
     """
     late = [tick for tick in ticks if now - tick > policy.grace]
-    if policy.mode == "latest" and late:
+    if policy.mode == "latest" and ticks and (late or outage):
         newest = ticks[-1]
         superseded = [CaughtUp(tick, None, "superseded by a later tick") for tick in ticks[:-1]]
         return [*superseded, CaughtUp(newest, now if now - newest > policy.grace else newest)]
