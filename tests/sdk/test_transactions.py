@@ -592,7 +592,7 @@ async def test_a_transaction_parameter_is_rejected_without_async_or_postgresql(s
     with pytest.raises(Invalid, match="arguments"):
         await order.submit(1, db=site.connection)
     async with app.running():
-        with pytest.raises(RunFailed, match="needs a store on PostgreSQL"):
+        with pytest.raises(RunFailed, match="db: asks for a transaction, and the store is not on PostgreSQL"):
             await (await order.submit(2)).result("2m")
     await app.close()
 

@@ -5,10 +5,13 @@ import os
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
+import msgspec
 import pytest
 
-from mainspring import Context, Mainspring
+from mainspring import Context, Mainspring, transaction
+from mainspring.sdk.task import Options, Prepared
 from mainspring.testing import TestScheduler, loop
 
 
@@ -119,7 +122,7 @@ async def test_time_stands_still_while_a_thread_works(app: Mainspring) -> None:
     async with TestScheduler(app) as s:
         start = s.now
         await think.submit()
-        assert s.runs(think).last.result == b'"thought"'
+        assert s.runs(think).last.result == "thought"
         assert s.now == start
 
 
@@ -150,7 +153,7 @@ async def test_time_waits_for_a_socket_that_answers(app: Mainspring, monkeypatch
         port: int = server.sockets[0].getsockname()[1]
         await ask.options(delay="1h").submit(port)
         await s.advance("1h")
-        assert s.runs(ask).last.result == b'"hello"'
+        assert s.runs(ask).last.result == "hello"
         assert s.now - start == timedelta(hours=1)
 
 
@@ -239,3 +242,85 @@ async def test_an_exception_in_the_test_propagates(app: Mainspring) -> None:
     with pytest.raises(ZeroDivisionError):
         async with TestScheduler(app):
             raise ZeroDivisionError
+
+
+async def submit_payload(app: Mainspring, task: str, payload: dict[str, Any]) -> None:
+    """As HTTP does, where nobody knows the function."""
+    call: Prepared[None] = Prepared(task, msgspec.json.encode(payload), Options(), lambda result: None)
+    await app.submit_many([call])
+
+
+class Address(msgspec.Struct):
+    street: str
+    number: int
+
+
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        ({"to": {"street": "Main", "number": "four"}}, "InvalidPayload: payload.to.number: expected 'int', got 'str'"),
+        ({"to": {"street": "Main"}}, "InvalidPayload: payload.to.number: is missing"),
+        ({"to": None}, "InvalidPayload: payload.to: expected 'object', got 'null'"),
+        ({}, "InvalidPayload: payload.to: is missing"),
+        (
+            {"to": {"street": "Main", "number": 4}, "size": 1},
+            "InvalidPayload: payload.size: is no field of this (check its spelling)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["deliver", "deliver_blocking"])
+async def test_a_payload_that_does_not_fit_fails_at_once_and_names_the_argument(
+    app: Mainspring, name: str, payload: dict[str, Any], error: str
+) -> None:
+    @app.task
+    async def deliver(to: Address) -> None: ...
+
+    @app.task
+    def deliver_blocking(to: Address) -> None: ...
+
+    async with TestScheduler(app) as s:
+        await submit_payload(app, name, payload)
+        await s.run_until_idle()
+        run = s.runs(name).last
+        assert (run.state, run.attempt) == ("failed", 1)
+        assert (run.error or "").endswith(error)
+
+
+@pytest.mark.parametrize("upgraded", [{"to": 1}, {}, {"wrong": 1}])
+async def test_a_payload_that_does_not_fit_after_its_upgrade_fails_at_once(
+    app: Mainspring, upgraded: dict[str, Any]
+) -> None:
+    @app.task(upgrade=lambda payload: upgraded or {"to": payload["missing"]})
+    async def deliver(to: str) -> None: ...
+
+    async with TestScheduler(app) as s:
+        await submit_payload(app, "deliver", {"address": "x"})
+        await s.run_until_idle()
+        run = s.runs(deliver).last
+        assert (run.state, run.attempt) == ("failed", 1)
+        assert "InvalidPayload: payload" in (run.error or "")
+
+
+async def test_a_task_with_a_transaction_fails_at_once_without_postgresql(app: Mainspring) -> None:
+    @app.task(retries=3)
+    async def pay(order: int, db: object = transaction()) -> None: ...
+
+    async with TestScheduler(app) as s:
+        await pay.submit(7)
+        await s.run_until_idle()
+        run = s.runs(pay).last
+        assert (run.state, run.attempt) == ("failed", 1)
+        assert "db: asks for a transaction, and the store is not on PostgreSQL" in (run.error or "")
+        assert "call the function with a connection of your own: db=" in (run.error or "")
+
+
+async def test_the_result_of_a_run_is_decoded(app: Mainspring) -> None:
+    @app.task
+    async def count(number: int) -> dict[str, int] | None:
+        return {"number": number} if number else None
+
+    async with TestScheduler(app) as s:
+        await count.submit(1)
+        await count.submit(0)
+        assert [run.result for run in s.runs(count)] == s.runs(count).results == [{"number": 1}, None]
+        assert s.runs(count)[0].result == {"number": 1}

@@ -20,6 +20,14 @@ class InvalidResult(Invalid, GiveUp):
     """A result that cannot be stored. The work was done: another attempt would only do it again."""
 
 
+class InvalidPayload(Invalid, GiveUp):
+    """A payload that does not fit the arguments of its task: another attempt would read the same."""
+
+
+class NoTransactions(Invalid, GiveUp):
+    """The store cannot give a handler the transaction that it asks for."""
+
+
 class LookAgain(MainspringError):
     """Nothing has failed: it waits for something else, and holds no slot meanwhile. The attempt is not charged.
 

@@ -7,7 +7,9 @@ from typing import Any, get_type_hints
 import msgspec
 
 from mainspring.domain.errors import Invalid
+from mainspring.domain.misread import misread
 from mainspring.domain.run import HeldRun
+from mainspring.domain.verdicts import InvalidPayload
 from mainspring.sdk.context import Context, context_for
 from mainspring.sdk.values import encode, from_json, leaves, not_a_number, with_constraints
 
@@ -74,6 +76,7 @@ class Arguments:
         self._untyped = {field[0] for field in fields if field[1] in (Any, object)}
         try:
             shape = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
+            self._shape = shape
             self._decode = msgspec.json.Decoder(shape, dec_hook=from_json).decode
         except (TypeError, ValueError) as error:
             raise Invalid(task, f"its parameters cannot be read from JSON: {error}") from error
@@ -140,14 +143,26 @@ class Arguments:
     def _read(self, payload: bytes) -> Any:
         try:
             return self._decode(payload)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             if self._upgrade is None:
-                raise Invalid("payload", str(error)) from None
+                raise self._misfit(error, payload) from None
         # Submitted before the parameters changed.
         try:
-            return self._decode(encode(self._upgrade(msgspec.json.decode(payload, type=dict[str, Any]))))
-        except msgspec.MsgspecError as error:
-            raise Invalid("payload", f"does not fit, upgraded or not: {error}") from None
+            upgraded = encode(self._upgrade(msgspec.json.decode(payload, type=dict[str, Any])))
+        except Exception as error:
+            raise InvalidPayload("payload", f"does not fit and cannot be upgraded: {error!r}") from error
+        try:
+            return self._decode(upgraded)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise self._misfit(error, upgraded, "does not fit, upgraded or not: ") from None
+
+    def _misfit(self, error: Exception, payload: bytes, beginning: str = "") -> InvalidPayload:
+        """Name the argument that does not fit."""
+        if not isinstance(error, msgspec.MsgspecError):
+            reason = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
+            return InvalidPayload("payload", beginning + reason)
+        found = misread(error, self._shape, payload)
+        return InvalidPayload(f"payload.{found.field}".rstrip("."), beginning + found.reason, found.hint)
 
     def read_result(self, result: bytes | None) -> Any:
         """What the function returned, as its annotation says."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.run import HeldRun
+from mainspring.domain.verdicts import NoTransactions
 from mainspring.ports.store import Accepted
 from mainspring.ports.transactions import Request, Transactional
 from mainspring.runtime.masking import masks
@@ -71,7 +72,10 @@ def invoke_in_transaction(
 
     async def invoke(held: HeldRun) -> bytes | None:
         first, named = arguments.decode(held)
-        store = transactional((await app.engine()).store, "transaction()")
+        store = (await app.engine()).store
+        if not isinstance(store, Transactional):
+            hint = f"in a test, call the function with a connection of your own: {parameter}=…"
+            raise NoTransactions(parameter, "asks for a transaction, and the store is not on PostgreSQL", hint)
         async with store.completing(held) as completion:
             named[parameter] = completion.connection
             result = encode_result(await function(*first, **named))
@@ -89,9 +93,11 @@ def invoke_in_transaction(
     return invoke
 
 
-def transactional(store: object, field: str = "connection") -> Transactional:
+def transactional(store: object) -> Transactional:
     if not isinstance(store, Transactional):
-        raise Invalid(field, "needs a store on PostgreSQL", "the application's data lies in the same database there")
+        raise Invalid(
+            "connection", "needs a store on PostgreSQL", "the application's data lies in the same database there"
+        )
     return store
 
 

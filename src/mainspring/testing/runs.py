@@ -8,19 +8,31 @@ import msgspec
 from mainspring.domain.run import RunState, RunView
 
 
+class Run(RunView, frozen=True, kw_only=True, omit_defaults=True):
+    """A run as a test sees it."""
+
+    #: What it returned, decoded from JSON; None if it has not succeeded.
+    result: Any = None
+
+
+def _decoded(view: RunView) -> Run:
+    fields = {name: getattr(view, name) for name in view.__struct_fields__}
+    return Run(**fields | {"result": None if view.result is None else msgspec.json.decode(view.result)})
+
+
 class Runs:
     """Runs in the order they were made, as they stood when they were asked for."""
 
     def __init__(self, views: Sequence[RunView]) -> None:
-        self._views = tuple(views)
+        self._views = tuple(map(_decoded, views))
 
     def __len__(self) -> int:
         return len(self._views)
 
-    def __iter__(self) -> Iterator[RunView]:
+    def __iter__(self) -> Iterator[Run]:
         return iter(self._views)
 
-    def __getitem__(self, at: int) -> RunView:
+    def __getitem__(self, at: int) -> Run:
         return self._views[at]
 
     def __repr__(self) -> str:
@@ -28,7 +40,7 @@ class Runs:
         return f"Runs({counts or 'none'})"
 
     @property
-    def last(self) -> RunView:
+    def last(self) -> Run:
         """The newest one; ``LookupError`` if there is none."""
         if not self._views:
             raise LookupError("there are no such runs")
@@ -36,9 +48,8 @@ class Runs:
 
     @property
     def results(self) -> list[Any]:
-        """What the succeeded ones returned, as JSON has it. ``run.result`` is its text."""
-        done = [view for view in self._views if view.state is RunState.SUCCEEDED]
-        return [None if view.result is None else msgspec.json.decode(view.result) for view in done]
+        """The results of the runs that have succeeded, in order."""
+        return [view.result for view in self._views if view.state is RunState.SUCCEEDED]
 
     @property
     def scheduled(self) -> int:
