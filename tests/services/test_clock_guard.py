@@ -1,5 +1,8 @@
 """The clock guard in virtual time: a scheduler with a wrong clock owns no shards."""
 
+import pytest
+from structlog.testing import capture_logs
+
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.clock_guard import ClockGuard
@@ -77,3 +80,19 @@ async def test_a_scheduler_that_starts_with_a_wrong_clock_joins_only_without_a_c
         async with others:
             await clock.sleep(SECOND)
             assert len(careless.owned()) == SHARDS
+
+
+@pytest.mark.parametrize("schedules", [True, False])
+@in_virtual_time
+async def test_only_a_scheduler_says_that_it_stops_because_of_its_clock(schedules: bool) -> None:
+    site = Site()
+    clock = VirtualClock()
+    guard = ClockGuard(site.store, site.wakeups, clock, ClockRules(), schedules=schedules)
+    with capture_logs() as logs:
+        async with Supervisor(guard):
+            await clock.sleep(SECOND)
+            clock.skew = HOUR
+            guard.fit()
+    (line,) = [line["event"] for line in logs if line["log_level"] == "error"]
+    assert line.startswith("clock is far from the store's: ")
+    assert ("scheduler" in line) == schedules

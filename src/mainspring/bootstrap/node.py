@@ -134,7 +134,7 @@ class Node:
         self._schedulers: list[Scheduler] = []
         self._monitor = Monitor()
         self._worker: Worker | None = None
-        self._guard = _make_guard(self.engine, self._sessions)
+        self._guard = _make_guard(self.engine, self._sessions, schedules=Role.SCHEDULER in roles)
         self._engines: Engines | None = None
         self._publishers: list[Publisher] = []
         self._log_keepers: list[LogKeeper] = []
@@ -540,12 +540,13 @@ def _always() -> bool:
     return True
 
 
-def _make_guard(engine: Engine, sessions: Callable[[], list[SessionId]]) -> ClockGuard | None:
+def _make_guard(engine: Engine, sessions: Callable[[], list[SessionId]], *, schedules: bool) -> ClockGuard | None:
     """Where the store's clock is another machine's: elsewhere it is this one's own."""
     if not engine.settings.store.startswith(POSTGRES) and not servers_of(engine.settings.store):
         return None
     section = engine.settings.clock
-    return ClockGuard(engine.store, engine.wakeups, engine.clock, ClockRules(section.warn, section.fence), sessions)
+    rules = ClockRules(section.warn, section.fence)
+    return ClockGuard(engine.store, engine.wakeups, engine.clock, rules, sessions, schedules=schedules)
 
 
 def _pools(given: Mapping[str, int]) -> dict[int, int]:

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-import uvloop
 import watchfiles
 
 from mainspring.bootstrap.engine import Engine
@@ -50,6 +49,7 @@ from mainspring.runtime.signals import LastResort, StopSignals, flush
 from mainspring.runtime.tasks import cancel_and_wait
 from mainspring.sdk.app import Mainspring
 from mainspring.settings import Settings
+from mainspring.worker.own_loop import OwnLoop
 
 #: What the interpreter may take to exit when everything is closed.
 _EXITING: Micros = 2 * SECOND
@@ -260,7 +260,7 @@ def _run(settings: Settings, roles: set[Role], app: Mainspring | None, path: str
     node = Node(settings, roles, app, path)
     with (
         LastResort(node.engine.clock) as last_resort,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        asyncio.Runner(loop_factory=OwnLoop) as runner,
     ):
         if runner.run(_serve(node, app, last_resort, settings.worker.grace)):
             # Same command, same arguments, a fresh process: memory that was lost is back.

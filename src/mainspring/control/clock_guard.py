@@ -26,12 +26,15 @@ class ClockGuard(TickingService):
         clock: Clock,
         rules: ClockRules,
         sessions: Callable[[], Collection[SessionId]] = tuple,
+        *,
+        schedules: bool = True,
     ) -> None:
-        """``sessions``: those of this process, at this moment."""
+        """``sessions``: those of this process, at this moment. ``schedules``: a scheduler is among them."""
         super().__init__("clock", clock, wakeups.listen([]))
         self._store = store
         self._rules = rules
         self._sessions = sessions
+        self._schedules = schedules
         self._time = StoreTime(clock)
         self._state = ClockState.RIGHT
         self._told: tuple[tuple[SessionId, ...], ClockReading] | None = None
@@ -73,7 +76,12 @@ class ClockGuard(TickingService):
             case ClockState.OFF:
                 self.log.warning("clock differs from the store's: check time synchronization", **figures)
             case ClockState.FENCED:
-                self.log.error("clock is far from the store's: schedulers here stop until it is right", **figures)
+                if self._schedules:
+                    self.log.error(
+                        "clock is far from the store's: the scheduler here stops until it is right", **figures
+                    )
+                else:
+                    self.log.error("clock is far from the store's: check time synchronization", **figures)
 
     async def _tell(self) -> None:
         reading, sessions = self.reading(), tuple(sorted(self._sessions()))
