@@ -31,6 +31,8 @@ Table: TypeAlias = Annotated[dict[str, tuple[str, ...]], "table"]
 Priorities: TypeAlias = Annotated[dict[str, int], "priorities"]
 #: All or nothing, or by name.
 Commands: TypeAlias = Annotated[bool | dict[str, tuple[str, ...]], "commands"]
+#: A table of settings for each name; outside of a file in JSON.
+Tables: TypeAlias = Annotated[dict[str, dict[str, object]], "tables"]
 #: One address, or several in a list; kept as a text, of several in JSON.
 Addresses: TypeAlias = Annotated[str, "addresses"]
 #: Never shown, not even when it is wrong.
@@ -151,14 +153,31 @@ class IngestSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A topic of requests for jobs, as in ``kafka://host:9092/job-requests``."""
     tenant: str = DEFAULT_TENANT
     """Whom its requests are for; ``*``: each says so itself."""
+    topics: Tables = msgspec.field(default_factory=dict)
+    """Topics of other programs, and what job is made of each of their records: templates over ``{key}``,
+    ``{headers.…}`` and ``{value.…}``, as in ``{task = "encode", ordering_key = "{value.videoId}"}``."""
 
     @property
     def bound_to(self) -> str | None:
         return None if self.tenant == ALL_TENANTS else self.tenant
 
+    @property
+    def request_topic(self) -> str:
+        """The topic of requests; empty: there is none."""
+        return read_request_topic(self.kafka, "ingest.kafka", required=False).name if self.kafka else ""
+
     def check(self) -> None:
+        if self.topics:
+            # Only here: it is the API that knows the fields of a job, and most have no such topics.
+            from mainspring.api.ingest_mappings import read_mappings
+
+            read_mappings(self.topics)
+            if not self.kafka:
+                raise Invalid("ingest.topics", "has no server of Kafka", "set ingest.kafka = kafka://host:9092")
         if self.kafka:
-            read_request_topic(self.kafka, "ingest.kafka")
+            topic = read_request_topic(self.kafka, "ingest.kafka", required=not self.topics)
+            if topic.name in self.topics:
+                raise Invalid(f"ingest.topics.{topic.name}", "is the topic of ingest.kafka", "take one of them out")
         if self.bound_to is not None:
             check_tenant("ingest.tenant", self.bound_to)
 

@@ -186,8 +186,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if self.store == "memory:":
                 raise Invalid("retention.archive", "has no use for a store that keeps nothing", "leave it out")
         self.ingest.check()
-        if self.api.accept_by and not self.ingest.kafka:
-            raise Invalid("api.accept_by", "has no topic to put jobs into", "set ingest.kafka")
+        if self.api.accept_by and not self.ingest.request_topic:
+            raise Invalid(
+                "api.accept_by", "has no topic to put jobs into", "set ingest.kafka = kafka://host:9092/job-requests"
+            )
         ClockRules(self.clock.warn, self.clock.fence).check()
         self.events.check()
         self.metrics.check()
@@ -260,6 +262,8 @@ def describe(settings: Settings | None = None) -> Iterator[tuple[str, str]]:
             yield path, without_secrets(value)
         elif kind == "duration":
             yield path, format_duration(value)
+        elif kind == "tables":
+            yield path, msgspec.json.encode(value).decode() if value else ""
         elif isinstance(value, dict):
             pairs = [
                 (name, " ".join(words) if isinstance(words, tuple | list) else words) for name, words in value.items()
@@ -344,6 +348,8 @@ def _parse(where: str, value: object, kind: object) -> object:
         return parse_priorities(value, where)
     if kind == dict[str, str]:
         return parse_labels(value, where)
+    if kind == "tables":
+        return _parse_tables(value, where)
     if kind == "table" or (kind == "commands" and str(value).lower() not in ("true", "false")):
         return parse_table(value, where)
     if kind is bool or kind == "commands":
@@ -371,6 +377,20 @@ def _parse(where: str, value: object, kind: object) -> object:
     if not isinstance(value, str):
         raise Invalid(where, "is not a text" if kind == "secret" else f"{value!r} is not a text")
     return value
+
+
+def _parse_tables(value: object, where: str) -> dict[str, object]:
+    """A table of tables, or JSON of one."""
+    try:
+        found = msgspec.json.decode(value, type=dict[str, dict[str, object]]) if isinstance(value, str) else value
+    except msgspec.MsgspecError as error:
+        raise Invalid(where, f"is not JSON of tables: {error}", 'for example {"topic": {"task": "encode"}}') from None
+    if not isinstance(found, dict):
+        raise Invalid(where, f"{value!r:.80} is not a table of tables")
+    for name, table in found.items():
+        if not isinstance(table, dict):
+            raise Invalid(f"{where}.{name}", f"{table!r:.80} is not a table")
+    return found
 
 
 def parse_table(value: object, where: str) -> dict[str, tuple[str, ...]]:

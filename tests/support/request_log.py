@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from mainspring.domain.errors import EngineUnavailable
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.domain.record_mapping import Record
 from mainspring.ports.ingest import Ask, Refusal
 
 
@@ -31,16 +32,20 @@ class MemoryLog:
         tenant: str | None = None,
         run: str | None = None,
         author: str | None = None,
+        topic: str = "",
     ) -> None:
+        """``topic``: one whose records are mapped. Then the key is the record's own."""
         place = len(self._records)
         self._records.append(
             Ask(
                 body=body,
-                key=key or f"log/{place}",
+                key=key if key and not topic else f"log/{place}",
                 tenant=tenant,
                 run=run,
                 author=author,
                 sent_at=self._sent_at,
+                topic=topic,
+                record=Record(key.encode() or None, {}, body) if topic else None,
                 receipt=place,
             )
         )

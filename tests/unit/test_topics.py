@@ -4,7 +4,7 @@ import pytest
 
 from mainspring.domain.errors import Invalid
 from mainspring.domain.hints import Hint
-from mainspring.domain.ingest import Voucher, read_request_topic
+from mainspring.domain.ingest import Voucher, dead_topic, read_request_topic
 from mainspring.domain.kafka import read_kafka
 from mainspring.domain.topics import OPTIONS, TopicNames, read_topics
 from tests.support.builders import a_run
@@ -58,7 +58,7 @@ def test_a_topic_in_the_address_is_for_requests_only() -> None:
     with pytest.raises(Invalid):
         read_topics(read_kafka("kafka://a/job-requests", "field", OPTIONS), "field")
     found = read_request_topic("kafka://a/job-requests?partitions=3", "field")
-    assert (found.name, found.dead, found.partitions) == ("job-requests", "job-requests-dead", 3)
+    assert (found.name, dead_topic(found.name), found.partitions) == ("job-requests", "job-requests-dead", 3)
 
 
 @pytest.mark.parametrize("text", ["kafka://a", "kafka://a/", "kafka://a/x/y", "kafka://a/x?topics=y", "redis://a/x"])

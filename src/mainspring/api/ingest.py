@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 
 from mainspring.api.context import Admitted, Api
-from mainspring.api.problems import Problem, decode, problem_of
+from mainspring.api.ingest_changes import Change, Changes
+from mainspring.api.ingest_mappings import action_of_record, change_of_record, job_of_record, tenant_of_record
+from mainspring.api.problems import AsWritten, Problem, decode, problem_of
 from mainspring.api.routes.jobs import conflict_of, new_job, new_run, put_answer
 from mainspring.api.schemas.jobs import JobIn, check_key, is_recurring, past_of
 from mainspring.api.schemas.workflows import family_of
@@ -15,6 +17,7 @@ from mainspring.domain.access import DEFAULT_TENANT, Principal, Role
 from mainspring.domain.errors import Invalid, NotFound, StoreUnavailable
 from mainspring.domain.ids import RunId, check_id, shard_of
 from mainspring.domain.job import NewJob
+from mainspring.domain.record_mapping import RecordMapping
 from mainspring.domain.run import NewRun, check_tenant
 from mainspring.domain.traces import traced
 from mainspring.ports.ingest import Ask, Refusal
@@ -26,11 +29,14 @@ _NO_ROOM = Admitted(0)
 
 
 class JobMaker:
-    """``tenant``: whom all requests are for; None: each says so itself."""
+    """``tenant``: whom all requests are for; None: each says so itself. ``mappings``: of other programs' records, by
+    topic. What these may change or cancel is an administrator's decision, made in the settings."""
 
-    def __init__(self, api: Api, tenant: str | None) -> None:
+    def __init__(self, api: Api, tenant: str | None, mappings: Mapping[str, RecordMapping] | None = None) -> None:
         self._api = api
         self._tenant = tenant
+        self._mappings = mappings or {}
+        self._changes = Changes(api)
         #: Whoever may write to the log may submit, and nothing else.
         self._principals: dict[str | None, Principal] = {}
 
@@ -60,10 +66,15 @@ class JobMaker:
         await self._submit(batch)
         return answers
 
-    async def _make_alone(self, place: int, new: NewRun | NewJob, batch: "_Batch") -> None:
+    async def _make_alone(self, place: int, new: NewRun | NewJob | Change, batch: "_Batch") -> None:
         """If one that it waits for is not there, nobody else is refused with it."""
         api = self._api
         try:
+            if isinstance(new, Change):
+                if batch.wait(place, new):
+                    return
+                await self._changes.apply(new, Principal(name=_WHO, role=Role.OPERATOR, tenant=new.tenant))
+                return
             if batch.holds(new):
                 room = _NO_ROOM
             elif isinstance(new, NewJob):
@@ -82,9 +93,25 @@ class JobMaker:
         except Exception as error:
             batch.refuse(place, new, error)
 
-    async def _read(self, ask: Ask) -> NewRun | NewJob:
+    async def _read(self, ask: Ask) -> NewRun | NewJob | Change:
+        if ask.record is None:
+            return await self._read_job(ask, decode(ask.body, JobIn, _decoder))
+        mapping = self._mappings[ask.topic]
+        action = action_of_record(mapping, ask.record)
+        if action == "create":
+            return await self._read_job(ask, job_of_record(mapping, ask.record))
+        principal = self._principal(self._tenant if self._tenant is not None else ask.tenant)
+        job = mapping.render_text("job", mapping.job, ask.record)
+        if not job:
+            raise AsWritten(mapping.setting("job"), f"is empty; the action is {action}")
+        return Change(
+            tenant=principal.choose_tenant(tenant_of_record(mapping, ask.record)) or DEFAULT_TENANT,
+            job=job,
+            patch=None if action == "cancel" else change_of_record(mapping, ask.record),
+        )
+
+    async def _read_job(self, ask: Ask, fields: JobIn) -> NewRun | NewJob:
         api = self._api
-        fields: JobIn = decode(ask.body, JobIn, _decoder)
         principal = self._principal(self._tenant if self._tenant is not None else ask.tenant)
         tenant = principal.choose_tenant(None if fields.tenant is msgspec.UNSET else fields.tenant) or DEFAULT_TENANT
         author = principal.name if ask.author is None else ask.author
@@ -200,6 +227,13 @@ class _Batch:
         """Whether another waits that came before it."""
         return _lane(new) in self._held
 
+    def wait(self, place: int, change: Change) -> bool:
+        """Whether a change waits behind jobs of its tenant, since it may be of one of them."""
+        lane = next((lane for lane in _lanes(change.tenant) if lane in self._held), None)
+        if lane is not None:
+            self._answers[place] = self._held[lane]
+        return lane is not None
+
     def delay(self, place: int, new: NewRun | NewJob, room: Admitted) -> None:
         """It waits, as those before it do, or since there is no room."""
         lane = _lane(new)
@@ -208,15 +242,20 @@ class _Batch:
             self._held[lane] = _refusal(room.why_not_more, lane)
         self._answers[place] = self._held[lane]
 
-    def refuse(self, place: int, new: NewRun | NewJob, error: Exception) -> None:
+    def refuse(self, place: int, new: NewRun | NewJob | Change, error: Exception) -> None:
         refusal = self._answers[place] = _refusal(error, _lane(new))
         if refusal.later:
             self._held.setdefault(refusal.lane, refusal)
 
 
-def _lane(new: NewRun | NewJob) -> str:
+def _lane(new: NewRun | NewJob | Change) -> str:
     """Recurring jobs have a quota of their own, which may be reached for long."""
-    return f"{'jobs' if isinstance(new, NewJob) else 'runs'} of {new.tenant}"
+    of_runs, of_jobs = _lanes(new.tenant)
+    return of_jobs if isinstance(new, NewJob) else of_runs
+
+
+def _lanes(tenant: str) -> tuple[str, str]:
+    return f"runs of {tenant}", f"jobs of {tenant}"
 
 
 def _refusal(error: Exception, lane: str = "") -> Refusal:

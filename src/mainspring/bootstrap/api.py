@@ -87,13 +87,16 @@ async def make_ingest(engine: Engine, health: Callable[[], Awaitable[Mapping[str
         return None
     # Here and not above: it is the API that reads and checks them.
     from mainspring.api.ingest import JobMaker
+    from mainspring.api.ingest_mappings import read_mappings
 
     with _needing_kafka():
         from mainspring.adapters.ingest.kafka import KafkaRequests
-    topic = read_request_topic(section.kafka, "ingest.kafka")
-    requests = KafkaRequests(topic, await engine.store.identity(), engine.clock, _voucher(engine.settings))
+    topic = read_request_topic(section.kafka, "ingest.kafka", required=not section.topics)
+    mappings = read_mappings(section.topics)
+    identity = await engine.store.identity()
+    requests = KafkaRequests(topic, identity, engine.clock, _voucher(engine.settings), mappings)
     api = make_api(engine, Authenticator(engine.store, engine.clock, required=False), health)
-    return Ingest(requests, JobMaker(api, section.bound_to).make, engine.clock, engine.wakeups.listen([]))
+    return Ingest(requests, JobMaker(api, section.bound_to, mappings).make, engine.clock, engine.wakeups.listen([]))
 
 
 def make_acceptance(settings: Settings) -> "KafkaAcceptance | None":

@@ -48,17 +48,23 @@ class Voucher:
 
 class RequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     server: KafkaServer
+    #: Empty: there are only topics of other programs.
     name: str
     partitions: int
 
-    @property
-    def dead(self) -> str:
-        """Where what was refused is kept."""
-        return self.name + _DEAD
 
-
-def read_request_topic(text: str, field: str) -> RequestTopic:
+def read_request_topic(text: str, field: str, *, required: bool = True) -> RequestTopic:
     server = read_kafka(text, field, OPTIONS)
-    if not _NAME.fullmatch(server.path):
+    if (server.path or required) and not _NAME.fullmatch(server.path):
         raise Invalid(field, "names no topic", "kafka://host:9092/job-requests")
     return RequestTopic(server=server, name=server.path, partitions=read_partitions(server, field))
+
+
+def check_topic(topic: str, field: str) -> None:
+    if not _NAME.fullmatch(topic):
+        raise Invalid(field, f"{topic!r:.80} is not a name of a topic", "letters, digits, . _ and -")
+
+
+def dead_topic(topic: str) -> str:
+    """The topic that keeps the rejected records of a topic."""
+    return topic + _DEAD

@@ -9,7 +9,8 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.run import NewRun, RunPolicy
 from mainspring.domain.unique import Unique
 
-_FIELD = re.compile(r"\{([^{}]*)\}")
+#: A placeholder of a template, with the path inside.
+PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _HINT = "for example {payload.customer}; a path has dots between names"
 
 
@@ -22,20 +23,44 @@ def rendered(template: str, payload: bytes, field: str) -> str:
     except (msgspec.DecodeError, RecursionError):
         raise Invalid(field, f"{template!r} needs a payload that is JSON") from None
     check_template(template, field)
-    return _FIELD.sub(lambda found: _value(values, found[1], field), template)
+    return PLACEHOLDER.sub(lambda found: _value(values, found[1], field), template)
 
 
 def check_template(template: str, field: str, arguments: Collection[str] | None = None) -> None:
     """Refuse a template that no payload can fill. ``arguments``: the fields that payloads have, if they are known."""
-    if set("{}") & set(_FIELD.sub("", template)):
-        raise Invalid(field, f"{template!r} has a brace without its partner", _HINT)
-    for path in _FIELD.findall(template):
+    check_braces(template, field, _HINT)
+    for path in PLACEHOLDER.findall(template):
         root, *names = path.split(".")
         if root != "payload" or not all(names):
             raise Invalid(field, f"{{{path}}} is not a field of the payload", _HINT)
         if arguments is not None and (not names or names[0] not in arguments):
             known = ", ".join(arguments) or "none"
             raise Invalid(field, f"{{{path}}} is not an argument of the task", f"its arguments: {known}")
+
+
+def check_braces(template: str, field: str, hint: str) -> None:
+    if set("{}") & set(PLACEHOLDER.sub("", template)):
+        raise Invalid(field, f"{template!r} has a brace without its partner", hint)
+
+
+def find_value(values: object, path: str) -> object:
+    """The value at a path such as ``customer.items.0``. ``LookupError`` if there is none."""
+    found = values
+    for name in path.split("."):
+        if isinstance(found, dict) and name in found:
+            found = found[name]
+        elif isinstance(found, list) and name.isascii() and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            raise LookupError(path)
+    return found
+
+
+def format_value(value: object) -> str | None:
+    """A text, a number or a boolean as it stands in a key; None for anything else."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, str | int | float) else None
 
 
 def with_keys(run: NewRun) -> NewRun:
@@ -61,16 +86,10 @@ def policy_with_keys(policy: RunPolicy, payload: bytes) -> RunPolicy:
 
 
 def _value(values: object, path: str, field: str) -> str:
-    found = values
-    for name in path.split("."):
-        if isinstance(found, dict) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isascii() and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
-        else:
-            raise Invalid(field, f"the payload has no {path.removeprefix('payload.')!r}, which the key names")
-    if isinstance(found, bool):
-        return "true" if found else "false"
-    if not isinstance(found, str | int | float):
+    try:
+        found = format_value(find_value(values, path))
+    except LookupError:
+        raise Invalid(field, f"the payload has no {path.removeprefix('payload.')!r}, which the key names") from None
+    if found is None:
         raise Invalid(field, f"{path.removeprefix('payload.')!r} of the payload is not a text or a number")
-    return str(found)
+    return found

@@ -7,6 +7,7 @@ import msgspec
 
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant, Micros
+from mainspring.domain.record_mapping import Record
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     author: str | None = None
     #: The ``traceparent`` that it was sent with; empty: none that is recorded.
     trace: str = ""
+    #: Of a topic whose records are mapped: the topic and the record. Otherwise the body is a request as it is.
+    topic: str = ""
+    record: Record | None = None
     receipt: object
 
 

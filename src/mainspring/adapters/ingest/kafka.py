@@ -1,7 +1,7 @@
-"""A topic of requests for jobs, read by all schedulers as one group; what is refused goes to a topic beside it."""
+"""Topics of requests for jobs, read by all schedulers as one group; rejected records go to a topic beside each."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -19,8 +19,10 @@ from mainspring.domain.ingest import (
     TRACE_HEADER,
     RequestTopic,
     Voucher,
+    dead_topic,
 )
 from mainspring.domain.instant import DAY, MILLISECOND, SECOND, Micros
+from mainspring.domain.record_mapping import Record as MappedRecord
 from mainspring.domain.run import MAX_NAME
 from mainspring.domain.traces import read_traceparent
 from mainspring.ports.clock import Clock
@@ -40,15 +42,31 @@ _PATIENCE: Micros = 10 * SECOND
 
 
 class KafkaRequests:
-    def __init__(self, topic: RequestTopic, namespace: str, clock: Clock, voucher: Voucher | None = None) -> None:
+    def __init__(
+        self,
+        topic: RequestTopic,
+        namespace: str,
+        clock: Clock,
+        voucher: Voucher | None = None,
+        mapped: Collection[str] = (),
+    ) -> None:
         """``namespace``: which store this is about. Those of several read the same requests, each for itself.
-        ``voucher``: that of the APIs; without one nobody vouches for anything."""
+        ``voucher``: that of the APIs; without one nobody vouches for anything. ``mapped``: topics whose records other
+        programs write for themselves."""
         self._topic = topic
+        self._mapped = frozenset(mapped)
+        self._topics = [name for name in (topic.name, *mapped) if name]
         self._voucher = voucher
         self._admin = KafkaAdmin(topic.server)
         self._producer = BatchProducer(topic.server, patience=_PATIENCE)
         self._consumer = BatchConsumer(
-            topic.server, f"mainspring.{namespace}.ingest", [topic.name], clock, room=_ROOM, settle=_SETTLE
+            topic.server,
+            f"mainspring.{namespace}.ingest",
+            self._topics,
+            clock,
+            room=_ROOM,
+            settle=_SETTLE,
+            in_turn=True,
         )
         self._made = False
 
@@ -74,23 +92,35 @@ class KafkaRequests:
 
     async def _keep_apart(self, refused: Sequence[tuple[Received, Refusal]]) -> None:
         try:
-            await self._producer.send([_dead_record(self._topic.dead, one, why) for one, why in refused])
+            await self._producer.send([_dead_record(one, why) for one, why in refused])
         except RecordTooLarge:
             # One of them is, and nobody says which. Those that have arrived stand there twice.
             for one, why in refused:
                 try:
-                    await self._producer.send([_dead_record(self._topic.dead, one, why)])
+                    await self._producer.send([_dead_record(one, why)])
                 except RecordTooLarge:
-                    await self._producer.send([_dead_record(self._topic.dead, one, why, cut=True)])
+                    await self._producer.send([_dead_record(one, why, cut=True)])
 
     async def _make_topics(self) -> None:
         if not self._made or self._consumer.missing:
-            await self._admin.make_topics([self._topic.name], self._topic.partitions, {})
+            await self._admin.make_topics(self._topics, self._topic.partitions, {})
             kept = {"retention.ms": str(_DEAD_KEPT // MILLISECOND)}
-            await self._admin.make_topics([self._topic.dead], 1, kept)
+            await self._admin.make_topics([dead_topic(name) for name in self._topics], 1, kept)
             self._made, self._consumer.missing = True, False
 
     def _ask(self, one: Received) -> Ask:
+        if one.topic in self._mapped:
+            return Ask(
+                body=one.value,
+                # Not the record's key: other programs key their records for order.
+                key=_place(one),
+                tenant=_header(one, TENANT_HEADER),
+                trace=read_traceparent(_header(one, TRACE_HEADER) or ""),
+                topic=one.topic,
+                record=MappedRecord(one.key, dict(one.headers), one.value),
+                sent_at=one.timestamp * MILLISECOND,
+                receipt=one,
+            )
         return Ask(
             body=one.value,
             key=_key(one),
@@ -143,7 +173,7 @@ def _received(ask: Ask) -> Received:
     return ask.receipt
 
 
-def _dead_record(topic: str, one: Received, why: Refusal, *, cut: bool = False) -> Record:
+def _dead_record(one: Received, why: Refusal, *, cut: bool = False) -> Record:
     """What was refused, with the reason beside it. ``cut``: no more of it than fits anywhere."""
     said: dict[str, object] = {
         # They quote what was sent, which may be long.
@@ -162,7 +192,7 @@ def _dead_record(topic: str, one: Received, why: Refusal, *, cut: bool = False) 
         value = value[:_CUT_TO]
         key = key if key is not None and len(key) <= _CUT_TO else None
         headers = headers if sum(len(name) + len(value) for name, value in headers) <= _CUT_TO else []
-    return Record(topic, value, key, [*headers, (PROBLEM_HEADER, msgspec.json.encode(said))])
+    return Record(dead_topic(one.topic), value, key, [*headers, (PROBLEM_HEADER, msgspec.json.encode(said))])
 
 
 def _header(one: Received, wanted: str) -> str | None:
@@ -171,7 +201,7 @@ def _header(one: Received, wanted: str) -> str | None:
 
 
 def _key(one: Received) -> str:
-    """The record's own key, or its place. With its time: a topic that was made anew has the same places again."""
+    """The record's own key, or its place."""
     if one.key:
         try:
             key = one.key.decode()
@@ -180,5 +210,10 @@ def _key(one: Received) -> str:
         # As a caller of the API would write it; what cannot be written like that is known by its digest.
         plain = key == key.strip() and key.isprintable() and 0 < len(key) <= MAX_NAME
         return key if plain else f"key:{hashlib.blake2b(one.key, digest_size=32).hexdigest()}"
+    return _place(one)
+
+
+def _place(one: Received) -> str:
+    """With its time: a topic that was deleted and made again has the same offsets again."""
     place = f"{one.partition}/{one.offset}/{one.timestamp}"
     return f"{one.topic[: MAX_NAME - len(place) - 1]}/{place}"

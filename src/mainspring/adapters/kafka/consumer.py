@@ -42,7 +42,8 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class BatchConsumer:
-    """One of a group, on a thread of its own from the first ``take`` on. Of several topics the first is preferred."""
+    """One of a group, on a thread of its own from the first ``take`` on. Of several topics the first is preferred, or
+    with ``in_turn`` another one each time."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class BatchConsumer:
         *,
         room: int = _ROOM,
         settle: Micros = _SETTLE,
+        in_turn: bool = False,
     ) -> None:
         self._options = options_of(server, self._erred) | {
             "group.id": group,
@@ -77,6 +79,7 @@ class BatchConsumer:
         self._clock = clock
         self._room = room
         self._settle = settle
+        self._in_turn = in_turn
         #: Held by whoever reads or changes what the thread and the loop share.
         self._shared = threading.Condition()
         self._buffers: dict[str, deque[Received]] = {topic: deque() for topic in topics}
@@ -135,6 +138,9 @@ class BatchConsumer:
                     found.append(one)
             if found:
                 self._shared.notify_all()
+            if self._in_turn:
+                first = next(iter(self._buffers))
+                self._buffers[first] = self._buffers.pop(first)
         return found
 
     async def _check(self) -> None:

@@ -1,12 +1,13 @@
 """One job: look at it, change it, cancel it."""
 
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET
 
 from mainspring.api.context import Api
-from mainspring.api.lookup import find, parents_of
+from mainspring.api.lookup import Found, find, parents_of
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem
 from mainspring.api.schemas.common import Request, Wire, retention_out
@@ -59,11 +60,16 @@ async def _recurring_out(api: Api, job: Job, warnings: list[str] | None = None) 
 
 
 async def _change(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
+    return await change(api, call.principal, lambda: find(api, call, payload=True), call.body)
+
+
+async def change(api: Api, principal: Principal, look: Callable[[], Awaitable[Found]], patch: JobPatch) -> Answer:
+    """``look``: reads the job with its payload. It is read again if somebody else changed it meanwhile."""
     for _ in range(_TRIES):
-        found = await find(api, call, payload=True)
+        found = await look()
         if not isinstance(found, RunView):
-            return await new_version(api, call.principal, found, merged(fields_of(found), call.body), call.body)
-        answer = await _edit_one_off(api, call.principal, found, call.body)
+            return await new_version(api, principal, found, merged(fields_of(found), patch), patch)
+        answer = await _edit_one_off(api, principal, found, patch)
         if answer is not None:
             return answer
     raise Conflict("others are changing this job at the same time; ask again")
