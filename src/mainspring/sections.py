@@ -20,6 +20,7 @@ from mainspring.domain.notification_rules import NotificationRules, read_notific
 from mainspring.domain.redis_address import read_redis
 from mainspring.domain.run import ALL_TENANTS, check_name, check_tenant
 from mainspring.domain.secrets import ANY, DEFAULT_ALLOWED, check_secret_name
+from mainspring.domain.status_updates import read_status_topic
 from mainspring.domain.variables import check_allow_list
 from mainspring.domain.webhooks import read_webhooks
 
@@ -101,6 +102,8 @@ class DispatchSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class EventsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kafka: str = ""
     """Where events go as topics: ``kafka://host:9092``, or several hosts with commas between them."""
+    status_updates: str = ""
+    """A topic of short messages on the status of runs, as in ``kafka://host:9092/status_updates``."""
     redis: str = ""
     """Where events go as streams: ``redis://…``, ``redis+sentinel://…`` or ``redis+cluster://…``."""
     redis_length: int = 100_000
@@ -114,6 +117,8 @@ class EventsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         read_webhooks(self.webhooks)
         if self.kafka:
             read_kafka(self.kafka, "events.kafka")
+        if self.status_updates:
+            read_status_topic(self.status_updates, "events.status_updates")
         if self.redis:
             read_redis(self.redis, "events.redis")
 

@@ -20,7 +20,7 @@ from mainspring.domain.blobs import read_blobs
 from mainspring.domain.clock_guard import ClockRules
 from mainspring.domain.coordination import STORE, read_coordination
 from mainspring.domain.datacenters import check_place
-from mainspring.domain.dispatch import read_routes
+from mainspring.domain.dispatch import OTHERS, brings_by_priority, read_routes
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import MAX_SHARDS
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, SECOND, format_duration, parse_duration
@@ -175,8 +175,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         read_coordination(self.coordination)
         if servers_of(self.store) and self.coordination != STORE:
             raise Invalid("coordination", "each server of a store over several grants its own shards", STORE)
-        if read_routes(self.dispatch.engine, self.dispatch.queues) and self.worker.priorities:
-            raise Invalid("worker.priorities", "an engine brings what is next, whatever its priority", STORE)
+        self._check_pools(read_routes(self.dispatch.engine, self.dispatch.queues))
         if self.dispatch.status:
             read_redis(self.dispatch.status, "dispatch.status")
         if self.replica and not all(a.startswith(("postgresql://", "postgres://")) for a in (self.replica, self.store)):
@@ -209,6 +208,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "host",
                 f"{self.host} can be reached from outside, and nobody is asked who they are",
                 "set auth.mode = keys, and make the first key with: mainspring keys create --role admin --all-tenants",
+            )
+
+    def _check_pools(self, routes: Mapping[str, str]) -> None:
+        """A broker that feeds pools of slots must have a queue for each priority."""
+        if not self.worker.priorities:
+            return
+        served = [routes.get(queue, routes.get(OTHERS, STORE)) for queue in self.worker.queues] or routes.values()
+        if not all(map(brings_by_priority, served)):
+            raise Invalid(
+                "worker.priorities",
+                "the broker of dispatch.engine or dispatch.queues brings the next run, whatever its priority",
+                "RabbitMQ with {priority} in its queue names: amqp://…?queues={queue}.priority.{priority}, or the store",
             )
 
     def __repr__(self) -> str:

@@ -13,13 +13,14 @@ from mainspring.domain.errors import EngineUnavailable
 from mainspring.domain.hints import Hint, Sealer
 from mainspring.domain.instant import HOUR, SECOND, Micros
 from mainspring.domain.rank import rank_of
-from mainspring.ports.dispatch import Delivery, Dispatch
+from mainspring.ports.dispatch import Delivery, Dispatch, Pooling
 from tests.support.builders import a_run
 from tests.support.dispatch_harness import (
     DispatchHarness,
     OnCluster,
     OnKafka,
     OnMemory,
+    OnPriorities,
     OnQuorum,
     OnRabbit,
     OnRedis,
@@ -37,10 +38,11 @@ BROKERS: dict[str, type[OnServer]] = {
     "redis-cluster": OnCluster,
     "rabbitmq": OnRabbit,
     "rabbitmq-quorum": OnQuorum,
+    "rabbitmq-priorities": OnPriorities,
     "kafka": OnKafka,
 }
 #: Other modes of a server in the list. Starting one more takes long, so only ``LARGE_TESTS=1`` runs their kill test.
-SECOND_KINDS = {"rabbitmq-quorum"}
+SECOND_KINDS = {"rabbitmq-quorum", "rabbitmq-priorities"}
 large = pytest.mark.skipif(os.environ.get("LARGE_TESTS") != "1", reason="LARGE_TESTS=1 runs it")
 NOW = 1_790_000_000 * SECOND
 #: Longer than any test, however slow the machine is.
@@ -116,6 +118,41 @@ async def test_urgent_hints_are_taken_first(they: DispatchHarness, broker: Dispa
     await broker.publish(made)
     taken = [runs(await take_all(broker, 1)) for _ in made]
     assert taken == [[hint.run] for hint in made[::-1]]
+
+
+async def test_a_taker_of_one_priority_gets_hints_of_this_one_alone(they: DispatchHarness, broker: Dispatch) -> None:
+    if not isinstance(broker, Pooling) or not broker.by_priority:
+        pytest.skip("it does not keep priorities apart")
+    made = [Hint(a_run().id, "default", rank_of(NOW, priority), priority) for priority in (1, 3, 3, 10)]
+    await broker.publish(made)
+    assert await broker.take_of("default", 2, 10, 0) == []
+    found: list[Delivery] = []
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while len(found) < 2:
+            found += await broker.take_of("default", 3, 10, SECOND)
+    assert sorted(runs(found)) == sorted(hint.run for hint in made[1:3])
+    await broker.done(found)
+    # A full pool takes nothing, and its hints hold up no other priority.
+    late = [Hint(a_run().id, "default", rank_of(NOW, 3), 3), Hint(a_run().id, "default", rank_of(NOW, 1), 1)]
+    await broker.publish(late)
+    urgent: list[Delivery] = []
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while len(urgent) < 2:
+            urgent += await broker.take_of("default", 1, 10, SECOND)
+    assert sorted(runs(urgent)) == sorted([made[0].run, late[1].run])
+    assert await broker.depth("default") == 2
+
+
+async def test_an_idle_taker_of_one_priority_is_woken_by_a_publish(they: DispatchHarness, broker: Dispatch) -> None:
+    if not isinstance(broker, Pooling) or not broker.by_priority:
+        pytest.skip("it does not keep priorities apart")
+    publisher = await they.another()
+    hints_of_both = [Hint(a_run().id, "default", rank_of(NOW, priority), priority) for priority in (1, 3)]
+    taking = [asyncio.create_task(broker.take_of("default", priority, 10, LONG)) for priority in (1, 3)]
+    await let_idle(publisher)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await publisher.publish(hints_of_both)
+        assert [runs(await one) for one in taking] == [[hint.run] for hint in hints_of_both]
 
 
 async def test_ranks_that_differ_by_a_microsecond_keep_their_order(they: DispatchHarness, broker: Dispatch) -> None:

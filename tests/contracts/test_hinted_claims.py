@@ -71,6 +71,17 @@ async def test_a_hint_for_another_queue_starts_nothing(harness: Harness) -> None
     assert ids(await claim(harness, await harness.worker(), run, queue="mail")) == [run.id]
 
 
+async def test_a_hinted_claim_for_a_pool_starts_only_runs_of_its_priority(harness: Harness) -> None:
+    urgent, slow, other = (a_run(priority=priority) for priority in (1, 3, 3))
+    await harness.submit(urgent, slow, other)
+    worker = await harness.worker()
+    wanted = Want("default", 3, priority=3, runs=(urgent.id, slow.id, other.id))
+    assert sorted(ids(await harness.claim_from(worker, wanted))) == sorted([slow.id, other.id])
+    assert await harness.claim_from(worker, Want("default", 1, priority=3, runs=(urgent.id,))) == []
+    pools = Want("default", 1, priority=1, runs=(urgent.id,)), Want("default", 1, priority=3)
+    assert ids(await harness.claim_from(worker, *pools)) == [urgent.id]
+
+
 async def test_a_claim_may_mix_demands_with_and_without_hints(harness: Harness) -> None:
     mail, other = a_run(queue="mail"), a_run()
     await harness.submit(mail, other)

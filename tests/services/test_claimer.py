@@ -107,7 +107,7 @@ class SilentBroker:
 
     away = False
 
-    async def take(self, queue: str, limit: int, timeout: Micros) -> list[object]:
+    async def take(self, queue: str, limit: int, timeout: Micros, priority: int | None) -> list[object]:
         await asyncio.Event().wait()
         return []
 

@@ -135,6 +135,15 @@ class OnQuorum(OnRabbit):
         return tuple(f"mainspring.{self.namespace}.p{band}.{queue}" for band in (1, 2, 3))
 
 
+class OnPriorities(OnRabbit):
+    """A queue for each priority, named by a template."""
+
+    options = "?queues=test.{store}.{queue}.priority.{priority}"
+
+    def names(self, queue: str) -> tuple[str, ...]:
+        return tuple(f"test.{self.namespace}.{queue}.priority.{priority}" for priority in range(1, 11))
+
+
 class OnKafka(OnServer):
     """Each partition has one reader."""
 

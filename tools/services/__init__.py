@@ -12,6 +12,7 @@ from tools.services.clients import JavaClient, NodePackages, OapiCodegen, OpenAp
 from tools.services.etcd import Etcd
 from tools.services.faketime import Faketime
 from tools.services.kafka import Kafka, KafkaCluster
+from tools.services.kcat import Kcat
 from tools.services.kubernetes import Helm, Kubeconform
 from tools.services.nginx import Nginx
 from tools.services.patroni import Patroni
@@ -33,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 
 def all_services() -> dict[str, Service]:
     kinds: list[type[Service]] = [
-        *(Postgres, Pgbouncer, Redis, Etcd, ZooKeeper, RabbitMQ, Kafka, Faketime, Chromium),
+        *(Postgres, Pgbouncer, Redis, Etcd, ZooKeeper, RabbitMQ, Kafka, Kcat, Faketime, Chromium),
         *(Prometheus, Alertmanager, Helm, Kubeconform, Nginx, Systemd, S3),
         *(OpenApiGenerator, JavaClient, NodePackages, OapiCodegen),
         *(Vault, Patroni, RabbitMQCluster, KafkaCluster, RedisSentinel, RedisCluster),

@@ -432,7 +432,7 @@ class Node:
     def _publishers_of(self, store: EngineStore, keeper: ShardKeeper) -> list[Service]:
         """One for each sink: who is away holds up nobody else."""
         engine, section = self.engine, self._settings.events
-        sinks: list[Sink] = make_sinks(section.kafka, section.redis, section.redis_length)
+        sinks: list[Sink] = make_sinks(section.kafka, section.redis, section.redis_length, section.status_updates)
         sinks += [WebhookSink(webhook, engine.jobs) for webhook in read_webhooks(section.webhooks)]
         rules = self._settings.notifications.read()
         notifiers: list[Notifier] = []

@@ -43,10 +43,30 @@ def read_routes(engine: str, queues: Mapping[str, tuple[str, ...]]) -> dict[str,
     """The engine of each queue that is named, and of all others under ``*``. Empty: the store serves all of them."""
     routes = {OTHERS: engine}
     check_engine(engine, "dispatch.engine")
+    _check_shared(engine, "dispatch.engine", OTHERS, {})
+    shared: dict[str, str] = {}
     for queue, words in queues.items():
         field = "dispatch.queues"
         if len(words) != 1:
             raise Invalid(field, f"{queue} has {len(words)} engines", f"{queue}=redis://host:6379/0")
         check_engine(words[0], field)
+        _check_shared(words[0], field, queue, shared)
         routes[queue if queue == OTHERS else check_queue(field, queue)] = words[0]
     return routes if any(text != STORE for text in routes.values()) else {}
+
+
+def brings_by_priority(text: str) -> bool:
+    """Whether a broker can be asked for runs of one priority, as pools of slots need."""
+    return text == STORE or (text.startswith(AMQP) and read_broker(text, "dispatch.engine").by_priority)
+
+
+def _check_shared(text: str, field: str, queue: str, shared: dict[str, str]) -> None:
+    """A queue of RabbitMQ has the hints of one queue of ours: nobody else could use what its consumers are given."""
+    if not text.startswith(AMQP) or (broker := read_broker(text, field)).by_queue:
+        return
+    other = "every queue" if queue == OTHERS else shared.get(text, queue)
+    if other != queue:
+        words = other if queue == OTHERS else f"{other} and {queue}"
+        hint = f"{{queue}} in the names, or one queue in dispatch.queues, as in jobs=amqp://…?queues={broker.queues}"
+        raise Invalid(field, f"names of RabbitMQ's queues without {{queue}} are for one queue, not for {words}", hint)
+    shared[text] = queue

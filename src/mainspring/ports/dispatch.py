@@ -85,6 +85,17 @@ class Placing(Protocol):
     by_datacenter: bool
 
 
+@runtime_checkable
+class Pooling(Protocol):
+    """A broker that may keep the hints of each priority apart, for workers with a pool of slots for each."""
+
+    by_priority: bool
+
+    async def take_of(self, queue: str, priority: int, limit: int, wait: Micros) -> list[Delivery]:
+        """As ``take``, but only hints of this priority."""
+        ...
+
+
 class Hinting(Protocol):
     """The part of the store that says what to hint at: what is queued for any worker, or for any of a data centre,
     without other labels or a target."""

@@ -10,7 +10,7 @@ from mainspring.domain.errors import EngineUnavailable
 from mainspring.domain.hints import Hint
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
-from mainspring.ports.dispatch import Burying, Delivery, Dispatch, Placing
+from mainspring.ports.dispatch import Burying, Delivery, Dispatch, Placing, Pooling
 from mainspring.runtime.log import get_logger
 
 Answer = TypeVar("Answer")
@@ -72,9 +72,17 @@ class GuardedEngine:
             self.published += len(hints)
         return True
 
-    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery] | None:
-        """None: it is away. A probe does not wait."""
-        found = await self._ask(lambda: self.engine.take(queue, limit, 0 if self.away else wait), wait)
+    async def take(self, queue: str, limit: int, wait: Micros, priority: int | None = None) -> list[Delivery] | None:
+        """None: it is away. A probe does not wait. ``priority``: only hints of this one."""
+
+        def ask() -> Awaitable[list[Delivery]]:
+            patience = 0 if self.away else wait
+            if priority is None:
+                return self.engine.take(queue, limit, patience)
+            assert isinstance(self.engine, Pooling)
+            return self.engine.take_of(queue, priority, limit, patience)
+
+        found = await self._ask(ask, wait)
         if found is None:
             return None
         self.taken += len(found[0])

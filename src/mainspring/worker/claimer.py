@@ -59,8 +59,11 @@ class Claimer(TickingService):
         self._largest = settings.largest_claim
         # Sooner than the idle wait is over, so that each of those looks at the store.
         look_every = settings.poll_interval // 2
+        #: By queue and priority, as the slots are.
         self._feeds = {
-            queue: Feed(queue, engine, clock, look_every, self._fed) for queue, engine in (engines or {}).items()
+            (lane.queue, lane.priority): Feed(lane.queue, engine, clock, look_every, self._fed, lane.priority)
+            for lane in slots.lanes.values()
+            if (engine := (engines or {}).get(lane.queue)) is not None
         }
 
     async def tick(self) -> Micros:
@@ -130,12 +133,12 @@ class Claimer(TickingService):
         """The same wants, those of queues with an engine by what it has hinted at."""
         found, waiting = [], set()
         for want in wants:
-            feed = self._feeds.get(want.queue)
+            feed = self._feeds.get((want.queue, want.priority))
             turned = want if feed is None else feed.turn(want)
             if turned is not None:
                 found.append(turned)
             else:
-                waiting.add(want.queue)
+                waiting.add((want.queue, want.priority))
         # They are rung by hints, not by every slot that gets free.
         self._slots.expect_more(waiting, more=False)
         return found
@@ -145,9 +148,8 @@ class Claimer(TickingService):
         for feed in self._feeds.values():
             feed.answered(started)
         # How much the store had for some hints says nothing of the next ones.
-        self._slots.expect_more(
-            {want.queue for want in wants if want.queue in self._feeds and self._feeds[want.queue].brings}, more=True
-        )
+        lanes = {(want.queue, want.priority) for want in wants}
+        self._slots.expect_more({lane for lane in lanes & self._feeds.keys() if self._feeds[lane].brings}, more=True)
 
     def _fed(self) -> None:
         # Whoever looks for a freed slot alone would not look here.

@@ -25,9 +25,17 @@ class Feed:
     """
 
     def __init__(
-        self, queue: str, engine: GuardedEngine, clock: Clock, look_every: Micros, ring: Callable[[], None]
+        self,
+        queue: str,
+        engine: GuardedEngine,
+        clock: Clock,
+        look_every: Micros,
+        ring: Callable[[], None],
+        priority: int | None = None,
     ) -> None:
+        """``priority``: the one whose pool of slots is fed; None: there is one pool for all."""
         self._queue = queue
+        self._priority = priority
         self._engine = engine
         self._clock = clock
         self._look_every = look_every
@@ -88,7 +96,7 @@ class Feed:
 
     async def _take(self, limit: int) -> None:
         try:
-            found = await self._engine.take(self._queue, limit, _WAIT)
+            found = await self._engine.take(self._queue, limit, _WAIT, self._priority)
         finally:
             self._asking = False
         self._ready.extend(found or ())

@@ -167,11 +167,11 @@ class Slots:
                 lane.may_have_more = got.get(key, 0) >= wanted[key]
         self._start_gathering()
 
-    def expect_more(self, queues: Collection[str], *, more: bool) -> None:
-        """A broker knows whether there is more for these queues."""
-        if queues:
+    def expect_more(self, lanes: Collection[tuple[str, int | None]], *, more: bool) -> None:
+        """A broker knows whether there is more for these queues and priorities."""
+        if lanes:
             for lane in self._order:
-                if lane.queue in queues:
+                if (lane.queue, lane.priority) in lanes:
                     lane.may_have_more = more
             self._start_gathering()
 

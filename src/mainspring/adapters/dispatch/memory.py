@@ -13,18 +13,29 @@ from mainspring.ports.dispatch import LEASE, Delivery
 
 class _Queue:
     def __init__(self) -> None:
-        self.ready: list[tuple[int, bytes]] = []
-        #: Taken messages, and when they come back.
-        self.taken: dict[bytes, Micros] = {}
+        #: By rank, with the priority.
+        self.ready: list[tuple[int, bytes, int]] = []
+        #: Taken messages with their priority, and when they come back.
+        self.taken: dict[bytes, tuple[Micros, int]] = {}
         self.came = asyncio.Event()
 
-    def put(self, message: bytes) -> None:
-        heapq.heappush(self.ready, (rank_of_message(message), message))
+    def put(self, message: bytes, priority: int = 0) -> None:
+        heapq.heappush(self.ready, (rank_of_message(message), message, priority))
         self.came.set()
+
+    def pop(self, priority: int | None) -> tuple[bytes, int] | None:
+        """The best, or the best of a priority."""
+        found = min((one for one in self.ready if priority in (None, one[2])), default=None)
+        if found is None:
+            return None
+        self.ready.remove(found)
+        heapq.heapify(self.ready)
+        return found[1:]
 
 
 class MemoryDispatch:
     kind = "memory"
+    by_priority = True
 
     def __init__(self, clock: Clock, sealer: Sealer, lease: Micros = LEASE) -> None:
         self.refused = 0
@@ -39,17 +50,23 @@ class MemoryDispatch:
 
     async def publish(self, hints: Sequence[Hint]) -> None:
         for hint in hints:
-            self.put(hint.queue, self._sealer.seal(hint))
+            self.put(hint.queue, self._sealer.seal(hint), hint.priority)
 
-    def put(self, queue: str, message: bytes) -> None:
+    def put(self, queue: str, message: bytes, priority: int = 0) -> None:
         """Whatever anybody puts there."""
-        self._queues[queue].put(message)
+        self._queues[queue].put(message, priority)
 
     async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+        return await self._take(queue, limit, wait, None)
+
+    async def take_of(self, queue: str, priority: int, limit: int, wait: Micros) -> list[Delivery]:
+        return await self._take(queue, limit, wait, priority)
+
+    async def _take(self, queue: str, limit: int, wait: Micros, priority: int | None) -> list[Delivery]:
         place = self._queues[queue]
         until = self._clock.monotonic() + wait
         while True:
-            found = self._pop(queue, place, limit)
+            found = self._pop(queue, place, limit, priority)
             left = until - self._clock.monotonic()
             if found or left <= 0:
                 return found
@@ -60,19 +77,20 @@ class MemoryDispatch:
             except TimeoutError:
                 continue
 
-    def _pop(self, queue: str, place: _Queue, limit: int) -> list[Delivery]:
+    def _pop(self, queue: str, place: _Queue, limit: int, priority: int | None) -> list[Delivery]:
         now = self._clock.monotonic()
-        for message in [message for message, until in place.taken.items() if until <= now]:
-            del place.taken[message]
-            place.put(message)
+        for message, (until, of) in [*place.taken.items()]:
+            if until <= now:
+                del place.taken[message]
+                place.put(message, of)
         found: list[Delivery] = []
-        while place.ready and len(found) < limit:
-            _, message = heapq.heappop(place.ready)
+        while len(found) < limit and (popped := place.pop(priority)) is not None:
+            message, of = popped
             hint = self._sealer.open(queue, message)
             if hint is None:
                 self.refused += 1
             elif not any(delivery.receipt == message for delivery in found):
-                place.taken[message] = now + self._lease
+                place.taken[message] = now + self._lease, of
                 found.append(Delivery(hint, message))
         return found
 

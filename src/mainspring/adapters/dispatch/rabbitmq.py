@@ -56,16 +56,18 @@ class RabbitDispatch:
         self._clock = clock
         self._sealer = sealer
         self._lease = lease
+        self.by_priority = self._broker.by_priority
         self._client = Client(self._broker, clock, _PATIENCE_TO_CONNECT)
-        self._queues = Queues(self._client, self._broker.kind, "")
+        self._queues = Queues(self._client, self._broker, "")
         self._publisher: Publisher | None = None
         #: One channel is opened at a time.
         self._opening = asyncio.Lock()
-        self._lanes: dict[str, Lane] = {}
+        #: By our queue and the names in the broker.
+        self._lanes: dict[tuple[str, Sequence[str]], Lane] = {}
         self._expiring: asyncio.Task[None] | None = None
 
     async def open(self, namespace: str) -> None:
-        self._queues = Queues(self._client, self._broker.kind, namespace)
+        self._queues = Queues(self._client, self._broker, namespace)
         self._expiring = asyncio.create_task(self._expire(), name="rabbitmq-leases")
 
     async def close(self) -> None:
@@ -134,8 +136,13 @@ class RabbitDispatch:
             return await self._publisher.publish(letters)
 
     async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+        return await self._take(queue, self._queues.names(queue), limit, wait)
+
+    async def take_of(self, queue: str, priority: int, limit: int, wait: Micros) -> list[Delivery]:
+        return await self._take(queue, self._queues.names(queue, priority), limit, wait)
+
+    async def _take(self, queue: str, names: Sequence[str], limit: int, wait: Micros) -> list[Delivery]:
         until = self._clock.monotonic() + wait
-        names = self._queues.names(queue)
         in_vain = False
         while limit > 0:
             async with self._answer():
@@ -159,10 +166,10 @@ class RabbitDispatch:
 
         await self._ensure(names)
         async with asyncio.timeout(_PATIENCE / SECOND), self._opening:
-            lane = self._lanes.get(queue)
+            lane = self._lanes.get((queue, names))
             if lane is None or lane.closed:
                 channel = await (await self._client.connection()).channel()
-                lane = self._lanes[queue] = Lane(channel, read, self._clock.monotonic, self._lease)
+                lane = self._lanes[queue, names] = Lane(channel, read, self._clock.monotonic, self._lease)
         return lane
 
     async def _credits(self, names: Sequence[str], limit: int, in_vain: bool) -> tuple[list[tuple[str, int]], bool]:

@@ -2,6 +2,7 @@
 
 classic   mainspring.<store>.queue.<queue>         one, with priorities 0 to 9
 quorum    mainspring.<store>.p1.<queue>, p2, p3    one for each band of priorities: these queues have none themselves
+template  such as <queue>.priority.<1 to 10>       one for each priority if it has {priority}, of either kind
 dead      mainspring.<store>.dead                  an exchange, and a queue of that name that is bound to it
 """
 
@@ -17,7 +18,7 @@ from mainspring.adapters.amqp.channel import Channel
 from mainspring.adapters.amqp.client import Client
 from mainspring.adapters.amqp.connection import Connection
 from mainspring.adapters.amqp.errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelClosed
-from mainspring.domain.amqp import Kind
+from mainspring.domain.amqp import Broker
 from mainspring.domain.hints import Hint
 from mainspring.domain.rank import DEFAULT_PRIORITY, IDLE
 from mainspring.runtime.log import get_logger
@@ -39,21 +40,27 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.:@-]{1,64}")
 class Queues:
     """What is known of them holds for one connection. Questions go one after the other: a wrong one ends a channel."""
 
-    def __init__(self, client: Client, kind: Kind, namespace: str) -> None:
+    def __init__(self, client: Client, broker: Broker, namespace: str) -> None:
         #: What is there and is not as we would have made it: what the broker says of each.
         self.odd: dict[str, str] = {}
         self.dead = f"mainspring.{namespace}.dead"
         self._client = client
-        self._kind = kind
+        self._kind = broker.kind
+        self._broker = broker
+        self._namespace = namespace
         self._prefix = f"mainspring.{namespace}"
         self._connection: Connection | None = None
         self._channel: Channel | None = None
         self._known: set[str] = set()
         self._asking = asyncio.Lock()
 
-    def names(self, queue: str) -> tuple[str, ...]:
-        """The best first."""
+    def names(self, queue: str, priority: int | None = None) -> tuple[str, ...]:
+        """The best first. ``priority``: only that of this one, where each has its own."""
         plain = queue if _PLAIN.fullmatch(queue) else "#" + blake2b(queue.encode(), digest_size=16).hexdigest()
+        if template := self._broker.queues:
+            filled = template.replace("{store}", self._namespace).replace("{queue}", plain)
+            priorities = range(1, IDLE + 1) if priority is None else (priority,)
+            return tuple(dict.fromkeys(filled.replace("{priority}", str(one)) for one in priorities))
         if self._kind == "classic":
             return (f"{self._prefix}.queue.{plain}",)
         return tuple(f"{self._prefix}.p{band}.{plain}" for band in range(1, len(_BANDS) + 1))
@@ -62,6 +69,8 @@ class Queues:
         """In which queue, with which priority."""
         # A hint that says none is one like most.
         priority = hint.priority or DEFAULT_PRIORITY
+        if self._broker.by_priority:
+            return self.names(hint.queue, priority)[0], 0
         names = self.names(hint.queue)
         if len(names) == 1:
             return names[0], min(max(IDLE - priority, 0), _MAX_PRIORITY)
@@ -110,7 +119,8 @@ class Queues:
 
     def _arguments(self) -> dict[str, object]:
         if self._kind == "classic":
-            return {"x-max-priority": _MAX_PRIORITY, "x-dead-letter-exchange": self.dead}
+            ordered = {} if self._broker.by_priority else {"x-max-priority": _MAX_PRIORITY}
+            return {**ordered, "x-dead-letter-exchange": self.dead}
         return {"x-delivery-limit": _DELIVERIES, "x-dead-letter-exchange": self.dead}
 
     async def _make_queue(self, name: str, arguments: dict[str, object]) -> None:

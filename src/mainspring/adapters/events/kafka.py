@@ -1,6 +1,6 @@
 """Kafka: a topic for each, keyed, so that what has one key is in one partition, in order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from mainspring.adapters.kafka.admin import KafkaAdmin
@@ -9,11 +9,13 @@ from mainspring.domain.errors import EngineUnavailable
 from mainspring.domain.events import PARTITIONS, Event
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.domain.kafka import KafkaServer
+from mainspring.domain.status_updates import STATUSES, StatusTopic, compose_status_update
 
 _PATIENCE: Micros = 10 * SECOND
 #: Nobody waits for it: the client makes large requests of many records.
 _LINGER: Micros = 5 * MILLISECOND
 _HEADERS: Headers = [("content-type", b"application/cloudevents+json; charset=UTF-8")]
+_STATUS_HEADERS: Headers = [("content-type", b"application/json")]
 
 
 class _InOrder(BatchProducer):
@@ -24,13 +26,13 @@ class _InOrder(BatchProducer):
         self._options["enable.gapless.guarantee"] = True
 
 
-class KafkaSink:
+class _KafkaTopics:
     """It cannot tell an old epoch from a new one. The publisher stops by itself when its lease is over; what it has
     handed to the client before is sent within its patience, or not at all."""
 
-    name = "kafka"
-
-    def __init__(self, server: KafkaServer) -> None:
+    def __init__(self, server: KafkaServer, topics: Mapping[str, int]) -> None:
+        """``topics``: how many partitions each of them gets that is made here."""
+        self._topics = topics
         self._admin = KafkaAdmin(server)
         self._producer = _InOrder(server)
         self._ready = False
@@ -40,16 +42,13 @@ class KafkaSink:
     async def close(self) -> None:
         await self._producer.close()
 
-    def wants(self, kind: str, tenant: str) -> bool:
-        return True
-
-    async def publish(self, events: Sequence[Event], epoch: int) -> None:
-        if not events:
+    async def _send(self, records: Sequence[Record]) -> None:
+        if not records:
             return
         if not self._ready:
             await self._make_topics()
         try:
-            await self._producer.send([Record(event.topic, event.body, event.key, _HEADERS) for event in events])
+            await self._producer.send(records)
         except EngineUnavailable:
             # Whatever it has left of these must not come after what is sent next; and a topic may be gone.
             self._ready = False
@@ -57,6 +56,39 @@ class KafkaSink:
             raise
 
     async def _make_topics(self) -> None:
-        for partitions, topics in groupby(sorted(PARTITIONS, key=PARTITIONS.__getitem__), PARTITIONS.__getitem__):
-            await self._admin.make_topics(topics, partitions, {})
+        topics = self._topics
+        for partitions, names in groupby(sorted(topics, key=topics.__getitem__), topics.__getitem__):
+            await self._admin.make_topics(names, partitions, {})
         self._ready = True
+
+
+class KafkaSink(_KafkaTopics):
+    name = "kafka"
+
+    def __init__(self, server: KafkaServer) -> None:
+        super().__init__(server, {str(topic): number for topic, number in PARTITIONS.items()})
+
+    def wants(self, kind: str, tenant: str) -> bool:
+        return True
+
+    async def publish(self, events: Sequence[Event], epoch: int) -> None:
+        await self._send([Record(event.topic, event.body, event.key, _HEADERS) for event in events])
+
+
+class KafkaStatusSink(_KafkaTopics):
+    """One topic of short messages on the status of runs."""
+
+    name = "status_updates"
+
+    def __init__(self, topic: StatusTopic) -> None:
+        super().__init__(topic.server, {topic.name: topic.partitions})
+        self._topic = topic.name
+
+    def wants(self, kind: str, tenant: str) -> bool:
+        return kind in STATUSES
+
+    async def publish(self, events: Sequence[Event], epoch: int) -> None:
+        messages = [(event, compose_status_update(event)) for event in events]
+        await self._send(
+            [Record(self._topic, message, event.key, _STATUS_HEADERS) for event, message in messages if message]
+        )

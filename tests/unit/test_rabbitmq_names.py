@@ -1,0 +1,95 @@
+"""Names of RabbitMQ's queues by a template, and which pools of slots a broker can feed."""
+
+import pytest
+
+from mainspring.adapters.amqp.client import Client
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.dispatch.rabbitmq_queues import Queues
+from mainspring.domain.amqp import read_broker
+from mainspring.domain.dispatch import read_routes
+from mainspring.domain.errors import Invalid
+from mainspring.domain.hints import Hint
+from mainspring.domain.instant import SECOND
+from mainspring.settings import load
+from tests.support.builders import a_run
+
+RABBIT = "amqp://user:password@host:5672"
+UBER = f"{RABBIT}/?queues=jobs.priority.{{priority}}"
+
+
+def make_queues(options: str) -> Queues:
+    broker = read_broker(f"{RABBIT}/?{options}", "dispatch.engine")
+    return Queues(Client(broker, SystemClock(), SECOND), broker, "store-1")
+
+
+def test_each_priority_has_a_queue_with_its_number() -> None:
+    queues = make_queues("queues=jobs.priority.{priority}")
+    assert queues.names("payouts") == tuple(f"jobs.priority.{priority}" for priority in range(1, 11))
+    assert queues.names("payouts", 3) == ("jobs.priority.3",)
+    for priority in (1, 2, 10):
+        place = queues.place(Hint(a_run().id, "payouts", 0, priority))
+        assert place == (f"jobs.priority.{priority}", 0)
+    assert queues.place(Hint(a_run().id, "payouts", 0)) == ("jobs.priority.5", 0)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_template_may_name_the_queue_and_the_store(kind: str) -> None:
+    queues = make_queues(f"kind={kind}&queues={{store}}:{{queue}}")
+    assert queues.names("mail") == ("store-1:mail",)
+    assert queues.place(Hint(a_run().id, "mail", 0, 1)) == ("store-1:mail", 9)
+    [name] = queues.names("Überweisungen")
+    assert name.startswith("store-1:#")
+    assert name.isascii()
+
+
+@pytest.mark.parametrize("template", ["{other}", "a b", "{queue", "", "x" * 61, "ä"])
+def test_a_bad_template_is_refused(template: str) -> None:
+    if not template:
+        assert read_broker(f"{RABBIT}/?queues=", "dispatch.engine").queues == ""
+        return
+    with pytest.raises(Invalid, match=r"template|no address") as caught:
+        read_broker(f"{RABBIT}/?queues={template}", "dispatch.engine")
+    assert caught.value.field == "dispatch.engine"
+
+
+def test_names_without_the_queue_serve_one_queue_alone() -> None:
+    assert read_routes("store", {"payouts": (UBER,)}) == {"*": "store", "payouts": UBER}
+    by_queue = f"{RABBIT}/?queues={{queue}}.priority.{{priority}}"
+    assert read_routes(by_queue, {"mail": (by_queue,)})["*"] == by_queue
+    for engine, queues in ((UBER, {}), ("store", {"*": (UBER,)}), ("store", {"payouts": (UBER,), "mail": (UBER,)})):
+        with pytest.raises(Invalid, match="are for one queue"):
+            read_routes(engine, queues)
+
+
+@pytest.mark.parametrize(
+    "dispatch",
+    [
+        {},
+        {"dispatch.queues": f"payouts={UBER}"},
+        {"dispatch.engine": f"{RABBIT}/?kind=quorum&queues={{queue}}.{{priority}}"},
+        {"dispatch.queues": "mail=redis://host", "worker.queues": "payouts:10"},
+    ],
+)
+def test_pools_work_with_the_store_and_with_a_queue_for_each_priority(dispatch: dict[str, object]) -> None:
+    assert load({"worker.priorities": "1:100,2:50,3:20"} | dispatch, {}).worker.priorities == {
+        "1": 100,
+        "2": 50,
+        "3": 20,
+    }
+
+
+@pytest.mark.parametrize(
+    "dispatch",
+    [
+        {"dispatch.engine": RABBIT},
+        {"dispatch.engine": f"{RABBIT}/?queues=our.{{queue}}"},
+        {"dispatch.engine": "redis://host"},
+        {"dispatch.engine": "kafka://host/?topics={queue}-{priority}"},
+        {"dispatch.queues": "mail=redis://host"},
+        {"dispatch.queues": "mail=redis://host", "worker.queues": "mail:10"},
+    ],
+)
+def test_pools_are_refused_with_a_broker_that_mixes_priorities(dispatch: dict[str, object]) -> None:
+    with pytest.raises(Invalid, match="whatever its priority") as caught:
+        load({"worker.priorities": "1:100,2:50,3:20"} | dispatch, {})
+    assert caught.value.field == "worker.priorities"
