@@ -219,7 +219,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise Invalid(
                 "worker.priorities",
                 "the broker of dispatch.engine or dispatch.queues brings the next run, whatever its priority",
-                "RabbitMQ with {priority} in its queue names: amqp://…?queues={queue}.priority.{priority}, or the store",
+                "RabbitMQ with {priority} in its queue names, as in amqp://…?queues={queue}.priority.{priority}",
             )
 
     def __repr__(self) -> str:

@@ -82,6 +82,18 @@ async def test_a_hinted_claim_for_a_pool_starts_only_runs_of_its_priority(harnes
     assert ids(await harness.claim_from(worker, *pools)) == [urgent.id]
 
 
+async def test_runs_in_pools_have_hints(harness: Harness) -> None:
+    worker = await harness.worker()
+    # The first claim for a priority makes the store keep the queue's runs apart by it.
+    assert await harness.claim_from(worker, Want("default", 1, priority=3)) == []
+    await harness.advance(MINUTE)
+    runs = [a_run(priority=priority) for priority in (1, 3, 10)]
+    await harness.submit(*runs)
+    expected = {(run.id, run.priority) for run in runs}
+    assert {(hint.run, hint.priority) for hint in await harness.store.hints_of(ids(runs))} == expected
+    assert {(hint.run, hint.priority) for hint in await harness.store.hints_ready(["default"], 10)} == expected
+
+
 async def test_a_claim_may_mix_demands_with_and_without_hints(harness: Harness) -> None:
     mail, other = a_run(queue="mail"), a_run()
     await harness.submit(mail, other)

@@ -5,15 +5,19 @@ from collections import Counter
 
 import pytest
 
+from mainspring.adapters.dispatch.memory import MemoryDispatch
 from mainspring.domain.errors import Invalid
+from mainspring.domain.hints import Sealer
 from mainspring.domain.instant import SECOND
 from mainspring.domain.queues import QueuePolicy
 from mainspring.domain.run import HeldRun
 from mainspring.ports.access import Author
+from mainspring.runtime.engines import GuardedEngine
+from mainspring.testing.virtual_time import VirtualClock
 from mainspring.worker.settings import WorkerSettings
 from tests.support.builders import a_policy, a_run
 from tests.support.virtual import in_virtual_time
-from tests.support.worker_kit import Tasks, running_worker
+from tests.support.worker_kit import Bench, Tasks, running_worker
 
 
 class Weighing:
@@ -57,6 +61,33 @@ async def test_each_priority_uses_its_own_pool_of_slots() -> None:
         await bench.clock.sleep(6 * SECOND)
         assert task.most == {1: 3, 2: 2}
         assert task.done == 12
+
+
+@in_virtual_time
+async def test_a_hint_of_a_priority_starts_a_run_in_its_pool_while_another_pool_is_full() -> None:
+    task = Weighing()
+    settings = WorkerSettings(queues={"default": 100}, priorities={1: 2, 3: 1}, poll_interval=1_000 * SECOND)
+    clock = VirtualClock()
+    broker = MemoryDispatch(clock, Sealer(b"key"), lease=1_000 * SECOND)
+    bench = Bench(clock, Tasks(weigh=task), settings, engines={"default": GuardedEngine(broker, clock)})
+    await bench.worker.start()
+    # The look at the store that comes with the start is over, and the next one is far away.
+    await clock.sleep(SECOND)
+
+    async def hint(priority: int, number: int) -> None:
+        runs = [a_run(task="weigh", priority=priority) for _ in range(number)]
+        await bench.submit(*runs, notify=False)
+        await broker.publish(await bench.memory.hints_of([run.id for run in runs]))
+
+    await hint(3, 6)
+    await hint(1, 8)
+    await clock.sleep(4 * SECOND + SECOND // 2)
+    # In four seconds priority 1 has done all it had, and priority 3 four of its six.
+    assert (task.most, task.done) == ({1: 2, 3: 1}, 12)
+    await clock.sleep(2 * SECOND)
+    assert task.done == 14
+    bench.worker.stop_now()
+    await bench.worker.left()
 
 
 @in_virtual_time

@@ -15,6 +15,7 @@ from mainspring.ports.catalog import Checkpoint, LogReport, ProgressReport
 from mainspring.ports.clock import Clock
 from mainspring.ports.store import Beat, NewSession, Want, Workforce
 from mainspring.ports.wakeups import queue_topic
+from mainspring.runtime.engines import GuardedEngine
 from mainspring.testing.virtual_time import VirtualClock
 from mainspring.worker.handler import AsyncHandler, Handler
 from mainspring.worker.settings import WorkerSettings
@@ -137,7 +138,16 @@ class FaultyStore:
 class Bench:
     """A worker with its store, wakeups and clock."""
 
-    def __init__(self, clock: Clock, tasks: Tasks, settings: WorkerSettings, source: str | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        tasks: Tasks,
+        settings: WorkerSettings,
+        source: str | None = None,
+        engines: Mapping[str, GuardedEngine] | None = None,
+    ) -> None:
+        """``engines``: by queue, the brokers of its hints."""
+        self._engines = engines
         self.clock = clock
         self.memory = MemoryStore(clock)
         self.store = FaultyStore(self.memory)
@@ -160,6 +170,7 @@ class Bench:
             source=source,
             open_workforce=open_workforce,
             jitter=Random(1),
+            engines=self._engines,
         )
 
     async def submit(self, *runs: NewRun, notify: bool = True) -> list[RunId]:

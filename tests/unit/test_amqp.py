@@ -109,7 +109,8 @@ def test_an_invalid_broker_address_is_rejected_without_showing_the_password(text
 
 
 def queues(kind: Kind) -> Queues:
-    return Queues(Client(read_broker("amqp://a", ""), SystemClock(), SECOND), kind, "store")
+    broker = read_broker(f"amqp://a?kind={kind}", "")
+    return Queues(Client(broker, SystemClock(), SECOND), broker, "store")
 
 
 def test_priorities_map_to_rabbitmq_priorities_or_to_bands_of_quorum_queues() -> None:

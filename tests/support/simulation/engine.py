@@ -50,15 +50,15 @@ class LossyEngine(MemoryDispatch):
             for _ in range(2 if self._goes_wrong(_TWICE) else 1):
                 if self._goes_wrong(_LATE):
                     wait = self._faults.chance.random() * 10
-                    self._process.loop.call_later(wait, self.put, hint.queue, message)
+                    self._process.loop.call_later(wait, self.put, hint.queue, message, hint.priority)
                 elif not self._goes_wrong(_LOST):
-                    self.put(hint.queue, message)
+                    self.put(hint.queue, message, hint.priority)
 
-    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+    async def _take(self, queue: str, limit: int, wait: Micros, priority: int | None) -> list[Delivery]:
         until = self._clock.monotonic() + wait
         while True:
             await self._there()
-            found = self._pop(queue, self._queues[queue], limit)
+            found = self._pop(queue, self._queues[queue], limit, priority)
             if found or self._clock.monotonic() >= until:
                 return found
             await self._clock.sleep(min(_LOOK, SECOND))

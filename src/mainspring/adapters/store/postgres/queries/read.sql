@@ -119,9 +119,12 @@ WHERE r.id = ANY ($1::uuid[]) AND r.state + 0 = 3 AND r.target IS NULL
   AND (r.lane = 0 OR (n.kind = 5 AND split_part(n.name, ':', 2) = '0') OR (n.kind = 4 AND n.name ~ '^datacenter=[^,>]+$'))
 
 -- name: hints_ready
+-- Also of each priority, where runs are kept apart by it for pools of slots and not by tenant.
 SELECT best.*, lane.datacenter FROM mainspring.name q, (
     SELECT 0 AS id, '' AS datacenter
     UNION ALL SELECT n.id, substr(n.name, 12) FROM mainspring.name n WHERE n.kind = 4 AND n.name ~ '^datacenter=[^,>]+$'
+    UNION ALL SELECT n.id, '' FROM mainspring.name n WHERE n.kind = 5 AND n.name IN
+        ('0:0:1', '0:0:2', '0:0:3', '0:0:4', '0:0:5', '0:0:6', '0:0:7', '0:0:8', '0:0:9', '0:0:10')
 ) AS lane, LATERAL (
     SELECT r.id, r.queue, r.rank, r.priority, r.gate, r.attempt FROM mainspring.run r
     WHERE r.queue = q.id AND r.lane = lane.id AND r.state = 3 ORDER BY r.rank, r.id LIMIT $2
