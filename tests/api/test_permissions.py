@@ -18,6 +18,7 @@ MISSING = "019a8c4b6f2c70008042b1c2d3e4f506"
 #: A valid body for every operation that needs one.
 BODIES: dict[str, Any] = {
     "create_job": {"task": "t"},
+    "schedule_job": {"type": "t"},
     "create_jobs": {"jobs": [{"task": "t"}]},
     "preview_job": {"task": "t"},
     "preview_change": {"priority": 2},
@@ -147,6 +148,7 @@ CHANGING = [op for op in GUARDED if op.method != "GET"]
 #: Bodies that would change objects of the other queue.
 REACHING: dict[str, list[Any]] = {
     "create_job": [{"task": "t", "queue": "prod"}, {"task": "t", "queue": "prod", "name": "n", "every": "1h"}],
+    "schedule_job": [{"type": "t", "queue": "prod"}],
     "create_jobs": [
         {"jobs": [{"task": "t", "queue": "prod"}, {"task": "t", "queue": "prod", "name": "n", "every": "1h"}]}
     ],

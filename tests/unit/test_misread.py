@@ -39,7 +39,7 @@ def decode_error(value: object, kind: Any = Tree) -> Misread:
     [
         ({"someLeaves": {"a": {"many": 1}, "b": {"many": "x"}}}, "someLeaves.b.many", "expected 'int', got 'str'", ""),
         ({"someLeaves": {"a": {"many": 1}, "b": {}}}, "someLeaves.b.many", "is missing", ""),
-        ({"someLeaves": {"b": {"man": 1}}}, "someLeaves.b.man", "is no field of this", "check its spelling"),
+        ({"someLeaves": {"b": {"man": 1}}}, "someLeaves.b.man", "is no field of this", "did you mean `many`?"),
         (
             {"someLeaves": {"b": {"many": 1, "mode": "z"}}},
             "someLeaves.b.mode",

@@ -74,7 +74,7 @@ def test_the_suffix_determines_the_format(tmp_path: Path) -> None:
         ("schedules: 3", "f: schedules: expected 'array', got 'int'"),
         ("jobs: []", "f: jobs: is no field of this (check its spelling)"),
         ("schedules: [3]", "f, schedule 1: body: expected 'object', got 'int'"),
-        ("schedules:\n- {name: a, taks: t}", "f, schedule 1 (a): taks: is no field of this (check its spelling)"),
+        ("schedules:\n- {name: a, taks: t}", "f, schedule 1 (a): taks: is no field of this (did you mean `task`?)"),
         ("schedules:\n- {name: a, task: t}", "f, schedule 1 (a): cronExpression: is missing, and so is every"),
         ("schedules:\n- {task: t, every: 1m}", "f, schedule 1: name: is missing"),
         ("schedules:\n- {name: a, every: 1m}", "f, schedule 1 (a): task: is missing"),

@@ -16,12 +16,12 @@ from mainspring.api.context import Api
 from mainspring.api.docs import render
 from mainspring.api.openapi import document
 from mainspring.api.operation import Answer, Call, Operation, Resource
-from mainspring.api.problems import MEDIA_TYPE, Missing, Problem, Refused, problem_of
+from mainspring.api.problems import MEDIA_TYPE, Missing, Problem, Refused, problem_of, with_names_as_written
 from mainspring.api.resources import RESOURCES
 from mainspring.api.routing import Routes
 from mainspring.api.token_rules import is_loopback
 from mainspring.domain.access import Principal
-from mainspring.domain.errors import MainspringError
+from mainspring.domain.errors import Invalid, MainspringError
 from mainspring.ports.clock import Clock
 from mainspring.runtime.log import get_logger
 
@@ -197,11 +197,15 @@ def _door(api: Api, operation: Operation) -> Door:
                 raise
             given = asked.scope["query_string"]
             query = operation.read_query(parse_qsl(given.decode("latin-1"), keep_blank_values=True) if given else [])
-            body = operation.read_body(data)
+            written: dict[str, str] = {}
+            body = operation.read_body(data, written)
             call = Call(
                 operation.permission, principal, asked.scope["path_params"], query, body, asked.headers, asked.left
             )
-            return await operation.handler(api, call)
+            try:
+                return await operation.handler(api, call)
+            except Invalid as error:
+                raise with_names_as_written(error, written) from None
         finally:
             held.give_back()
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Handler, Operation
-from mainspring.api.problems import Refused
+from mainspring.api.problems import Refused, with_names_as_written
 from mainspring.api.resources import RESOURCES
 from mainspring.domain.access import Principal
+from mainspring.domain.errors import Invalid
 
 
 def refuse_unless_allowed(operation: Operation, principal: Principal) -> None:
@@ -43,14 +44,18 @@ async def call_operation(
 ) -> Answer:
     """The same checks, in the same words, as if it had come over HTTP."""
     refuse_unless_allowed(operation, principal)
+    written: dict[str, str] = {}
     call = Call(
         operation.permission,
         principal,
         path or {},
         operation.read_query(list(query)),
-        operation.read_body(body),
+        operation.read_body(body, written),
         headers or {},
         left,
     )
-    answer: Answer = await operation.handler(api, call)
+    try:
+        answer: Answer = await operation.handler(api, call)
+    except Invalid as error:
+        raise with_names_as_written(error, written) from None
     return answer

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.api.context import Admitted, Api
 from mainspring.api.ingest_changes import Change, Changes
 from mainspring.api.ingest_mappings import action_of_record, change_of_record, job_of_record, tenant_of_record
-from mainspring.api.problems import AsWritten, Problem, decode, problem_of
+from mainspring.api.problems import AsWritten, Problem, decode, problem_of, with_names_as_written
 from mainspring.api.routes.jobs import conflict_of, new_job, new_run, put_answer
 from mainspring.api.schemas.jobs import JobIn, check_key, is_recurring, past_of
 from mainspring.api.schemas.workflows import family_of
@@ -95,7 +95,12 @@ class JobMaker:
 
     async def _read(self, ask: Ask) -> NewRun | NewJob | Change:
         if ask.record is None:
-            return await self._read_job(ask, decode(ask.body, JobIn, _decoder))
+            written: dict[str, str] = {}
+            fields: JobIn = decode(ask.body, JobIn, _decoder, written)
+            try:
+                return await self._read_job(ask, fields)
+            except Invalid as error:
+                raise with_names_as_written(error, written) from None
         mapping = self._mappings[ask.topic]
         action = action_of_record(mapping, ask.record)
         if action == "create":

@@ -9,6 +9,7 @@ import msgspec
 from mainspring.api.problems import AsWritten, decode, decoding_problem
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Invalid
+from mainspring.domain.field_names import suggest
 
 Body = TypeVar("Body")
 Query = TypeVar("Query")
@@ -112,14 +113,15 @@ class Operation:
         self._decoder = None if body is Nothing else msgspec.json.Decoder(body)
         self._fields = {field.encode_name: field for field in msgspec.structs.fields(query)}
 
-    def read_body(self, data: bytes) -> Any:
+    def read_body(self, data: bytes, written: dict[str, str]) -> Any:
+        """Decode a body. ``written`` receives the fields that it has under other names."""
         if self._decoder is None:
             if data.strip() not in (b"", b"{}", b"null"):
                 raise Invalid("body", "is not expected here")
             return Nothing()
         if self.body_optional and not data:
             return self.body()
-        return decode(data, self.body, self._decoder)
+        return decode(data, self.body, self._decoder, written)
 
     def read_query(self, pairs: list[tuple[str, str]]) -> Any:
         """Every parameter once, and none that is not known: a misspelt filter must not list everything."""
@@ -127,7 +129,9 @@ class Operation:
         for name, value in pairs:
             if name not in self._fields:
                 known = ", ".join(sorted(self._fields)) or "none"
-                raise AsWritten(name, "is no parameter of this", f"known: {known}")
+                meant = suggest(name, list(self._fields))
+                hint = f"did you mean `{meant}`? " if meant else ""
+                raise AsWritten(name, "is no parameter of this", f"{hint}known: {known}")
             if name in given:
                 raise AsWritten(name, "is given twice")
             given[name] = value

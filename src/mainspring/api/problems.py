@@ -1,5 +1,6 @@
 """What is said when something cannot be done: RFC 9457 problem details, never a traceback, never SQL."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from mainspring.domain.errors import (
     StoreDamaged,
     StoreUnavailable,
 )
+from mainspring.domain.field_names import explain_unknown, path_as_written, translate
 from mainspring.domain.misread import misread
 from mainspring.ports.blobs import BlobsUnavailable
 
@@ -124,16 +126,42 @@ def decoding_problem(error: msgspec.MsgspecError, where: str, kind: Any = None, 
     return AsWritten(found.field or where, found.reason, found.hint)
 
 
-def decode(data: bytes, kind: Any, decoder: "msgspec.json.Decoder[Any]") -> Any:
-    """Read a JSON body strictly."""
+def with_names_as_written(error: Invalid, written: Mapping[str, str]) -> Invalid:
+    """Return the error with its field under the name that the body has for it."""
+    if not written:
+        return error
+    field = error.field if isinstance(error, AsWritten) else _FIELDS.get(error.field, error.field)
+    return AsWritten(path_as_written(field, written), error.reason, error.hint)
+
+
+def decode(
+    data: bytes, kind: Any, decoder: "msgspec.json.Decoder[Any]", written: "dict[str, str] | None" = None
+) -> Any:
+    """Read a JSON body strictly. Fields may have other names: what was written goes into ``written``.
+
+    A body that names its fields as ``kind`` does is decoded once and never translated.
+    """
     if not data:
         raise Invalid("body", "is empty", f"a JSON object ({getattr(kind, '__name__', 'JSON')})")
     try:
         if not data.isascii():
             # What is passed on unread is looked at nowhere else.
             data.decode()
-        return decoder.decode(data)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        try:
+            return decoder.decode(data)
+        except msgspec.ValidationError:
+            data, names, unknown = translate(data, decoder.type)
+            if unknown:
+                found = explain_unknown(unknown)
+                raise AsWritten(found.field, found.reason, found.hint) from None
+            try:
+                return decoder.decode(data)
+            except msgspec.ValidationError as error:
+                raise with_names_as_written(decoding_problem(error, "body", decoder.type, data), names) from None
+            finally:
+                if written is not None:
+                    written |= names
+    except msgspec.DecodeError as error:
         raise decoding_problem(error, "body", decoder.type, data) from None
     except UnicodeDecodeError:
         raise Invalid("body", "is not UTF-8") from None

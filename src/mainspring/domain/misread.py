@@ -7,6 +7,7 @@ import msgspec
 from msgspec import inspect
 
 from mainspring.domain.errors import Invalid
+from mainspring.domain.field_names import Unknown, explain_unknown, suggest
 
 _STEPS = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 _AT, _IN = " - at `", "key` in `"
@@ -39,13 +40,14 @@ def misread(error: msgspec.MsgspecError, kind: Any = None, data: bytes = b"") ->
     if reason.startswith(_ENUM):
         reason = f"{reason.removeprefix(_ENUM)} is not one of its words"
         hint = "" if is_key or kind is None else ", ".join(_words(inspect.type_info(kind), steps))
-    for beginning, words, what in (
-        (_UNKNOWN, "is no field of this", "check its spelling"),
-        (_MISSING, "is missing", ""),
-    ):
-        if reason.startswith(beginning):
-            name = reason.removeprefix(beginning).strip("'")
-            return Misread(f"{field}.{name}" if field else name, words, what)
+    if reason.startswith(_MISSING):
+        name = reason.removeprefix(_MISSING).strip("'")
+        return Misread(f"{field}.{name}" if field else name, "is missing")
+    if reason.startswith(_UNKNOWN):
+        name = reason.removeprefix(_UNKNOWN).strip("'")
+        meant = "" if kind is None else suggest(name, _fields(inspect.type_info(kind), steps))
+        found = explain_unknown([Unknown(f"{field}.{name}" if field else name, meant)])
+        return Misread(found.field, found.reason, found.hint)
     _, has_pattern, pattern = reason.partition(" matching regex ")
     if has_pattern:
         reason, hint = PATTERNS.get(pattern, ("does not have the right form", ""))
@@ -117,6 +119,23 @@ def _fails(kind: Any, whole: Any, text: str) -> bool:
     except msgspec.MsgspecError as error:
         return str(error) == text
     return False
+
+
+def _fields(kind: inspect.Type, steps: list[str]) -> list[str]:
+    """Return the names of the fields of the struct there."""
+    if isinstance(kind, inspect.Metadata):
+        return _fields(kind.type, steps)
+    if isinstance(kind, inspect.UnionType):
+        return [name for part in kind.types for name in _fields(part, steps)]
+    if isinstance(kind, inspect.StructType):
+        if not steps:
+            return [part.encode_name for part in kind.fields]
+        return [name for part in kind.fields if part.encode_name == steps[0] for name in _fields(part.type, steps[1:])]
+    if isinstance(kind, inspect.DictType) and steps:
+        return _fields(kind.value_type, steps[1:])
+    if isinstance(kind, inspect.ListType | inspect.VarTupleType | inspect.SetType) and steps:
+        return _fields(kind.item_type, steps[1:])
+    return []
 
 
 def _words(kind: inspect.Type, steps: list[str]) -> list[str]:

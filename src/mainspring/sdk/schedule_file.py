@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.api.problems import decode, decoding_problem, problem_of
+from mainspring.api.problems import decode, decoding_problem, problem_of, with_names_as_written
 from mainspring.api.schemas.common import Request
 from mainspring.api.schemas.jobs import JobFields, is_recurring, payload_of, spec_of
 from mainspring.domain.errors import Invalid
@@ -87,14 +87,15 @@ def read_text(text: str, suffix: str = ".yaml", where: str = "schedules") -> lis
 def check(entry: bytes | msgspec.Raw | Mapping[str, object]) -> Declared:
     """One entry, as JSON or as an object. An error names the field."""
     data = _encoded(entry, "schedule") if isinstance(entry, Mapping) else bytes(entry)
-    fields: JobFields = decode(data, JobFields, _entry)
+    written: dict[str, str] = {}
+    fields: JobFields = decode(data, JobFields, _entry, written)
     if not is_recurring(fields):
         raise Invalid("cronExpression", "is missing, and so is every", "a schedule needs one of them")
     try:
         spec = spec_of(fields)
         spec.check()
     except Invalid as error:
-        problem, _ = problem_of(error)
+        problem, _ = problem_of(with_names_as_written(error, written))
         raise Invalid(problem.field, error.reason, error.hint) from None
     payload = payload_of(fields)
     check_payload(payload)

@@ -34,7 +34,7 @@ from mainspring.ui.static_files import static_files
 _log = get_logger("mainspring.ui")
 
 #: What the API answers. Everything else is a page, or missing.
-_OF_THE_API = ("v1/", "docs", "openapi.json", "healthz", "readyz", "metrics")
+_OF_THE_API = ("v1/", "api/", "docs", "openapi.json", "healthz", "readyz", "metrics")
 _LARGEST_FORM = 512 * 1024
 _FORM_SECONDS = 10
 

@@ -1,7 +1,7 @@
 """Many jobs with one request."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta
 
 from mainspring.api.context import MOST_WARNINGS, Admitted, Api
 from mainspring.api.operation import Answer, Call, Resource
-from mainspring.api.problems import Problem, decode, problem_of
+from mainspring.api.problems import Problem, decode, problem_of, with_names_as_written
 from mainspring.api.routes.jobs import KEY_HEADER, Submit, conflict_of, key_of, new_job, new_run, put_answer
 from mainspring.api.schemas.common import Request, Wire
 from mainspring.api.schemas.jobs import JobIn, is_recurring, past_of
@@ -80,6 +80,7 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
     runs: list[tuple[int, NewRun]] = []
     late: list[tuple[int, NewRun]] = []
     families: dict[int, JobIn] = {}
+    names: dict[int, dict[str, str]] = {}
     recurring: list[tuple[int, NewJob]] = []
     #: Each once, in the order of the jobs.
     warnings: dict[str, None] = {}
@@ -88,8 +89,9 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
         raise Invalid("Idempotency-Key", "is not for a batch", "give each job an idempotencyKey of its own")
     for number, raw in enumerate(call.body.jobs):
         items.append(None)
+        written = names[number] = {}
         try:
-            fields = decode(bytes(raw), JobIn, _job_decoder)
+            fields = decode(bytes(raw), JobIn, _job_decoder, written)
             tenant = await api.choose_owner(call.principal, fields.tenant)
             key = key_of(fields, None)
             if is_recurring(fields):
@@ -111,9 +113,11 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
                 if fields.depends_on is not UNSET or fields.when is not UNSET:
                     families[number] = fields
                 (runs if past is None else late).append((number, run))
+        except Invalid as error:
+            items[number] = _refused(with_names_as_written(error, written))
         except Exception as error:
             items[number] = _refused(error)
-    runs = sorted(runs + await _repeats(api, late, now, items), key=lambda pair: pair[0])
+    runs = sorted(runs + await _repeats(api, late, now, items, names), key=lambda pair: pair[0])
     runs = await _within_quotas(runs, api.room_for_runs, items)
     recurring = await _within_quotas(recurring, api.room_for_jobs, items)
     runs = _with_families(runs, families, items)
@@ -217,7 +221,11 @@ def _refused_with_parent(fields: JobIn, items: list[BatchItem | None]) -> BatchI
 
 
 async def _repeats(
-    api: Api, late: list[tuple[int, NewRun]], now: Instant, items: list[BatchItem | None]
+    api: Api,
+    late: list[tuple[int, NewRun]],
+    now: Instant,
+    items: list[BatchItem | None],
+    names: Mapping[int, Mapping[str, str]],
 ) -> list[tuple[int, NewRun]]:
     """Of those whose time has passed, the ones that were made before. The others are answered."""
     keys: dict[str, list[str]] = {}
@@ -229,7 +237,7 @@ async def _repeats(
         if run.idempotency is not None and run.idempotency.key in used[run.tenant]:
             known.append((number, run))
         elif (past := past_of(run, now)) is not None:
-            items[number] = _refused(past)
+            items[number] = _refused(with_names_as_written(past, names[number]))
     return known
 
 

@@ -75,6 +75,10 @@ async def create_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
     job; with another body it is a 409, as is a name or a unique key that is taken. 202: the store is unavailable,
     Kafka keeps the one-off job, and it is created when the store is back.
     """
+    return await _create(api, call)
+
+
+async def _create(api: Api, call: Call[JobIn, Submit]) -> Answer:
     fields = call.body
     tenant = await api.choose_owner(call.principal, fields.tenant)
     key = key_of(fields, call.headers.get(KEY_HEADER))
@@ -109,6 +113,23 @@ async def create_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
     parents = [RunId(word) for word in fields.depends_on or ()]
     out = one_off_out(view_of(told, state, api.clock.now()), parents=parents, warnings=[later])
     return Answer(202, out, {"location": f"/v1/jobs/{told.id}"})
+
+
+@jobs.operation(
+    "POST",
+    "/api/jobs/schedule",
+    permission=Permission.SUBMIT,
+    body=JobIn,
+    query=Submit,
+    answers={200: JobOut, 202: JobOut, 409: Problem},
+)
+async def schedule_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
+    """Create a job, for clients that send `type`, `executeAt`, `priority` and `payload` to this path.
+
+    The same as `POST /v1/jobs`, and answered with 200 instead of 201. A time that has passed is a 400.
+    """
+    made = await _create(api, call)
+    return msgspec.structs.replace(made, status=200) if made.status == 201 else made
 
 
 async def _create_run(api: Api, call: Call[JobIn, Submit], run: NewRun, key: str | None) -> Answer:

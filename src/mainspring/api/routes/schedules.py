@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
-from mainspring.api.problems import Problem, decode, problem_of
+from mainspring.api.problems import Problem, decode, problem_of, with_names_as_written
 from mainspring.api.routes.job_versions import Change, differences
 from mainspring.api.schemas.common import Name, Request, Wire
 from mainspring.api.schemas.job_answers import fields_of
@@ -125,15 +125,16 @@ async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answe
 
 
 def _declared(number: int, entry: msgspec.Raw) -> Declared:
+    written: dict[str, str] = {}
     try:
-        fields = decode(bytes(entry), JobFields, _decoder)
+        fields = decode(bytes(entry), JobFields, _decoder, written)
         if not is_recurring(fields):
             raise Invalid("cronExpression", "is missing, and so is every", "a schedule needs one of them")
         spec, payload = spec_of(fields), payload_of(fields)
         spec.check()
         check_payload(payload)
     except Invalid as error:
-        problem, _ = problem_of(error)
+        problem, _ = problem_of(with_names_as_written(error, written))
         raise Invalid(f"schedules[{number - 1}].{problem.field}", error.reason, error.hint) from None
     return Declared(spec, payload)
 

@@ -1,7 +1,8 @@
 """A job over the wire, and what it means to the engine."""
 
 import hashlib
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -103,6 +104,13 @@ class SloIn(Request, omit_defaults=True):
 
 class JobFields(Request, omit_defaults=True):
     """What can be said of a job. Everything may be left out but what to run."""
+
+    #: What other schedulers call these fields. A request may use each of these names, in snake_case or camelCase.
+    OTHER_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "task": ("job_type", "type"),
+        "schedule_time": ("execute_at",),
+        "max_retries": ("retries",),
+    }
 
     name: Name | UnsetType = UNSET
     task: Name | UnsetType = UNSET

@@ -1,0 +1,170 @@
+"""Names of JSON fields as people write them: camelCase or snake_case, and other names for the same field."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+from mainspring.domain.errors import Invalid
+
+#: An answer names this many unknown fields at most.
+MOST_NAMED = 20
+_Fields = dict[str, msgspec.Raw]
+
+
+class Unknown(NamedTuple):
+    """A field that does not exist: its path as written, and the name that was probably meant, if any."""
+
+    path: str
+    meant: str
+
+
+class Translation(NamedTuple):
+    """JSON with every known field under its own name."""
+
+    data: bytes
+    #: Paths that were written differently: the path by its own names, and the path as written.
+    written: dict[str, str]
+    unknown: list[Unknown]
+
+
+def translate(data: bytes, kind: Any) -> Translation:
+    """Rename the fields of ``data`` to what ``kind`` calls them. Raw values, such as payloads, are not changed.
+
+    Raises ``Invalid`` if a field is given under two names.
+
+    A struct lists other names for its fields in ``OTHER_NAMES``: by attribute, in snake_case.
+    """
+    walk = _Walk()
+    renamed = walk.value(data, inspect.type_info(kind), "", "")
+    return Translation(bytes(renamed), walk.written, walk.unknown)
+
+
+def path_as_written(path: str, written: Mapping[str, str]) -> str:
+    """Return ``path`` with the names that its author used."""
+    ends = [place for place, letter in enumerate(path) if letter in ".["] if written else []
+    for end in [len(path), *reversed(ends)]:
+        if path[:end] in written:
+            return written[path[:end]] + path[end:]
+    return path
+
+
+def suggest(name: str, known: Sequence[str]) -> str:
+    """Return the known name that ``name`` was probably meant to be, or nothing."""
+    plain = {_plain(one): one for one in known}
+    wanted = _plain(name[:100])
+    if wanted in plain:
+        return plain[wanted]
+    if close := difflib.get_close_matches(wanted, plain, 1, cutoff=0.75):
+        return plain[close[0]]
+    # "cron" was meant to be cronExpression, "timeoutSeconds" to be timeout.
+    begun = [one for one in plain if len(wanted) > 3 and (one.startswith(wanted) or wanted.startswith(one))]
+    return plain[max(begun, key=len)] if begun else ""
+
+
+def explain_unknown(unknown: Sequence[Unknown]) -> Invalid:
+    """Return one error for all of them."""
+    first, *others = unknown[:MOST_NAMED]
+    reason = "is no field of this"
+    if others:
+        names = " and ".join(filter(None, (", ".join(one.path for one in others[:-1]), others[-1].path)))
+        more = f", and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+        reason += f", nor {'is' if len(others) == 1 else 'are'} {names}{more}"
+    meant = [one for one in unknown[:MOST_NAMED] if one.meant]
+    if not meant:
+        return Invalid(first.path, reason, "check their spelling" if others else "check its spelling")
+    if not others:
+        return Invalid(first.path, reason, f"did you mean `{first.meant}`?")
+    hint = ", ".join(f"`{one.meant}` for {one.path}" for one in meant)
+    return Invalid(first.path, reason, f"did you mean {hint}?")
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.written: dict[str, str] = {}
+        self.unknown: list[Unknown] = []
+
+    def value(self, data: bytes | msgspec.Raw, kind: inspect.Type, path: str, written: str) -> msgspec.Raw:
+        """``path``: where it stands, by the names of fields; ``written``: by the names in the document."""
+        text = bytes(data)
+        begins = text.lstrip()[:1]
+        for one in _flattened(kind):
+            if isinstance(one, inspect.StructType) and begins == b"{":
+                return self._struct(text, one, path, written)
+            if isinstance(one, inspect.DictType) and begins == b"{":
+                pairs = msgspec.json.decode(text, type=_Fields)
+                return _encode(
+                    {
+                        name: self.value(value, one.value_type, *_joined(path, written, name, name))
+                        for name, value in pairs.items()
+                    }
+                )
+            if isinstance(one, inspect.ListType | inspect.VarTupleType) and begins == b"[":
+                items = msgspec.json.decode(text, type=list[msgspec.Raw])
+                return _encode(
+                    [
+                        self.value(item, one.item_type, f"{path}[{number}]", f"{written}[{number}]")
+                        for number, item in enumerate(items)
+                    ]
+                )
+        return msgspec.Raw(text)
+
+    def _struct(self, text: bytes, kind: inspect.StructType, path: str, written: str) -> msgspec.Raw:
+        names, types = _names(kind.cls), {field.encode_name: field.type for field in kind.fields}
+        given: dict[str, str] = {}
+        renamed: dict[str, msgspec.Raw] = {}
+        for name, value in msgspec.json.decode(text, type=_Fields).items():
+            known = names.get(name)
+            shown = name if name.isprintable() and len(name) <= 80 else f"{name[:80]!r}"
+            if known is None:
+                if kind.cls.__struct_config__.forbid_unknown_fields:
+                    _, place = _joined(path, written, name, shown)
+                    self.unknown.append(Unknown(place, suggest(name, list(types))))
+                continue
+            inner, place = _joined(path, written, known, shown)
+            if known in given:
+                raise Invalid(place, f"is another name of {given[known]}, which is given as well", "keep one of them")
+            given[known] = place
+            if inner != place:
+                self.written[inner] = place
+            renamed[known] = self.value(value, types[known], inner, place)
+        return _encode(renamed)
+
+
+def _encode(value: _Fields | list[msgspec.Raw]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+@cache
+def _names(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Every name of every field, and the one that the struct is decoded by."""
+    others: Mapping[str, Sequence[str]] = getattr(kind, "OTHER_NAMES", {})
+    names: dict[str, str] = {}
+    for field in msgspec.structs.fields(kind):
+        for name in (field.encode_name, field.name, *others.get(field.name, ())):
+            names[name] = names[_camel(name)] = field.encode_name
+    return names
+
+
+def _flattened(kind: inspect.Type) -> list[inspect.Type]:
+    if isinstance(kind, inspect.Metadata):
+        return _flattened(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return [one for part in kind.types for one in _flattened(part)]
+    return [kind]
+
+
+def _joined(path: str, written: str, name: str, shown: str) -> tuple[str, str]:
+    return (f"{path}.{name}" if path else name), (f"{written}.{shown}" if written else shown)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest) if "_" in name else name
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
