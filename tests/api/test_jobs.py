@@ -49,6 +49,7 @@ async def test_the_script_of_the_lecture_is_rejected_while_scripts_are_off(clien
     response = await client.post("/v1/jobs", json=LECTURE)
     assert response.status_code == 400
     assert response.json()["detail"] == "task: running scripts is off here"
+    assert "--scripts DIR" in response.json()["hint"]
     assert "tasks.scripts" in response.json()["hint"]
 
 

@@ -48,6 +48,8 @@ def test_an_invalid_store_is_refused(tmp_path: Path, refuse: Refuse, store: str,
         (["up", "--port", "0"], "mainspring: --port: 0 is out of range"),
         (["up", "--log-level", "x"], "mainspring: --log-level: 'x' is no level"),
         (["up", "-q", "mail:x"], "mainspring: -q: "),
+        (["up", "--scripts", "/nowhere"], "--scripts: /nowhere is not a folder"),
+        (["worker", "--scripts", "/nowhere"], "--scripts: /nowhere is not a folder"),
         (
             ["worker", "mainspring.demo.application:app", "--priority", "1:0"],
             "--priority: 1:0 is not a priority with its slots (1 to 10 and at least 1 slot, for example 1:100,2:50)",

@@ -33,3 +33,17 @@ def test_a_worker_without_an_application_offers_built_in_tasks_on_queue_default(
     offer = Offer(Settings(tasks=TasksSection(scripts="/srv/scripts")), None)
     assert set(offer.handlers()) == {"http", "shell"}
     assert set(offer.queues()) == {"default"}
+
+
+def test_a_worker_of_an_application_with_scripts_also_serves_queue_default() -> None:
+    app = Mainspring("memory:", scripts="/srv/scripts")
+
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    settings = app.settings()
+    assert settings.tasks.scripts == "/srv/scripts"
+    assert app.settings({"tasks.scripts": "/other"}).tasks.scripts == "/other"
+    offer = Offer(settings, app)
+    assert set(offer.handlers()) >= {"send", "shell"}
+    assert set(offer.queues()) == {"mail", "default"}

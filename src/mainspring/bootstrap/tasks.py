@@ -79,6 +79,8 @@ class Offer:
 
     def queues(self) -> Collection[str]:
         queues = {"default"} if self._application is None else set(self._application.queues())
+        # Jobs that name a script and no queue go there.
+        queues |= {"default"} if self._settings.tasks.scripts else set()
         queues |= {QUEUE} if self._settings.events.webhooks else set()
         return queues | {NOTIFICATIONS} if self._settings.notifications.channels else queues
 

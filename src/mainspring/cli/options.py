@@ -51,6 +51,12 @@ Labels: TypeAlias = Annotated[
 Datacenter: TypeAlias = Annotated[
     str | None, typer.Option("--datacenter", help="Where this process is, such as eu-west.", show_default=False)
 ]
+Scripts: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--scripts", help="Run scripts from this folder, by the task shell.", metavar="DIR", show_default=False
+    ),
+]
 Name: TypeAlias = Annotated[str | None, typer.Option("--name", help="A label for this process.", show_default=False)]
 LogLevel: TypeAlias = Annotated[
     str | None, typer.Option("--log-level", help="debug, info, warning or error.", show_default=False)
@@ -122,6 +128,9 @@ def settings_of(application: "Mainspring | None", config: Path | None, **flags: 
     labels = given.pop("worker.labels", None)
     if labels:
         given["worker.labels"] = parse_labels(labels, "--label")
+    scripts = given.get("tasks.scripts")
+    if scripts is not None and not Path(str(scripts)).expanduser().is_dir():
+        raise Invalid("--scripts", f"{scripts} is not a folder")
     if application is not None:
         return application.settings(given, config)
     return load(given, file=config)

@@ -32,6 +32,7 @@ from mainspring.cli.options import (
     Port,
     Priorities,
     Queues,
+    Scripts,
     ShowOutput,
     Store,
     load_application,
@@ -78,6 +79,7 @@ def up(
     queue: Queues = None,
     coordination: Coordination = None,
     datacenter: Datacenter = None,
+    scripts: Scripts = None,
     config: Config = None,
     log_level: LogLevel = None,
     show_output: ShowOutput = None,
@@ -87,7 +89,11 @@ def up(
 
     Without an application the worker offers the built-in tasks alone, on the queue default or those named.
 
-    Example: mainspring up tasks:app --queue mail:20 --queue default:100
+    Examples:
+
+    mainspring up tasks:app --queue mail:20 --queue default:100
+
+    mainspring up --scripts ./scripts
     """
     if reload:
         _reload()
@@ -101,6 +107,7 @@ def up(
         port=port,
         datacenter=datacenter,
         worker__queues=queue,
+        tasks__scripts=scripts,
         coordination=coordination,
         log__level=log_level,
         log__output=show_output,
@@ -145,6 +152,7 @@ def worker(
     label: Labels = None,
     datacenter: Datacenter = None,
     name: Name = None,
+    scripts: Scripts = None,
     autoscale: Annotated[
         str | None,
         typer.Option(
@@ -198,6 +206,7 @@ def worker(
         worker__labels=label,
         datacenter=datacenter,
         worker__name=name,
+        tasks__scripts=scripts,
         log__level=log_level,
         log__output=show_output,
     )

@@ -1,12 +1,13 @@
-"""A few crons, a stream of jobs, some that fail and are tried again, one that is slow and one that is busy, and a
-workflow."""
+"""A few crons, a stream of jobs, some that fail and are tried again, one that is slow and one that is busy, a
+workflow, and a folder with a script."""
 
 import asyncio
 import random
+from pathlib import Path
 
 from mainspring import Context, Mainspring, Overlap, RetryPolicy
 
-app = Mainspring()
+app = Mainspring(scripts=Path(__file__).with_name("scripts"))
 _random = random.Random()
 
 
@@ -16,6 +17,13 @@ async def send_welcome(context: Context, user_id: int) -> str:
     if _random.random() < 0.2:
         raise ConnectionError(f"the mail server hung up (attempt {context.attempt})")
     return f"welcome, user {user_id}"
+
+
+@app.task
+async def email_send(context: Context, user_id: int, body: str) -> str:
+    """Logs the mail that it would send."""
+    context.log.info("mail to user %s: %s", user_id, body)
+    return f"sent to user {user_id}"
 
 
 @app.task(queue="reports", timeout="5s")

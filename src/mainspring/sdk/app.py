@@ -130,12 +130,22 @@ class Mainspring(Hooks, Pausing):
     """
 
     def __init__(
-        self, store: str | Sequence[str] | None = None, *, tenant: str = "default", name: str | None = None
+        self,
+        store: str | Sequence[str] | None = None,
+        *,
+        tenant: str = "default",
+        name: str | None = None,
+        scripts: str | Path | None = None,
     ) -> None:
         """``name``: under which its schedules are known as its own, so that those it declares no more can be removed;
-        the module it is made in, if none is given."""
+        the module it is made in, if none is given.
+
+        ``scripts``: a folder whose scripts its workers run, by jobs with ``{"script": "cleanup.py"}`` as their payload.
+        """
         super().__init__()
         self._flags: dict[str, object] = {} if store is None else {"store": store}
+        if scripts is not None:
+            self._flags["tasks.scripts"] = str(scripts)
         self.tenant = check_tenant("tenant", tenant)
         self.name = check_name("name", name or _calling_module())
         self._engines = PerLoop(self._new_engine)

@@ -24,6 +24,7 @@ from mainspring.worker.handler import AsyncHandler
 from mainspring.worker.secrets import NO_SECRETS, Keyring
 
 TASK = "shell"
+SCRIPTS_OFF = "start mainspring up or worker with --scripts DIR, or set tasks.scripts"
 _PARAMETER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _MOST_ARGUMENTS = 1_000
 
@@ -136,10 +137,10 @@ class Shell:
     def check(self, payload: bytes) -> ShellCall:
         """Raises ``Invalid`` if such a payload cannot be run with these settings."""
         if not self.on:
-            raise Invalid("task", "running scripts is off here", "set tasks.scripts to a folder with your scripts")
+            raise Invalid("task", "running scripts is off here", SCRIPTS_OFF)
         call = read_call(payload)
         if call.script and self._scripts is None:
-            raise Invalid("payload.script", "running scripts is off here", "set tasks.scripts to a folder")
+            raise Invalid("payload.script", "running scripts is off here", SCRIPTS_OFF)
         if call.command:
             self._argv(call.command)
         check_allowed("payload.env", call.env, self._env)
