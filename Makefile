@@ -71,10 +71,11 @@ format: setup ## format the code and fix what can be fixed
 openapi: setup ## write docs/reference/openapi.json anew
 	$(BIN)/python -m mainspring.api.openapi > docs/reference/openapi.json
 
-reference: setup ## write cli.md, sdk.md and metrics.md in docs/reference anew, and the dashboards in deploy/grafana
+reference: setup ## write cli.md, sdk.md, metrics.md and problems.md in docs/reference again, and the dashboards in deploy/grafana
 	$(BIN)/python -m mainspring.cli.reference > docs/reference/cli.md
 	$(BIN)/python -m tools.sdk_reference > docs/reference/sdk.md
 	$(BIN)/python -m tools.metrics_reference > docs/reference/metrics.md
+	$(BIN)/python -m tools.problems_reference > docs/reference/problems.md
 	$(BIN)/python -m tools.dashboards
 
 manifests: setup ## write deploy/kubernetes anew, from the chart (needs Helm, which Go builds)

@@ -560,7 +560,7 @@ def test_an_invalid_address_is_refused(site: Site, words: list[str], message: st
     [
         (["jobs", "show", "unknown"], 4, "there is no job 'unknown'"),
         (["jobs", "show", "f" * 12], 4, "there is no job"),
-        (["runs", "show", "0" * 12 + "7" + "0" * 19], 4, "there is no such thing, or it is not yours"),
+        (["runs", "show", "0" * 12 + "7" + "0" * 19], 4, "there is no such object, or it is not yours"),
         (["runs", "explain", "abc"], 4, "there is no run 'abc'"),
         (["jobs", "submit", "send", "--cron", "soon", "--name", "x"], 2, "--cron: "),
         (["jobs", "submit", "send", "--payload", "{"], 2, "--payload: is not JSON"),

@@ -279,6 +279,34 @@ async def test_runs_are_found_by_their_job(harness: Harness) -> None:
     assert await listed(harness, RunFilter(tenant="acme", job=job.id)) == []
 
 
+async def test_a_one_off_job_has_its_own_run_and_those_added_to_it(harness: Harness) -> None:
+    one_off, other = a_run(about=About(name="", owner="", tags=("a",))), a_run()
+    added = [a_run(job=JobRef(id=JobId(one_off.id), version=1), task=task) for task in ("greet", "other")]
+    await harness.submit(one_off, other, *added)
+    newest_first = sorted([one_off.id, *(run.id for run in added)], reverse=True)
+    job = JobId(one_off.id)
+    assert await found(harness, job=job) == newest_first
+    assert [view.id for view in await listed(harness, RunFilter(tenant=None, job=job), limit=1)] == newest_first
+    assert await harness.store.count_runs(RunFilter(tenant="default", job=job), 10) == 3
+    assert await found(harness, job=job, tag="a") == [one_off.id]
+    assert await found(harness, job=job, task="other") == [added[1].id]
+    assert await found(harness, job=job, one_off=True) == [one_off.id]
+    assert sorted(await found(harness, one_off=True)) == sorted([one_off.id, other.id])
+    assert await listed(harness, RunFilter(tenant="acme", job=job)) == []
+    # A run that was added is no job of its own.
+    assert await found(harness, job=JobId(added[0].id)) == []
+    held = {run.id: run for run in await harness.claim(await harness.worker())}
+    await harness.succeed(held[one_off.id])
+    assert await found(harness, job=job) == newest_first
+    succeeded, ended = frozenset({RunState.SUCCEEDED}), frozenset({RunState.SUCCEEDED, RunState.FAILED})
+    assert await found(harness, job=job, states=succeeded) == [one_off.id]
+    assert await harness.store.count_runs(RunFilter(tenant="default", job=job, states=ended), 10) == 1
+    await harness.succeed(held[added[1].id])
+    assert sorted(await found(harness, job=job, states=succeeded)) == sorted([one_off.id, added[1].id])
+    await harness.store.purge([one_off.id], Author("test", "default"))
+    assert await found(harness, job=job) == sorted([run.id for run in added], reverse=True)
+
+
 async def test_a_listed_run_equals_its_view_without_payload_and_result(harness: Harness) -> None:
     about = About(name="Größe", owner="ada", tags=("b", "a"))
     run = a_run(about=about, policy=a_policy(retries=7), deadline=HOUR, replay_of=an_id())

@@ -16,7 +16,7 @@ from mainspring.api.context import Api
 from mainspring.api.docs import render
 from mainspring.api.openapi import document
 from mainspring.api.operation import Answer, Call, Operation, Resource
-from mainspring.api.problems import MEDIA_TYPE, Missing, Problem, Refused, problem_of, with_names_as_written
+from mainspring.api.problems import MEDIA_TYPE, Problem, Refused, UnknownPath, problem_of, with_names_as_written
 from mainspring.api.resources import RESOURCES
 from mainspring.api.routing import Routes
 from mainspring.api.token_rules import is_loopback
@@ -54,18 +54,22 @@ def make_app(api: Api, resources: Sequence[Resource] = RESOURCES) -> ASGIApp:
         for operation in resource.operations:
             by_path.setdefault(operation.path, []).append(operation)
     routes = Routes({path: _entry(api, operations) for path, operations in by_path.items()})
+    literal = [path for path in by_path if "{" not in path]
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await _answer_lifespan(receive, send)
-        elif scope["type"] == "websocket":
+            return
+        if scope["type"] == "websocket":
             await send({"type": "websocket.close"})
-        elif found := routes.find(scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))):
+            return
+        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
+        if found := routes.find(path):
             entry, scope["path_params"] = found
             await entry(scope, receive, send)
         else:
             api.metrics.count("none", 404)
-            problem, headers = problem_of(Missing())
+            problem, headers = problem_of(UnknownPath(path, literal))
             await _send(send, 404, _raw({**_HEADERS, **headers}, MEDIA_TYPE), _encoder.encode(problem))
 
     return app

@@ -2,8 +2,11 @@
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from html import escape
 from typing import Any
+
+from mainspring.api.problem_types import ProblemType
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; --accent: #2563eb; }
@@ -59,6 +62,22 @@ def render(document: dict[str, Any]) -> bytes:
 JSON in and out, times in RFC 3339, errors as problem+json with the field that is wrong.
 Send <code>Authorization: Bearer &lt;API key or token&gt;</code> where authentication is set up.</p>
 {"".join(sections)}<h2 id="shapes">Shapes</h2>{schemas}</main></body></html>"""
+    return page.encode()
+
+
+def render_problems(types: Sequence[ProblemType]) -> bytes:
+    """Return the page that the types of problems lead to."""
+    menu = "".join(f'<a href="#{one.slug}">{escape(one.title)}</a>' for one in types)
+    sections = "".join(
+        f'<section id="{one.slug}"><h3>{one.status} {escape(one.title)}</h3>'
+        f"<p>{_words(one.meaning)}</p><p>{_words(one.remedy)}</p></section>"
+        for one in types
+    )
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Problems</title><style>{_STYLE}</style></head>
+<body><nav><a href="/docs">API</a><b>Problems</b>{menu}</nav>
+<main><h1>Problems</h1><p>Why a request was not done, and what to do.</p>{sections}</main></body></html>"""
     return page.encode()
 
 

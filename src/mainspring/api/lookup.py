@@ -11,6 +11,7 @@ from mainspring.domain.errors import Conflict
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.job import Job
 from mainspring.domain.run import RunView
+from mainspring.ports.catalog import RunFilter
 
 #: What ``/v1/jobs/{id}`` can be.
 Found: TypeAlias = Job | RunView
@@ -29,6 +30,13 @@ async def find(api: Api, call: Call[Body, Query], *, payload: bool = False) -> F
         raise Missing
     _reach(api, call, run.queue)
     return run
+
+
+async def newest_begun(api: Api, call: Call[Body, Query], job: Found) -> RunView | None:
+    """The newest of the last runs of a job that has begun."""
+    wanted = RunFilter(tenant=job.tenant, job=JobId(job.id))
+    newest = await api.seen_by(call.principal).list_runs(wanted, None, 10)
+    return next((run for run in newest.items if run.started_at is not None), None)
 
 
 async def job_only(api: Api, call: Call[Body, Query]) -> Job:

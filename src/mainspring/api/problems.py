@@ -1,10 +1,12 @@
 """What is said when something cannot be done: RFC 9457 problem details, never a traceback, never SQL."""
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from mainspring.api.problem_types import type_of
 from mainspring.domain.errors import (
     Conflict,
     Fenced,
@@ -39,7 +41,12 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     field: str = ""
     #: What would be right.
     hint: str = ""
-    type: str = "about:blank"
+    #: Where the kind of problem is described, relative to the root of the API. It follows from the title.
+    type: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.type:
+            msgspec.structs.force_setattr(self, "type", type_of(self.title))
 
 
 class Refused(MainspringError):
@@ -55,7 +62,16 @@ class Missing(NotFound):
     """What every missing thing and every thing of another tenant answers, byte for byte."""
 
     def __init__(self) -> None:
-        super().__init__("there is no such thing, or it is not yours")
+        super().__init__("there is no such object, or it is not yours")
+
+
+class UnknownPath(NotFound):
+    """No operation and no page is served at this path."""
+
+    def __init__(self, path: str, known: Iterable[str] = ()) -> None:
+        super().__init__(f"there is nothing at the path {path[:100]}")
+        close = difflib.get_close_matches(path[:100], list(known), 1, cutoff=0.8)
+        self.hint = f"did you mean `{close[0]}`? `/docs` has every path" if close else "`/docs` has every path"
 
 
 class AsWritten(Invalid):
@@ -80,6 +96,8 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
                 ),
                 {},
             )
+        case UnknownPath():
+            return Problem(title="Unknown path", status=404, detail=str(error), hint=error.hint), {}
         case NotFound():
             return Problem(title="Not found", status=404, detail=str(error)), {}
         case Conflict():

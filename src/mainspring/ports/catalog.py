@@ -54,6 +54,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     task: str = ""
     queue: str = ""
     tag: str = ""
+    #: The runs of a job. Those of a one-off job are its own run, which has its id, and those that were added to it.
     job: JobId | None = None
     #: Only runs that are no tick and no manual run of a recurring job.
     one_off: bool = False

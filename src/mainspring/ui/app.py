@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+import msgspec
+
 from mainspring.api.app import Asked, refuse_other_sites, stream
 from mainspring.api.asgi_types import ASGIApp, Receive, Send
 from mainspring.api.context import Api
-from mainspring.api.problems import Missing, Problem, Refused, problem_of
+from mainspring.api.problems import MEDIA_TYPE, Problem, Refused, UnknownPath, problem_of
 from mainspring.api.routing import Routes
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import MainspringError
@@ -35,7 +37,9 @@ _log = get_logger("mainspring.ui")
 
 #: What the API answers. Everything else is a page, or missing.
 _OF_THE_API = ("v1/", "api/", "docs", "openapi.json", "healthz", "readyz", "metrics")
+_ROOTS_OF_THE_API = ("v1", "api")
 _LARGEST_FORM = 512 * 1024
+_encode = msgspec.json.Encoder().encode
 _FORM_SECONDS = 10
 
 
@@ -78,7 +82,7 @@ class _Ui:
     async def answer(self, scope: Any, receive: Receive, send: Send) -> None:
         root = scope.get("root_path", "").rstrip("/")
         path = scope["path"].removeprefix(root).removeprefix("/") if scope["type"] == "http" else "v1/"
-        if path.startswith(_OF_THE_API):
+        if path.startswith(_OF_THE_API) or path in _ROOTS_OF_THE_API:
             await self._below(scope, receive, send)
         elif path.startswith("static/"):
             await reply_static(path, Asked(scope, receive), send)
@@ -138,7 +142,7 @@ class _Ui:
         if page is None:
             # Whoever may not look learns nothing about what is there; to others it is a page as all are.
             visit.principal = await self._principal(visit)
-            raise Missing
+            raise UnknownPath(path)
         visit.path = {name: unquote(value) for name, value in values.items()}
         if page.permission is not None:
             visit.principal = await self._principal(visit)
@@ -218,7 +222,9 @@ class _Ui:
         if isinstance(error, TimeoutError):
             problem = Problem(title="Not done in time", status=503, detail="the store did not answer in time")
         headers = {"retry-after": more["retry-after"]} if "retry-after" in more else {}
-        if problem.status == 401:
+        if _wants_json(asked, error):
+            await reply_with(asked, send, problem.status, _encode(problem), {**headers, "content-type": MEDIA_TYPE})
+        elif problem.status == 401:
             await self._ask_to_sign_in(asked, visit, send)
         elif not _by_script(asked):
             page = render(visit, "error.html", {"problem": problem}, csrf)
@@ -262,6 +268,14 @@ def _shown(asked: Asked, base: str) -> str:
     if not place.path.startswith(base) or place.netloc != asked.headers.get("host", ""):
         return ""
     return place.path.removeprefix(base) + (f"?{place.query}" if place.query else "")
+
+
+def _wants_json(asked: Asked, error: Exception) -> bool:
+    """Whether a program asks and not a browser, which always accepts HTML."""
+    accepted = asked.headers.get("accept", "")
+    if "text/html" in accepted or _by_script(asked):
+        return False
+    return "json" in accepted or isinstance(error, UnknownPath)
 
 
 def _by_script(asked: Asked) -> bool:

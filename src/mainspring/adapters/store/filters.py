@@ -45,7 +45,7 @@ def is_wanted_run(run: ListedRun, shown: RunState, wanted: RunFilter) -> bool:
         and wanted.task in ("", run.task)
         and wanted.queue in ("", run.queue)
         and (not wanted.tag or wanted.tag in tags)
-        and wanted.job in (None, run.job_id)
+        and (wanted.job is None or wanted.job == (run.job_id or run.id))
         and not (wanted.one_off and run.job_id is not None)
         and wanted.fingerprint in ("", run.fingerprint)
         and _says(wanted.text, name, run.task, run.id)

@@ -7,8 +7,8 @@ from msgspec import Meta
 from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.routes.dead_letters import made_again, within_quotas
-from mainspring.api.routes.runs import run_states
 from mainspring.api.schemas.common import Id, Name, Request, Tags, Text, Time, Wire, given_id, instant_of
+from mainspring.api.schemas.status_words import job_states, run_states
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId
@@ -99,13 +99,9 @@ async def _on_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
         raise Invalid("jobId", "is for runs", 'target "runs"')
     if body.action == "retry":
         raise Invalid("action", "schedules cannot be retried", 'target "runs"')
-    try:
-        states = frozenset(JobState(word.strip()) for word in (body.status or "").split(",") if word.strip())
-    except ValueError:
-        raise Invalid("status", f"{body.status!r} is no status of a job", ", ".join(JobState)) from None
     wanted = JobFilter(
         tenant=await api.choose_written(call.principal, body.tenant),
-        states=states or frozenset({JobState.SCHEDULED, JobState.PAUSED}),
+        states=job_states(body.status) or frozenset({JobState.SCHEDULED, JobState.PAUSED}),
         task=body.task or "",
         queue=body.queue or "",
         tag=body.tag or "",

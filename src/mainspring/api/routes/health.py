@@ -4,8 +4,9 @@ import asyncio
 from typing import Any
 
 from mainspring.api.context import Api
-from mainspring.api.docs import CONTENT_SECURITY_POLICY
+from mainspring.api.docs import CONTENT_SECURITY_POLICY, render_problems
 from mainspring.api.operation import Answer, Call, Nothing, Resource
+from mainspring.api.problem_types import PATH, TYPES
 from mainspring.api.schemas.common import Wire
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import MainspringError, StoreDamaged
@@ -85,3 +86,12 @@ async def docs(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     The page loads nothing from other hosts and runs no script.
     """
     return Answer(200, raw=api.docs, headers={"content-security-policy": CONTENT_SECURITY_POLICY})
+
+
+@health.operation("GET", PATH, permission=None, answers={200: str}, media_type="text/html; charset=utf-8")
+async def problems(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """What the types of problems mean, to be read."""
+    return Answer(200, raw=_PROBLEMS, headers={"content-security-policy": CONTENT_SECURITY_POLICY})
+
+
+_PROBLEMS = render_problems(TYPES)

@@ -15,6 +15,7 @@ from mainspring.api.schemas.job_answers import JobOut, fields_of, job_out, one_o
 from mainspring.api.schemas.jobs import JobFields, JobPatch, merged, past_of, payload_of, run_of, spec_of
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Conflict, Invalid
+from mainspring.domain.ids import JobId
 from mainspring.domain.job import Job, JobState, NewJob
 from mainspring.domain.run import ENDED, About, RunState, RunView
 from mainspring.ports.access import Author
@@ -26,6 +27,8 @@ one_job = Resource("Jobs")
 #: How often a change is made anew on top of what somebody else changed meanwhile.
 _TRIES = 10
 _ON_ITS_WAY = frozenset(set(RunState) - ENDED)
+#: So many runs of a one-off job are cancelled with it.
+_AT_ONCE = 1_000
 
 
 class Purge(Request):
@@ -174,8 +177,8 @@ async def update_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
 async def cancel_job(api: Api, call: Call[Nothing, Purge]) -> Answer:
     """Cancel a job.
 
-    A recurring job gets no more ticks, and its runs are cancelled. 202: a run is still being stopped. 409: a
-    one-off job has already ended. `purge` deletes a job that has ended, with its history.
+    A recurring job gets no more ticks, and its runs are cancelled, as are runs that you started of it. 202: a run is
+    still being stopped. 409: a one-off job has already ended. `purge` deletes a job that has ended, with its history.
     """
     found = await find(api, call)
     author = Author(call.principal.name, found.tenant)
@@ -184,10 +187,12 @@ async def cancel_job(api: Api, call: Call[Nothing, Purge]) -> Answer:
         wanted = RunFilter(tenant=found.tenant, job=found.id, states=_ON_ITS_WAY)
         stopping = bool((await api.seen_by(call.principal).list_runs(wanted, None, 1)).items)
     else:
-        states = await api.jobs.cancel_runs([found.id], author)
-        state = states.get(found.id, found.state)
-        stopping = state not in ENDED
-        if state in ENDED - {RunState.CANCELLED} and not call.query.purge:
+        wanted = RunFilter(tenant=found.tenant, job=JobId(found.id), states=_ON_ITS_WAY)
+        added = [run.id for run in (await api.seen_by(call.principal).list_runs(wanted, None, _AT_ONCE)).items]
+        states = await api.jobs.cancel_runs(list({found.id: None, **dict.fromkeys(added)}), author)
+        state = states.pop(found.id, found.state)
+        stopping = any(one not in ENDED for one in (state, *states.values()))
+        if state in ENDED - {RunState.CANCELLED} and not states and not call.query.purge:
             raise Conflict(f"the job has {state.value} already")
     if stopping:
         return Answer(202, Cancelled(job_id=found.id, status="cancelling"))

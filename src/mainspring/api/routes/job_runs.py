@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from mainspring.api.context import Api
-from mainspring.api.lookup import find, job_only
+from mainspring.api.lookup import find, job_only, newest_begun
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem
 from mainspring.api.routes.jobs import KEY_HEADER
@@ -31,7 +31,7 @@ from mainspring.control.search import Search
 from mainspring.domain.access import Permission
 from mainspring.domain.coming import coming, next_starts
 from mainspring.domain.errors import Conflict, Invalid
-from mainspring.domain.ids import RunId, derived_id, shard_of
+from mainspring.domain.ids import JobId, RunId, derived_id, shard_of
 from mainspring.domain.instant import DAY, Instant, isoformat, parse_instant
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.run import Idempotency, JobRef, NewRun, RunState, RunView, fingerprint_of_request
@@ -43,6 +43,8 @@ from mainspring.ports.catalog import RunFilter
 runs_of_jobs = Resource("Jobs")
 
 _MOST_BACKFILLED = 10_000
+_CANCELLED = (RunState.CANCELLED, RunState.CANCELLING)
+_CANNOT_RUN = "the job is cancelled; make it again to run it"
 
 
 class PageQuery(Request):
@@ -116,17 +118,21 @@ class JobStateOut(Wire):
 async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
     """Run a job now.
 
-    A recurring job gets a run outside its schedule, a one-off job runs again. The payload of the job is used unless
-    you send another. A request with the same header `Idempotency-Key` creates no second run; with another payload
-    it is a 409.
+    A recurring job gets a run outside its schedule, a one-off job runs again. The run belongs to the job and is in its
+    `/runs`. The payload of the job is used unless you send another. A request with the same header `Idempotency-Key`
+    creates no second run. 409: the job is cancelled, or the key was used with another payload.
     """
     found = await find(api, call, payload=True)
     payload = None if call.body.payload is UNSET else bytes(call.body.payload)
     if isinstance(found, Job):
+        if found.state is JobState.CANCELLED:
+            raise Conflict(_CANNOT_RUN)
         ref = JobRef(id=found.id, version=found.version)
         run_id = api.jobs.new_run_id(found.spec.policy.ordering_key, tenant=found.tenant)
         run = sent_to(run_of_job(found, run_id, payload, ref, call.principal.name), found.spec, call.body.datacenter)
     else:
+        if found.state in _CANCELLED:
+            raise Conflict(_CANNOT_RUN)
         again = found.payload if payload is None else payload
         run = NewRun(
             id=api.jobs.new_run_id(found.policy.ordering_key, tenant=found.tenant),
@@ -136,6 +142,7 @@ async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
             tenant=found.tenant,
             priority=found.priority,
             policy=found.policy,
+            job=JobRef(id=JobId(found.id), version=1),
             about=found.about,
             author=call.principal.name,
         )
@@ -275,15 +282,18 @@ async def next_fires(api: Api, call: Call[Nothing, NextQuery]) -> Answer:
 async def job_status(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """Get the status of a job.
 
-    Returns the status of its newest run that has started. A recurring job without such a run returns the state of
-    its schedule.
+    `status` is that of its newest run that has started. A job without such a run has a status of its own, and so has one
+    that is paused or cancelled. `runId`, `runStatus` and the times are those of the run.
     """
     found = await find(api, call)
+    begun = await newest_begun(api, call, found)
     if isinstance(found, RunView):
-        return Answer(200, status_out(found.id, found.state.value, found))
-    newest = await api.seen_by(call.principal).list_runs(RunFilter(tenant=found.tenant, job=found.id), None, 10)
-    begun = next((run for run in newest.items if run.started_at is not None), None)
-    return Answer(200, status_out(found.id, found.state.value, begun))
+        begun = begun or found
+        stands = found.state if found.state in _CANCELLED else begun.state
+        return Answer(200, status_out(found.id, stands.value, begun))
+    halted = found.state in (JobState.PAUSED, JobState.CANCELLED)
+    status = found.state.value if halted or begun is None else begun.state.value
+    return Answer(200, status_out(found.id, status, begun))
 
 
 @runs_of_jobs.operation(
@@ -295,11 +305,9 @@ async def job_runs(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     A one-off job has one run, with the same id. Pass `nextCursor` as `cursor` to get the next page.
     """
     found = await find(api, call)
-    if isinstance(found, RunView):
-        return Answer(200, Page(items=[run_out(found)] if call.query.cursor is None else []))
     page = await Search(api.clock).runs(
         api.listed_by(call.principal),
-        RunFilter(tenant=found.tenant, job=found.id),
+        RunFilter(tenant=found.tenant, job=JobId(found.id)),
         cursor_of(call.query.cursor),
         call.query.limit,
     )

@@ -22,7 +22,7 @@ from mainspring.api.schemas.jobs import (
     run_of,
     spec_of,
 )
-from mainspring.api.schemas.runs import SYNONYMS
+from mainspring.api.schemas.status_words import states_of_both
 from mainspring.api.schemas.workflows import family_of
 from mainspring.control.search import Search
 from mainspring.domain.access import Permission
@@ -30,7 +30,7 @@ from mainspring.domain.closings import Closings
 from mainspring.domain.errors import Conflict, Invalid, NotFound
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant
-from mainspring.domain.job import JobState, NewJob
+from mainspring.domain.job import NewJob
 from mainspring.domain.run import Idempotency, NewRun, RunState, RunView, fingerprint_of_request, made_once
 from mainspring.ports.catalog import JobFilter, RunFilter
 from mainspring.ports.store import Accepted, Put, PutOutcome
@@ -170,7 +170,8 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
     """
     query = call.query
     tenant = api.scope(call.principal, query.tenant)
-    job_states, run_states, asked = _states(query.status)
+    job_states, run_states = states_of_both(query.status)
+    asked = job_states or run_states
     reads, search, cursor = api.listed_by(call.principal), Search(api.clock), cursor_of(query.cursor)
     since, until = instant_of(query.created_after, "createdAfter"), instant_of(query.created_before, "createdBefore")
     items: list[tuple[str, JobOut]] = []
@@ -180,7 +181,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
             reads,
             JobFilter(
                 tenant=tenant,
-                states=frozenset(job_states),
+                states=job_states,
                 task=query.task or "",
                 queue=query.queue or "",
                 tag=query.tag or "",
@@ -200,7 +201,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
             reads,
             RunFilter(
                 tenant=tenant,
-                states=frozenset(run_states),
+                states=run_states,
                 task=query.task or "",
                 queue=query.queue or "",
                 tag=query.tag or "",
@@ -287,22 +288,3 @@ def put_answer(put: Put, status: int, warnings: list[str], closings: Closings | 
     if put.outcome is PutOutcome.CONFLICT:
         raise Conflict(f"this idempotency key was used for another job, {put.job.id}")
     return Answer(status, job_out(put.job, closings, warnings=warnings), {"location": f"/v1/jobs/{put.job.id}"})
-
-
-def _states(text: str | None) -> tuple[set[JobState], set[RunState], bool]:
-    """The states of recurring jobs and of runs that a filter names."""
-    job_states: set[JobState] = set()
-    run_states: set[RunState] = set()
-    words = [word.strip().lower() for word in (text or "").split(",") if word.strip()]
-    for word in words:
-        known = False
-        if word in set(JobState):
-            job_states.add(JobState(word))
-            known = True
-        if word in SYNONYMS:
-            run_states.add(SYNONYMS[word])
-            known = True
-        if not known:
-            names = ", ".join(sorted({*JobState, *SYNONYMS}))
-            raise Invalid("status", f"{word[:40]!r} is no status", names)
-    return job_states, run_states, bool(words)

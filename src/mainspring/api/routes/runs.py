@@ -7,9 +7,9 @@ from msgspec import Meta
 
 from mainspring.api.context import Api
 from mainspring.api.facts import facts_about
-from mainspring.api.lookup import find, find_run, parents_of
+from mainspring.api.lookup import find, find_run, newest_begun, parents_of
 from mainspring.api.operation import Answer, Call, Nothing, Resource
-from mainspring.api.problems import Problem
+from mainspring.api.problems import Problem, Refused
 from mainspring.api.schemas.common import (
     Cursor,
     Id,
@@ -27,7 +27,6 @@ from mainspring.api.schemas.common import (
 )
 from mainspring.api.schemas.jobs import idempotency_of
 from mainspring.api.schemas.runs import (
-    SYNONYMS,
     Explanation,
     LogLineOut,
     RunMade,
@@ -36,12 +35,12 @@ from mainspring.api.schemas.runs import (
     reason_out,
     run_out,
 )
+from mainspring.api.schemas.status_words import run_states
 from mainspring.control.search import Search
 from mainspring.domain.access import Permission
-from mainspring.domain.errors import Conflict, Invalid
+from mainspring.domain.errors import Conflict
 from mainspring.domain.explain import explain
 from mainspring.domain.ids import JobId
-from mainspring.domain.job import Job
 from mainspring.domain.run import ENDED, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import LOG_END, RunFilter
@@ -207,20 +206,28 @@ async def explain_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 @runs.operation(
-    "GET", "/v1/runs/{id}/logs", permission=Permission.READ, query=LogPageQuery, answers={200: LogPage, 404: Problem}
+    "GET",
+    "/v1/runs/{id}/logs",
+    permission=Permission.READ,
+    query=LogPageQuery,
+    answers={200: LogPage, 404: Problem, 409: Problem},
 )
 async def run_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
     """Get the log output of a run.
 
     Returns lines after the position `after`, or the last lines with `last`. With `url`, returns the address of the
-    whole log instead if it is in a bucket.
+    whole log instead; 409 if the log is not in a bucket.
     """
     run = await find_run(api, call)
     return Answer(200, await _log_page(api, run, call.query))
 
 
 @runs.operation(
-    "GET", "/v1/jobs/{id}/logs", permission=Permission.READ, query=LogPageQuery, answers={200: LogPage, 404: Problem}
+    "GET",
+    "/v1/jobs/{id}/logs",
+    permission=Permission.READ,
+    query=LogPageQuery,
+    answers={200: LogPage, 404: Problem, 409: Problem},
 )
 async def job_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
     """Get the log output of the newest run of a job.
@@ -228,13 +235,14 @@ async def job_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
     Returns an empty page if no run has started. The parameters are those of the logs of a run.
     """
     found = await find(api, call)
-    if isinstance(found, Job):
-        newest = await api.seen_by(call.principal).list_runs(RunFilter(tenant=found.tenant, job=found.id), None, 10)
-        begun = next((run for run in newest.items if run.started_at is not None), None)
-        if begun is None:
-            return Answer(200, LogPage(run_id="", items=[], next_after=0))
-        found = begun
-    return Answer(200, await _log_page(api, found, call.query))
+    begun = await newest_begun(api, call, found)
+    if begun is None and isinstance(found, RunView):
+        begun = found
+    if begun is None:
+        if call.query.url:
+            raise _no_address("the job has not run yet")
+        return Answer(200, LogPage(run_id="", items=[], next_after=0))
+    return Answer(200, await _log_page(api, begun, call.query))
 
 
 @runs.operation(
@@ -259,7 +267,11 @@ async def follow_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
 
 
 async def _log_page(api: Api, run: RunView, query: LogPageQuery) -> LogPage:
-    if query.url and (url := await api.logs.url(run)) is not None:
+    if query.url:
+        url = await api.logs.url(run)
+        if url is None:
+            why = "the run has not ended" if run.state not in ENDED else "this log is not in a bucket"
+            raise _no_address(why)
         return LogPage(run_id=run.id, items=[], next_after=query.after, ended=True, url=url)
     if query.last:
         found = await api.logs.lines_before(run, query.before, query.limit)
@@ -275,13 +287,6 @@ async def _log_page(api: Api, run: RunView, query: LogPageQuery) -> LogPage:
     )
 
 
-def run_states(text: str | None) -> frozenset[RunState]:
-    states = set()
-    for word in (text or "").split(","):
-        name = word.strip().lower()
-        if not name:
-            continue
-        if name not in SYNONYMS:
-            raise Invalid("status", f"{name[:40]!r} is no status", ", ".join(sorted(SYNONYMS)))
-        states.add(SYNONYMS[name])
-    return frozenset(states)
+def _no_address(why: str) -> Refused:
+    hint = "leave out url to read the lines; settings run_logs.* keep the logs of ended runs in a bucket"
+    return Refused(409, "No address", f"there is no address of a log: {why}", hint=hint)

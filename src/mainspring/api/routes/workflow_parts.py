@@ -9,8 +9,8 @@ from msgspec import Meta
 from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem
-from mainspring.api.routes.runs import run_states
 from mainspring.api.schemas.common import Limit, Request, known_id
+from mainspring.api.schemas.status_words import run_states
 from mainspring.api.schemas.workflows import WorkflowPart, node_out
 from mainspring.domain.access import Permission
 from mainspring.domain.ids import RunId, made_at

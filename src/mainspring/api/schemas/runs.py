@@ -16,15 +16,6 @@ from mainspring.domain.traces import trace_of
 from mainspring.domain.waits import reason_told
 from mainspring.ports.catalog import LogLine
 
-#: What other schedulers call our states; filters take both.
-SYNONYMS: dict[str, RunState] = {
-    "success": RunState.SUCCEEDED,
-    "completed": RunState.SUCCEEDED,
-    "pending": RunState.QUEUED,
-    "in_progress": RunState.RUNNING,
-    **{state.value: state for state in RunState},
-}
-
 
 class AttemptOut(Wire):
     attempt_number: int
@@ -88,11 +79,13 @@ class RunOut(Wire):
 
 
 class StatusOut(Wire):
-    """Where a job stands: its newest run, or its schedule if it has none."""
+    """Where a job stands: its newest run, or the job itself if it has none, is paused or is cancelled."""
 
     job_id: str
     status: str
     run_id: str | None = None
+    run_status: str | None = None
+    """Of the run, also where `status` is that of the job."""
     start_time: str | None = None
     end_time: str | None = None
     progress: str | None = None
@@ -285,8 +278,9 @@ def status_out(job_id: str, status: str, run: RunView | None) -> StatusOut:
     progress = progress_of(run)
     return StatusOut(
         job_id=job_id,
-        status=run.state.value,
+        status=status,
         run_id=run.id,
+        run_status=run.state.value,
         start_time=time_of(run.started_at),
         end_time=time_of(run.finished_at),
         progress=progress_words(run),

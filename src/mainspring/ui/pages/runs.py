@@ -8,7 +8,7 @@ import msgspec
 from mainspring.api.routes.bulk import act_on_many
 from mainspring.api.routes.runs import list_runs
 from mainspring.api.routes.stats import RunCounts, count_runs
-from mainspring.api.schemas.runs import SYNONYMS
+from mainspring.api.schemas.status_words import run_states
 from mainspring.domain.access import Permission
 from mainspring.ui.page import Done, Pages, Reply, Visit
 from mainspring.ui.pages.run import ENDED_STATES
@@ -53,7 +53,7 @@ async def show_runs(visit: Visit[RunsQuery]) -> Reply:
     asked = {**query.given(), "jobId": query.job, "limit": _PAGE}
     del asked["job"], asked["ids"]
     page, counts = await asyncio.gather(visit.ask(list_runs, query=asked), _counts(visit))
-    chosen = frozenset(SYNONYMS[word].value for word in query.status.split(",") if word)
+    chosen = frozenset(state.value for state in run_states(query.status))
     return visit.show(
         "runs/list.html",
         page=page,

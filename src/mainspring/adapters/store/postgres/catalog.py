@@ -293,10 +293,12 @@ class Catalog(Reading):
                     "AND id < $2::uuid ORDER BY id DESC LIMIT $3) AS l)"
                 )
             return sources
+        own: list[list[str]] = [[]]
         if wanted.job is not None:
-            # By the index of the job, not of the tenant: it has fewer runs.
+            # By the index of the job, not of the tenant: it has fewer runs. A one-off job also has its own run.
             mine = [condition.replace("tenant =", "tenant + 0 =") for condition in mine]
-            mine.append(f"job_id = {sources.argument(wanted.job)}::uuid")
+            job = f"{sources.argument(wanted.job)}::uuid"
+            own = [[f"job_id = {job}"], [f"id = {job}", "job_id IS NULL"]]
         chosen = [f"queue = {sources.argument(queue)}::int"] if exactly and queue is not None else []
         if exactly and wanted.one_off:
             mine.append("job_id IS NULL")
@@ -313,10 +315,11 @@ class Catalog(Reading):
             which = list(chosen)
             if exactly and asked != there:
                 which.append(f"({' OR '.join(sorted(map(_is_in, asked)))})")
-            if which and table == "history" and (chosen or RunState.SUCCEEDED not in asked):
-                sources.count_among(columns, f"{schema}.{table}", conditions, " AND ".join(which))
-            else:
-                sources.look_in(columns, f"{schema}.{table}", "id", [*conditions, *which])
+            for of_job in own:
+                if which and table == "history" and (chosen or RunState.SUCCEEDED not in asked):
+                    sources.count_among(columns, f"{schema}.{table}", [*conditions, *of_job], " AND ".join(which))
+                else:
+                    sources.look_in(columns, f"{schema}.{table}", "id", [*conditions, *of_job, *which])
         return sources
 
     async def _tenant_numbers(self) -> list[int]:

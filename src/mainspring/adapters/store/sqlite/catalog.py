@@ -309,7 +309,6 @@ def _runs(wanted: RunFilter, after: RunId | None) -> _Source:
         if _by_tenant(wanted):
             texts.append("p.tenant <> 'default'")
     if wanted.job is not None:
-        texts.append("p.job_id = :job")
         values["job"] = wanted.job
     if wanted.dead:
         texts.append("p.dead = 1")
@@ -321,11 +320,21 @@ def _runs(wanted: RunFilter, after: RunId | None) -> _Source:
     selects = [
         f"SELECT {identifier} AS id, {state} AS state, p.tenant AS tenant, p.queue AS queue, p.job_id AS job_id,"  # noqa: S608
         f" p.body AS body, p.replay_of AS replay_of, {dead} AS dead, {fingerprint} AS fingerprint"
-        f" FROM {label} {table} p {_index(wanted, table)} WHERE {' AND '.join(texts) or 'true'}"
+        f" FROM {label} {table} p {index} WHERE {' AND '.join([*texts, *of_job]) or 'true'}"
         for table, there, state, dead, fingerprint in _PLACES
         if not states or states & there
+        for index, of_job in _of_job(wanted, table)
     ]
     return _Source(" UNION ALL ".join(selects), values, "CROSS JOIN body b ON b.id = v.body")
+
+
+def _of_job(wanted: RunFilter, table: str) -> list[tuple[str, list[str]]]:
+    """The indexes to search by, each with what it says of the job."""
+    if wanted.job is None:
+        return [(_index(wanted, table), [])]
+    if wanted.tag:
+        return [("", ["(p.job_id = :job OR (p.id = :job AND p.job_id IS NULL))"])]
+    return [(_index(wanted, table), ["p.job_id = :job"]), ("", ["p.id = :job AND p.job_id IS NULL"])]
 
 
 def _by_tenant(wanted: RunFilter) -> bool:
