@@ -129,7 +129,7 @@ def test_the_server_accepts_every_example_of_a_body() -> None:
     examples = [(operation, operation.example) for operation in OPERATIONS if operation.example is not None]
     assert {"create_job", "register", "claim", "heartbeat", "complete"} <= {operation.name for operation, _ in examples}
     for operation, example in examples:
-        operation.read_body(json.dumps(example).encode())
+        operation.read_body(json.dumps(example).encode(), {})
 
 
 def test_a_query_parameter_has_the_description_of_its_field(made: dict[str, Any]) -> None:

@@ -282,8 +282,8 @@ async def next_fires(api: Api, call: Call[Nothing, NextQuery]) -> Answer:
 async def job_status(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """Get the status of a job.
 
-    `status` is that of its newest run that has started. A job without such a run has a status of its own, and so has one
-    that is paused or cancelled. `runId`, `runStatus` and the times are those of the run.
+    `status` is that of its newest run that has started. A job without such a run has a status of its own, and so has
+    one that is paused or cancelled. `runId`, `runStatus` and the times are those of the run.
     """
     found = await find(api, call)
     begun = await newest_begun(api, call, found)
@@ -302,7 +302,8 @@ async def job_status(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 async def job_runs(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     """List the runs of a job, newest first.
 
-    A one-off job has one run, with the same id. Pass `nextCursor` as `cursor` to get the next page.
+    A one-off job has a run with the same id, and one for each `run` request. Pass `nextCursor` as `cursor` to get the
+    next page.
     """
     found = await find(api, call)
     page = await Search(api.clock).runs(
