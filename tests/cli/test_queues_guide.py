@@ -52,14 +52,15 @@ def test_the_worker_commands_and_settings_give_the_pools_of_the_page(
     for command in re.findall(r"^mainspring worker .*$", page, re.MULTILINE):
         invoke(command)
     assert [one.worker.queues for one in seen] == [{"payouts": 100, "mail": 50}, {}]
-    [settings] = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (folder / "mainspring.toml").write_text(settings)
-    seen.append(load({}))
+    for settings in re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        (folder / "mainspring.toml").write_text(settings)
+        seen.append(load({}))
+    assert [one.dispatch.queues.keys() for one in seen[2:]] == [set(), {"payouts"}]
     (folder / "mainspring.toml").unlink()
     [variable] = re.findall(r"MAINSPRING_WORKER_PRIORITIES=([^`]*)`", page)
     monkeypatch.setenv("MAINSPRING_WORKER_PRIORITIES", variable)
     seen.append(load({}))
-    assert [one.worker.priorities for one in seen[1:]] == [{"1": 100, "2": 50, "3": 20}] * 3
+    assert [one.worker.priorities for one in seen[1:]] == [{"1": 100, "2": 50, "3": 20}] * 4
 
 
 async def test_the_weighted_task_runs_where_it_fits(folder: Path) -> None:

@@ -153,7 +153,7 @@ def test_the_settings_of_the_documentation_are_valid(tmp_path: Path) -> None:
     for text in files:
         (tmp_path / "mainspring.toml").write_text(text)
         load(environment={}, file=tmp_path / "mainspring.toml")
-    assert len(files) == 3
+    assert len(files) == 4
 
 
 @pytest.mark.parametrize(("make", "scheme"), [(OnRedis, "redis"), (OnKafka, "kafka")])
