@@ -30,14 +30,20 @@ from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 pytestmark = pytest.mark.slow
 
+MAPPING = {"task": "{headers.type}", "ordering_key": "{key}", "payload": "{value}"}
+
 
 class Kit:
     def __init__(self, address: str, stack: AsyncExitStack) -> None:
         self.topic = f"requests-{uuid4().hex}"
+        #: One whose records are mapped.
+        self.foreign = f"foreign-{uuid4().hex}"
         self.server = read_kafka(address, "test")
         self.admin = KafkaAdmin(self.server)
         self.producer = BatchProducer(self.server, HOUR)
-        section = IngestSection(kafka=f"{address}/{self.topic}?partitions=3", tenant="*")
+        section = IngestSection(
+            kafka=f"{address}/{self.topic}?partitions=3", tenant="*", topics={self.foreign: MAPPING}
+        )
         settings = Settings(
             store="memory:", ingest=section, api=ApiSection(accept_by="kafka"), dispatch=DispatchSection(key="secret")
         )
@@ -48,7 +54,7 @@ class Kit:
         await self.engine.open()
         self._stack.push_async_callback(self.engine.close)
         self._stack.push_async_callback(self.producer.close)
-        await self.admin.make_topics([self.topic], 3, {})
+        await self.admin.make_topics([self.topic, self.foreign], 3, {})
 
     async def start_ingest(self) -> Ingest:
         """Start the ingest of one more scheduler."""
@@ -79,14 +85,14 @@ class Kit:
         group = f"mainspring.{await self.engine.store.identity()}.ingest"
 
         async def has_no_lag() -> bool:
-            return not await self.admin.lag(group, [self.topic])
+            return not await self.admin.lag(group, [self.topic, self.foreign])
 
         await eventually(has_no_lag)
 
     async def rewind(self) -> None:
         """Set the group back to the first record, as an operator does. No ingest may be running."""
         group = f"mainspring.{await self.engine.store.identity()}.ingest"
-        offsets = [TopicPartition(self.topic, number, 0) for number in range(3)]
+        offsets = [TopicPartition(topic, number, 0) for topic in (self.topic, self.foreign) for number in range(3)]
         client = AdminClient(options_of(self.server))
         asked = client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, offsets)])
         await asyncio.wrap_future(asked[group])
@@ -124,6 +130,36 @@ async def test_each_record_becomes_one_job_however_often_it_is_read(kit: Kit) ->
     await kit.wait_for_runs(302)
     assert await kit.count_runs() == 302
     assert second.refused == 0
+
+
+async def test_each_record_of_another_program_becomes_one_job_however_often_it_is_read(kit: Kit) -> None:
+    records = [
+        Record(
+            kit.foreign, msgspec.json.encode({"videoId": video, "part": part}), video.encode(), [("type", b"encode")]
+        )
+        for part in range(100)
+        for video in ("v1", "v2", "v3")
+    ]
+    await kit.producer.send(records)
+    first = await kit.start_ingest()
+    second = await kit.start_ingest()
+    await kit.wait_for_runs(300)
+    await kit.wait_until_read()
+    await first.stop()
+    await second.stop()
+    await kit.rewind()
+    third = await kit.start_ingest()
+    await kit.wait_until_read()
+    assert await kit.count_runs() == 300
+    assert third.refused == 0
+    listed = (await kit.engine.store.list_runs(RunFilter(tenant=None), None, 1_000)).items
+    views = await kit.engine.store.seen_by(None).runs([run.id for run in reversed(listed)], payloads=True)
+    runs = [view for view in views if view is not None]
+    assert {run.task for run in runs} == {"encode"}
+    for video in ("v1", "v2", "v3"):
+        mine = [run for run in runs if run.policy.ordering_key == video]
+        # Each video is in one partition, so one scheduler has made its jobs, one after the other.
+        assert [msgspec.json.decode(run.payload or b"")["part"] for run in mine] == [*range(100)]
 
 
 async def test_several_schedulers_share_the_records_while_they_come_and_go(kit: Kit) -> None:

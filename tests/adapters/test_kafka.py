@@ -70,6 +70,22 @@ async def test_every_record_of_a_batch_arrives(kit: Kit) -> None:
     assert [one.headers for one in found if one.key == b"k"] == [[("what", b"said")]]
 
 
+async def test_a_backlog_in_one_topic_holds_up_no_other_if_topics_are_read_in_turn(kit: Kit) -> None:
+    other = f"{kit.topic}-other"
+    await kit.admin.make_topics([other], 1, {})
+    await kit.producer().send([*kit.records(500), Record(other, b"urgent")])
+    consumer = BatchConsumer(kit.server, kit.topic, [kit.topic, other], CLOCK, settle=HOUR, in_turn=True)
+    kit._stack.push_async_callback(consumer.close)
+    taken: list[Received] = []
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        # Everything is here before the first of the other topic is looked for.
+        while sum(map(len, consumer._buffers.values())) + len(taken) < 501:
+            taken += await consumer.take(1, SECOND)
+    rest = [one for _ in range(2) for one in await consumer.take(10, SECOND)]
+    assert b"urgent" in {one.value for one in taken + rest}
+    consumer.done(taken + rest)
+
+
 async def test_records_of_one_key_stay_in_order(kit: Kit) -> None:
     producer = kit.producer()
     for _ in range(3):
