@@ -218,7 +218,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not all(map(brings_by_priority, served)):
             raise Invalid(
                 "worker.priorities",
-                "the broker of dispatch.engine or dispatch.queues brings the next run, whatever its priority",
+                "the broker of dispatch.engine or dispatch.queues does not separate priorities",
                 "RabbitMQ with {priority} in its queue names, as in amqp://…?queues={queue}.priority.{priority}",
             )
 

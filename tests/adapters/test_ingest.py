@@ -30,7 +30,7 @@ from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 pytestmark = pytest.mark.slow
 
-MAPPING = {"task": "{headers.type}", "ordering_key": "{key}", "payload": "{value}"}
+MAPPING: dict[str, object] = {"task": "{headers.type}", "ordering_key": "{key}", "payload": "{value}"}
 
 
 class Kit:

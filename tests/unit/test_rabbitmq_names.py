@@ -90,6 +90,6 @@ def test_pools_work_with_the_store_and_with_a_queue_for_each_priority(dispatch: 
     ],
 )
 def test_pools_are_refused_with_a_broker_that_mixes_priorities(dispatch: dict[str, object]) -> None:
-    with pytest.raises(Invalid, match="whatever its priority") as caught:
+    with pytest.raises(Invalid, match="does not separate priorities") as caught:
         load({"worker.priorities": "1:100,2:50,3:20"} | dispatch, {})
     assert caught.value.field == "worker.priorities"

@@ -65,7 +65,7 @@ class Changes:
         return found
 
     async def _find_tagged(self, reads: Reads, asked: Change) -> list[Found]:
-        """All that have not ended; if there are none, one that has, to tell it from one that never was."""
+        """Find all jobs that have not ended; if there are none, one that has, so that only unknown jobs are refused."""
         tag, tenant = JOB_TAG + asked.job, asked.tenant
         live, ended = (RunFilter(tenant=tenant, tag=tag, states=states) for states in (_ON_ITS_WAY, ENDED))
         jobs = await _read_all(lambda after: reads.list_jobs(JobFilter(tenant=tenant, tag=tag), after, _PAGE), JobId)

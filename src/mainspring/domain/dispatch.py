@@ -61,7 +61,7 @@ def brings_by_priority(text: str) -> bool:
 
 
 def _check_shared(text: str, field: str, queue: str, shared: dict[str, str]) -> None:
-    """A queue of RabbitMQ has the hints of one queue of ours: nobody else could use what its consumers are given."""
+    """Refuse names that several queues would share: a consumer could not use the hints of another queue."""
     if not text.startswith(AMQP) or (broker := read_broker(text, field)).by_queue:
         return
     other = "every queue" if queue == OTHERS else shared.get(text, queue)

@@ -94,7 +94,7 @@ def check_template(template: object, setting: str) -> None:
 
 
 def render(template: Template, record: Record, setting: str) -> object:
-    """Fill a template. One that is a single placeholder becomes the value itself, whatever its type.
+    """Fill a template. One that is a single placeholder becomes the value itself, of any type.
 
     None: it is optional and the record has no such value. ``Invalid`` names what the record does not have.
     """

@@ -67,7 +67,7 @@ async def _change(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
 
 
 async def change(api: Api, principal: Principal, look: Callable[[], Awaitable[Found]], patch: JobPatch) -> Answer:
-    """``look``: reads the job with its payload. It is read again if somebody else changed it meanwhile."""
+    """Change a job. ``look`` reads it with its payload, again if it changed meanwhile."""
     for _ in range(_TRIES):
         found = await look()
         if not isinstance(found, RunView):
