@@ -148,8 +148,57 @@ async def test_an_immediate_restart_of_postgresql_under_load_loses_nothing(
     submitters = [asyncio.create_task(submit()) for _ in range(2)]
     for _ in range(2):
         await until_more_are_accepted()
-        await asyncio.to_thread(server.restart)
+        await asyncio.to_thread(server.restart, "immediate")
     await until_more_are_accepted()
     stop.set()
     await asyncio.gather(*submitters)
+    await until_succeeded(server.dsn, accepted, processes, more=True)
+
+
+@pytest.mark.parametrize("away_seconds", [0, 20], ids=["shorter than a lease", "longer than a lease"])
+async def test_runs_complete_again_after_an_immediate_restart_of_postgresql(
+    server: LocalPostgres,
+    store: PostgresStore,
+    processes: Processes,
+    away_seconds: int,
+) -> None:
+    """Prints the delay from the first accepted connection to the first run that is complete."""
+    jobs = make_jobs(store)
+    processes.start("scheduler")
+    processes.start("worker", APP, "--queue", "load:100")
+    accepted: set[RunId] = set()
+    stop = asyncio.Event()
+
+    async def submit() -> None:
+        while not stop.is_set():
+            with suppress(StoreUnavailable):
+                accepted.update(answer.id for answer in await jobs.submit_many([a_moment(jobs, 5) for _ in range(20)]))
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def completed(since: int) -> bool:
+        query = f"SELECT EXISTS (SELECT FROM mainspring.history WHERE finished_at > {since})"
+        try:
+            connection = await asyncpg.connect(server.dsn)
+        except (OSError, asyncpg.PostgresError):
+            return False
+        try:
+            return bool(await connection.fetchval(query))
+        finally:
+            await connection.close()
+
+    submitter = asyncio.create_task(submit())
+    await eventually(lambda: completed(0), processes.logs, deadline=START_SECONDS)
+    await asyncio.to_thread(server.stop, "immediate")
+    await asyncio.sleep(away_seconds)
+    await asyncio.to_thread(server.start)
+    connection = await asyncpg.connect(server.dsn)
+    back = await connection.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+    await connection.close()
+    await eventually(lambda: completed(back), processes.logs)
+    connection = await asyncpg.connect(server.dsn)
+    first = await connection.fetchval(f"SELECT min(finished_at) FROM mainspring.history WHERE finished_at > {back}")
+    await connection.close()
+    print(f"runs complete again {(first - back) / SECOND:.2f} s after the server accepts connections")
+    stop.set()
+    await submitter
     await until_succeeded(server.dsn, accepted, processes, more=True)
