@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,14 @@ async def test_a_unique_key_is_taken_by_the_commit(site: Site) -> None:
     assert (await once.submit(1)).id == first.id
     assert await first.result("2m") == 1
     assert site.noted.count(1) == 1
+
+
+async def test_a_due_time_in_the_past_is_refused_in_a_transaction_too(site: Site) -> None:
+    late = site.task("note").options(at=datetime(2020, 1, 1, tzinfo=UTC), connection=site.connection)
+    async with site.connection.transaction():
+        with pytest.raises(Invalid, match=r"^at: 2020-01-01T00:00:00Z is \d+d\S* in the past"):
+            await late.submit(1)
+    assert await site.rows() == []
 
 
 async def test_another_database_role_needs_two_grants_to_submit_and_can_do_no_more(site: Site) -> None:
