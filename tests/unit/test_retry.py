@@ -91,7 +91,7 @@ def test_an_invalid_policy_is_rejected(policy: RetryPolicy) -> None:
     [
         (RetryPolicy(backoff="fixed", delays=(SECOND,)), "retry.delays", "does not go with backoff fixed"),
         (RetryPolicy(delays=(SECOND,)), "retry.delays", "does not go with backoff exponential"),
-        (RetryPolicy(first_delay=MINUTE, max_delay=SECOND), "retry.maxDelay", "1s is shorter than the first delay"),
+        (RetryPolicy(first_delay=MINUTE, max_delay=SECOND), "retry.maxDelay", "1s is shorter than firstDelay"),
         (RetryPolicy(first_delay=2 * HOUR), "retry.maxDelay", "at least 2h"),
     ],
 )

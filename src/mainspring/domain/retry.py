@@ -52,7 +52,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         if self.delays and self.backoff != "list":
             raise Invalid("retry.delays", f"does not go with backoff {self.backoff}", 'backoff "list", or leave it out')
         if self != self.effective():
-            reason = f"{format_duration(self.max_delay)} is shorter than the first delay"
+            reason = f"{format_duration(self.max_delay)} is shorter than firstDelay"
             raise Invalid("retry.maxDelay", reason, f"at least {format_duration(self.first_delay)}")
 
     def effective(self) -> "RetryPolicy":

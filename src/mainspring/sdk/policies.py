@@ -99,7 +99,7 @@ def _check(policy: retry.RetryPolicy | catch_up.CatchUp) -> None:
         policy.check_meant()
     except Invalid as error:
         field = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", error.field)
-        raise Invalid(field, error.reason, error.hint) from None
+        raise Invalid(field, error.reason.replace("firstDelay", "first_delay"), error.hint) from None
 
 
 def combine_retries(retries: int | None, chosen: RetryPolicy | None, default: retry.RetryPolicy) -> retry.RetryPolicy:
