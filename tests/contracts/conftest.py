@@ -77,6 +77,7 @@ _ON_SEVERAL = (
     "logs_that_leave",
     "loads",
     "timings",
+    "task_catalog",
     "frozen_clock",
 )
 #: These use ids of one tenant in every shard, which a sharded store rejects, or read one server alone.

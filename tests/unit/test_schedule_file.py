@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given
@@ -63,7 +64,7 @@ def test_the_suffix_determines_the_format(tmp_path: Path) -> None:
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-        assert read(tmp_path / name) == [check(entry)], name
+        assert [check(msgspec.json.encode(fields)) for fields in read(tmp_path / name)] == [check(entry)], name
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from mainspring.api.workflow_task import inside, read_plan
 from mainspring.control.jobs import Jobs
 from mainspring.control.run_logs import RunLogs
 from mainspring.control.scheduler.closed_times import ClosedTimes
+from mainspring.control.task_catalog import TaskCatalog
 from mainspring.domain.access import DEFAULT_TENANT, Principal, Quotas, Role
 from mainspring.domain.diagnosis import Finding
 from mainspring.domain.errors import Conflict, Invalid, StoreDamaged, StoreUnavailable
@@ -143,6 +144,8 @@ class Api:
         self.hub = hub
         self.logs = LogReader(store, run_logs)
         self.tail = LogTail(store, clock, self.logs)
+        #: What workers have declared of their tasks.
+        self.catalog = TaskCatalog(store, clock)
         self.closed_times = ClosedTimes(store, get_logger("mainspring.api"))
         self.metrics = metrics
         #: What records requests; none: nobody does.
@@ -372,6 +375,7 @@ class Api:
         self.reach(principal, queue)
         if by_store:
             await self._check_task(tenant, task, payload)
+        await self.catalog.check(task, payload)
         if task == WORKFLOW:
             await self._check_nodes(principal, tenant, payload, by_store)
         elif task == FAN_OUT:

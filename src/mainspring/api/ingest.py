@@ -122,12 +122,12 @@ class JobMaker:
         author = principal.name if ask.author is None else ask.author
         key = ask.key if fields.idempotency_key is msgspec.UNSET else check_key(fields.idempotency_key, None)
         if is_recurring(fields):
-            job = new_job(api, fields, tenant, author, key)
+            job = await new_job(api, fields, tenant, author, key)
             job.check()
             await api.check(principal, tenant, job.spec.queue, job.spec.task, job.payload)
             await api.check_calendars(tenant, job.spec.calendars)
             return job
-        run = self._named(new_run(api, fields, tenant, author, key), ask.run)
+        run = self._named(await new_run(api, fields, tenant, author, key), ask.run)
         # It may have waited for long: what counts is when it was asked for.
         past = past_of(run, ask.sent_at)
         if past is not None:

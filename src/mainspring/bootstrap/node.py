@@ -1,6 +1,7 @@
 """The services of one process."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from importlib import metadata
@@ -49,6 +50,7 @@ from mainspring.control.sealing import SealedCoordinator
 from mainspring.control.shards import ShardKeeper
 from mainspring.control.slos import SloKeeper
 from mainspring.control.status_writer import StatusWriter
+from mainspring.control.task_registration import TaskRegistration
 from mainspring.control.vitals import StoreVitals
 from mainspring.control.webhooks import WebhookSink
 from mainspring.domain.clock_guard import ClockRules
@@ -82,6 +84,8 @@ from mainspring.worker.pulse import Pulse
 from mainspring.worker.settings import ChildSettings, WorkerSettings
 from mainspring.worker.worker import Worker
 
+#: The variable that hands the digest of registered tasks from a recycled worker to the process that replaces it.
+REGISTERED = "_MAINSPRING_REGISTERED_TASKS"
 #: How many runs of a queue a worker runs at once where nobody said.
 DEFAULT_SLOTS = 100
 
@@ -134,6 +138,7 @@ class Node:
         self._schedulers: list[Scheduler] = []
         self._monitor = Monitor()
         self._worker: Worker | None = None
+        self._registration: TaskRegistration | None = None
         self._guard = _make_guard(self.engine, self._sessions, schedules=Role.SCHEDULER in roles)
         self._engines: Engines | None = None
         self._publishers: list[Publisher] = []
@@ -164,6 +169,7 @@ class Node:
                 services.append(self._ingest)
         if Role.WORKER in self._roles:
             worker = self._worker_service(self._application)
+            services.append(self._registration_service())
             services += [worker, Pulse(worker, self._attempt_log, self.engine.wakeups, self.engine.clock)]
             if (board := self.engine.board) is not None:
                 services.append(WorkerShower(worker, board, self.engine.wakeups, self.engine.clock))
@@ -512,6 +518,23 @@ class Node:
             attempt_log=self._attempt_log,
         )
         return self._worker
+
+    def _registration_service(self) -> TaskRegistration:
+        engine = self.engine
+        self._registration = TaskRegistration(
+            engine.store,
+            self._application.entries(),
+            self._settings.worker.name or label(),
+            engine.clock,
+            engine.wakeups.listen([]),
+            os.environ.get(REGISTERED, ""),
+        )
+        return self._registration
+
+    def leave_word(self) -> None:
+        """Before this process is replaced by a fresh one: it need not register the same tasks again."""
+        if self._registration is not None:
+            os.environ[REGISTERED] = self._registration.digest
 
     def _engines_of(self, settings: WorkerSettings) -> dict[str, GuardedEngine]:
         """By queue. There are no hints of what requires labels, so a worker that has some asks the store. So does one

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -22,6 +22,7 @@ from mainspring.domain.notices import QUEUE as NOTIFICATIONS
 from mainspring.domain.reserved import FAN_IN, FAN_OUT, WORKFLOW
 from mainspring.domain.run import HeldRun
 from mainspring.domain.secrets import SecretRules
+from mainspring.domain.task_entry import FAN_OUT_ENTRY, WORKFLOW_ENTRY, TaskEntry
 from mainspring.domain.webhooks import QUEUE, read_webhooks
 from mainspring.ports.egress import Egress
 from mainspring.ports.secrets import Secrets
@@ -43,6 +44,10 @@ class Application(HandlerSource, Protocol):
 
     def queues(self) -> Collection[str]:
         """The queues that its tasks are submitted to."""
+        ...
+
+    def entries(self) -> Sequence[TaskEntry]:
+        """What the task catalog shall know of its tasks."""
         ...
 
     def adopt(self, settings: bytes) -> None:
@@ -67,6 +72,15 @@ class Offer:
             found[WORKFLOW] = make_workflow_handler(self._engine)
             found |= make_fan_handlers(self._engine)
         return found if self._application is None else found | dict(self._application.handlers())
+
+    def entries(self) -> list[TaskEntry]:
+        """What a worker registers in the task catalog. Entries of the application replace those of built-in tasks."""
+        found = {entry.name: entry for entry in make_builtin_tasks(self._settings).entries()}
+        if self._engine is not None:
+            found |= {entry.name: entry for entry in (WORKFLOW_ENTRY, FAN_OUT_ENTRY)}
+        if self._application is not None:
+            found |= {entry.name: entry for entry in self._application.entries()}
+        return list(found.values())
 
     def describe(self) -> str:
         """How many tasks there are, for the banner."""

@@ -16,12 +16,12 @@ from mainspring.cli.options import Application, load_application, load_module, s
 from mainspring.cli.output import AsJson, console, echo_json
 from mainspring.cli.target import Client, ConfigOf, Key, Profile, StoreOf, Url, Where, choose, connected, read
 from mainspring.domain.errors import Conflict, Invalid
-from mainspring.domain.job import JobSpec
 from mainspring.domain.run import check_name
 from mainspring.sdk.app import Mainspring
 
 if TYPE_CHECKING:
     from mainspring.api.routes.schedules import ReconcileOut, StepOut
+    from mainspring.api.schemas.jobs import JobFields
 
 #: What ``plan`` exits with when there is something to do.
 TO_DO = 3
@@ -48,7 +48,7 @@ class Declaration(msgspec.Struct, frozen=True):
     """All schedules of one source."""
 
     source: str
-    schedules: Sequence[tuple[JobSpec, bytes]]
+    schedules: "Sequence[JobFields]"
     #: None: the one of the key or the profile.
     tenant: str | None
     application: Mainspring | None = None
@@ -159,7 +159,11 @@ def _declaration(app: str | None, file: Path | None, name: str | None, tenant: s
                 raise Invalid(option, "is for files", "an application has its own, in its code")
         loaded = load_application(app)
         _refuse_namesakes(app, loaded)
-        return Declaration(loaded.source, loaded.schedules(), loaded.tenant, loaded)
+        from mainspring.api.schemas.job_answers import fields_of_spec
+
+        # Every field is given: code has the options of its own tasks.
+        given = [fields_of_spec(spec, payload) for spec, payload in loaded.schedules()]
+        return Declaration(loaded.source, given, loaded.tenant, loaded)
     assert file is not None
     from mainspring.sdk import schedule_file
 

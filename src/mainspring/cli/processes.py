@@ -274,6 +274,7 @@ def _run(settings: Settings, roles: set[Role], app: Mainspring | None, path: str
         if runner.run(_serve(node, app, last_resort, settings.worker.grace)):
             # Same command, same arguments, a fresh process: memory that was lost is back.
             flush()
+            node.leave_word()
             os.execv(sys.executable, [sys.executable, "-m", "mainspring", *sys.argv[1:]])  # noqa: S606
 
 

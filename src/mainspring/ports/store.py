@@ -27,6 +27,7 @@ from mainspring.ports.calendars import Calendars
 from mainspring.ports.datacenters import Datacenters
 from mainspring.ports.dispatch import Hinting
 from mainspring.ports.slos import Slos
+from mainspring.ports.tasks import TaskRegistry
 
 #: How long an idempotency key is remembered.
 KEYS_KEPT: Micros = DAY
@@ -569,6 +570,7 @@ class Store(
     Slos,
     Datacenters,
     Hinting,
+    TaskRegistry,
     Protocol,
 ):
     """All of it. Services ask for the narrow part they use."""

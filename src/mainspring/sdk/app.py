@@ -42,6 +42,7 @@ from mainspring.domain.reserved import WORKFLOW, check_own_task
 from mainspring.domain.run import RunPolicy, RunState, check_name, check_queue, check_tenant
 from mainspring.domain.schedule import CronSchedule, Interval
 from mainspring.domain.slo import Slo
+from mainspring.domain.task_entry import TaskEntry
 from mainspring.ports.catalog import JobFilter
 from mainspring.ports.store import Accepted
 from mainspring.ports.transactions import Request, Transactional
@@ -456,6 +457,10 @@ class Mainspring(Hooks, Pausing):
         if any(spec.task == WORKFLOW for spec, _ in self._jobs.values()):
             found.setdefault(WORKFLOW, make_workflow_handler(self.engine))
         return found
+
+    def entries(self) -> list[TaskEntry]:
+        """What a worker registers of these tasks in the task catalog."""
+        return [entry for task in self._tasks.values() for entry in task.entries()]
 
     def queues(self) -> Collection[str]:
         """The queues that its tasks are submitted to."""

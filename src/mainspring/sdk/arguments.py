@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from mainspring.domain.argument_schema import describe_arguments
 from mainspring.domain.errors import Invalid
 from mainspring.domain.misread import misread
 from mainspring.domain.run import HeldRun
@@ -78,6 +79,7 @@ class Arguments:
             shape = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
             self._shape = shape
             self._decode = msgspec.json.Decoder(shape, dec_hook=from_json).decode
+            self._shape = shape
         except (TypeError, ValueError) as error:
             raise Invalid(task, f"its parameters cannot be read from JSON: {error}") from error
 
@@ -99,6 +101,15 @@ class Arguments:
         except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
             raise Invalid("arguments", str(error)) from None
         return payload
+
+    @property
+    def upgrades(self) -> bool:
+        """Whether payloads that do not fit are upgraded by the worker."""
+        return self._upgrade is not None
+
+    def schema(self) -> dict[str, object]:
+        """The arguments as JSON Schema."""
+        return describe_arguments(self._shape)
 
     @property
     def first(self) -> str:

@@ -150,7 +150,10 @@ def _pause_in(author: Author, until: Instant | None) -> dict[str, str]:
 
 
 def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
-    """What to post so that this run is made. ``places``: how others of the same batch are called."""
+    """What to post so that this run is made. ``places``: how others of the same batch are called.
+
+    Every option is given, also a usual one: the task may declare another.
+    """
     policy, about = run.policy, run.about or About()
     after = run.after
     return JobIn(
@@ -158,7 +161,7 @@ def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
         payload=msgspec.Raw(run.payload),
         name=about.name or UNSET,
         owner=about.owner or UNSET,
-        tags=about.tags or UNSET,
+        tags=about.tags,
         queue=run.queue,
         priority=run.priority,
         max_retries=policy.retry.max_retries,
@@ -166,12 +169,12 @@ def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
         timeout=format_duration(policy.timeout),
         guarantee=policy.guarantee,
         ordering_key=policy.ordering_key or UNSET,
-        requires=labels_of(policy.requires) or UNSET,
-        limits=limits_out(policy.limits) or UNSET,
-        breaker=breaker_out(policy.breaker) or UNSET,
+        requires=labels_of(policy.requires),
+        limits=limits_out(policy.limits),
+        breaker=breaker_out(policy.breaker),
         unique=unique_out(run.unique),
-        weight=policy.weight if policy.weight > 1 else UNSET,
-        retention=retention_out(policy.retention),
+        weight=policy.weight,
+        retention=retention_out(policy.retention) if policy.retention else None,
         depends_on=UNSET if after is None else tuple((places or {}).get(parent, parent) for parent in after.parents),
         when=UNSET if after is None else after.rule.value,
         placement=run.placement or UNSET,

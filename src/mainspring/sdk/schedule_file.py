@@ -45,8 +45,11 @@ _entry = msgspec.json.Decoder(JobFields)
 _file = msgspec.json.Decoder(ScheduleFile)
 
 
-def read(path: Path) -> list[Declared]:
-    """The schedules of a file, all of them valid, in order. An error names the file, the entry and the field."""
+def read(path: Path) -> list[JobFields]:
+    """The schedules of a file, all of them valid, in order. An error names the file, the entry and the field.
+
+    What an entry does not say stays open: the task's own options fill it in.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -57,10 +60,15 @@ def read(path: Path) -> list[Declared]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise Invalid(str(path), "is not UTF-8") from None
-    return read_text(text, path.suffix, str(path))
+    return _read(text, path.suffix, str(path))
 
 
 def read_text(text: str, suffix: str = ".yaml", where: str = "schedules") -> list[Declared]:
+    """The schedules that a text declares, with the usual options where an entry says nothing."""
+    return [(spec_of(fields), payload_of(fields)) for fields in _read(text, suffix, where)]
+
+
+def _read(text: str, suffix: str, where: str) -> list[JobFields]:
     found = _parsed(text, suffix, where)
     if not isinstance(found, dict):
         raise Invalid(where, "has no list of schedules", "it begins with schedules:")
@@ -68,25 +76,30 @@ def read_text(text: str, suffix: str = ".yaml", where: str = "schedules") -> lis
         entries = _file.decode(_encoded(found, where)).schedules
     except msgspec.ValidationError as error:
         raise _within(where, decoding_problem(error, "schedules", ScheduleFile)) from None
-    declared: list[Declared] = []
+    declared: list[JobFields] = []
     places: dict[str, int] = {}
     for number, entry in enumerate(entries, 1):
         name = _name_of(entry)
         place = f"{where}, schedule {number}" + (f" ({name})" if name else "")
         try:
-            spec, payload = check(entry)
+            fields = _check(bytes(entry))
         except Invalid as error:
             raise _within(place, error) from None
-        if spec.name in places:
-            raise Invalid(f"{place}: name", f"is that of schedule {places[spec.name]}, too")
-        places[spec.name] = number
-        declared.append((spec, payload))
+        known_as = str(fields.name)
+        if known_as in places:
+            raise Invalid(f"{place}: name", f"is that of schedule {places[known_as]}, too")
+        places[known_as] = number
+        declared.append(fields)
     return declared
 
 
 def check(entry: bytes | msgspec.Raw | Mapping[str, object]) -> Declared:
     """One entry, as JSON or as an object. An error names the field."""
-    data = _encoded(entry, "schedule") if isinstance(entry, Mapping) else bytes(entry)
+    fields = _check(_encoded(entry, "schedule") if isinstance(entry, Mapping) else bytes(entry))
+    return spec_of(fields), payload_of(fields)
+
+
+def _check(data: bytes) -> JobFields:
     written: dict[str, str] = {}
     fields: JobFields = decode(data, JobFields, _entry, written)
     if not is_recurring(fields):
@@ -97,9 +110,8 @@ def check(entry: bytes | msgspec.Raw | Mapping[str, object]) -> Declared:
     except Invalid as error:
         problem, _ = problem_of(with_names_as_written(error, written))
         raise Invalid(problem.field, error.reason, error.hint) from None
-    payload = payload_of(fields)
-    check_payload(payload)
-    return spec, payload
+    check_payload(payload_of(fields))
+    return fields
 
 
 def write(entries: Sequence[Entry], heading: Sequence[str] = ()) -> str:

@@ -18,6 +18,7 @@ from mainspring.domain.presets import preset_timeout
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.reserved import FAN_OUT
 from mainspring.domain.run import About, HeldRun, NewRun, RunPolicy, check_name, check_policy, check_queue, made_once
+from mainspring.domain.task_entry import MAX_DESCRIPTION, TaskEntry
 from mainspring.domain.unique import Unique as UniqueKey
 from mainspring.sdk.arguments import Arguments
 from mainspring.sdk.context import local_context
@@ -352,6 +353,21 @@ class Task(Submitter[P, T], Generic[P, R, T]):
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
         """What would be stored for this call."""
         return self._arguments.encode(args, kwargs)
+
+    def entries(self) -> list[TaskEntry]:
+        """What a worker registers in the task catalog: the task under its name and its aliases."""
+        options = self._options
+        own = TaskEntry(
+            name=self.name,
+            description=inspect.cleandoc(self.__doc__ or "")[:MAX_DESCRIPTION],
+            queue=options.queue,
+            priority=options.priority,
+            policy=options.policy,
+            preset=options.preset,
+            arguments=self._call.schema(),
+            checked=not self._call.upgrades,
+        )
+        return [own, *(msgspec.structs.replace(own, name=alias) for alias in self.aliases)]
 
     def handler(self) -> Handler:
         """How a worker calls it."""

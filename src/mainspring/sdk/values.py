@@ -83,14 +83,15 @@ def with_constraints(task: str, kind: Any) -> Any:
     try:
         import pydantic
 
-        read = pydantic.TypeAdapter(kind).validate_python
+        adapter: Any = pydantic.TypeAdapter(kind)
     except ImportError:
         raise Invalid(
             task, f"the constraints of {kind!r} need Pydantic", "msgspec.Meta needs no other package"
         ) from None
     except pydantic.PydanticUserError as error:
         raise Invalid(task, f"its annotation {kind!r} cannot be read: {error.message.splitlines()[0]}") from None
-    return _AcceptsAll(str(kind), (), {"model_validate": staticmethod(read)})
+    methods = {"model_validate": staticmethod(adapter.validate_python), "model_json_schema": adapter.json_schema}
+    return _AcceptsAll(str(kind), (), methods)
 
 
 def _has_foreign_constraints(kind: Any) -> bool:

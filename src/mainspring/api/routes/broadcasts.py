@@ -5,7 +5,7 @@ from msgspec import UNSET
 from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.schemas.common import Wire, given_id
-from mainspring.api.schemas.jobs import BroadcastIn, is_recurring, past_of, run_of
+from mainspring.api.schemas.jobs import BroadcastIn, apply_defaults, is_recurring, past_of, run_of
 from mainspring.control.broadcast import copies_of
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import Invalid
@@ -43,6 +43,7 @@ async def broadcast(api: Api, call: Call[BroadcastIn, Nothing]) -> Answer:
     else:
         run_id = api.jobs.placed(RunId(given_id(given, "broadcastId")), tenant)
     run = run_of(fields, run_id, tenant, call.principal.name)
+    run = apply_defaults(run, fields, await api.catalog.find(run.task))
     past = past_of(run, api.clock.now())
     if past is not None:
         raise past

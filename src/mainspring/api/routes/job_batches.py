@@ -95,14 +95,14 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
             tenant = await api.choose_owner(call.principal, fields.tenant)
             key = key_of(fields, None)
             if is_recurring(fields):
-                new = new_job(api, fields, tenant, call.principal.name, key)
+                new = await new_job(api, fields, tenant, call.principal.name, key)
                 new.check()
                 await api.check(call.principal, tenant, new.spec.queue, new.spec.task, new.payload)
                 await api.check_calendars(tenant, new.spec.calendars)
                 warnings.update(await _warn(api, new, call.query))
                 recurring.append((number, new))
             else:
-                run = new_run(api, fields, tenant, call.principal.name, key)
+                run = await new_run(api, fields, tenant, call.principal.name, key)
                 run.check()
                 parents = () if fields.depends_on is UNSET else fields.depends_on
                 await api.check(call.principal, tenant, run.queue, run.task, run.payload, parents)

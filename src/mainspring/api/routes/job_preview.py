@@ -89,11 +89,11 @@ async def preview_job(api: Api, call: Call[JobIn, PreviewQuery]) -> Answer:
     tenant = await api.choose_owner(principal, fields.tenant)
     now = api.clock.now()
     if is_recurring(fields):
-        new = new_job(api, fields, tenant, principal.name, None)
+        new = await new_job(api, fields, tenant, principal.name, None)
         new.check()
         await api.check(principal, tenant, new.spec.queue, new.spec.task, new.payload)
         return Answer(200, await _recurring(api, new, now, call.query.n, is_new=True))
-    run = new_run(api, fields, tenant, principal.name, None)
+    run = await new_run(api, fields, tenant, principal.name, None)
     if (past := past_of(run, now)) is not None:
         raise past
     run.check()

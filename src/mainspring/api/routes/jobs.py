@@ -14,6 +14,7 @@ from mainspring.api.schemas.job_answers import JobOut, job_out, one_off_out
 from mainspring.api.schemas.jobs import (
     JobFields,
     JobIn,
+    apply_defaults,
     check_key,
     is_recurring,
     past_of,
@@ -83,14 +84,14 @@ async def _create(api: Api, call: Call[JobIn, Submit]) -> Answer:
     tenant = await api.choose_owner(call.principal, fields.tenant)
     key = key_of(fields, call.headers.get(KEY_HEADER))
     if is_recurring(fields):
-        new = new_job(api, fields, tenant, call.principal.name, key)
+        new = await new_job(api, fields, tenant, call.principal.name, key)
         await api.admit_job(call.principal, new)
         if call.query.strict:
             await api.insist(new)
         [put] = await api.jobs.put_jobs([new])
         closed = await api.closed_times.of([put.job])
         return put_answer(put, 201, await api.warn(new), closed.get(put.job.id))
-    run = new_run(api, fields, tenant, call.principal.name, key)
+    run = await new_run(api, fields, tenant, call.principal.name, key)
     if api.acceptance is None:
         return await _create_run(api, call, run, key)
     # It says midnight, and lists go by ids: what the store takes in itself has one of its moment.
@@ -224,21 +225,23 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
     return Answer(200, page_out([out for _, out in shown], following, query.limit))
 
 
-def new_run(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewRun:
+async def new_run(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewRun:
     ordering_key = "" if fields.ordering_key is UNSET else fields.ordering_key
     run_id = api.jobs.new_run_id(ordering_key, tenant=tenant, placement=placement_of(fields))
     run = run_of(fields, run_id, tenant, author)
-    return run if key is None else made_once(run, key)
+    # The key's fingerprint is of the request alone: it stays the same when the task declares other options.
+    run = run if key is None else made_once(run, key)
+    return apply_defaults(run, fields, await api.catalog.find(run.task))
 
 
-def new_job(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewJob:
+async def new_job(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewJob:
     if placement_of(fields):
         raise Invalid("placement", "is for one-off jobs", "a recurring one lies with its tenant")
     spec = spec_of(fields)
     payload = payload_of(fields)
     return NewJob(
         id=api.jobs.new_job_id(tenant, spec.name),
-        spec=spec,
+        spec=apply_defaults(spec, fields, await api.catalog.find(spec.task)),
         payload=payload,
         tenant=tenant,
         author=author,

@@ -12,7 +12,7 @@ from mainspring.api.problems import Problem, decode, problem_of, with_names_as_w
 from mainspring.api.routes.job_versions import Change, differences
 from mainspring.api.schemas.common import Name, Request, Wire
 from mainspring.api.schemas.job_answers import fields_of
-from mainspring.api.schemas.jobs import JobFields, is_recurring, payload_of, spec_of
+from mainspring.api.schemas.jobs import JobFields, apply_defaults, is_recurring, payload_of, spec_of
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import JobId
@@ -91,7 +91,7 @@ async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answe
     """
     body = call.body
     tenant = await api.choose_owner(call.principal, body.tenant)
-    declared = [_declared(number, entry) for number, entry in enumerate(body.schedules, 1)]
+    declared = [await _declared(api, number, entry) for number, entry in enumerate(body.schedules, 1)]
     found = reconcile(
         declared,
         await _stored(api.seen_by(call.principal), tenant, body.source, {one.spec.name for one in declared}),
@@ -124,13 +124,14 @@ async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answe
     return Answer(200, out)
 
 
-def _declared(number: int, entry: msgspec.Raw) -> Declared:
+async def _declared(api: Api, number: int, entry: msgspec.Raw) -> Declared:
     written: dict[str, str] = {}
     try:
         fields = decode(bytes(entry), JobFields, _decoder, written)
         if not is_recurring(fields):
             raise Invalid("cronExpression", "is missing, and so is every", "a schedule needs one of them")
         spec, payload = spec_of(fields), payload_of(fields)
+        spec = apply_defaults(spec, fields, await api.catalog.find(spec.task))
         spec.check()
         check_payload(payload)
     except Invalid as error:

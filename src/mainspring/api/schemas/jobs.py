@@ -51,6 +51,7 @@ from mainspring.domain.retry import MAX_PATTERN, MAX_PATTERNS, MAX_RETRIES, Retr
 from mainspring.domain.run import MAX_NAME, MAX_WEIGHT, About, Idempotency, JobRef, NewRun, RunPolicy
 from mainspring.domain.schedule import CronSchedule, Interval
 from mainspring.domain.slo import Slo
+from mainspring.domain.task_entry import New, TaskEntry, fill_in_defaults
 
 ScheduleType: TypeAlias = Literal["immediate", "future", "cron", "interval"]
 SHELL_TASK = "shell"
@@ -448,6 +449,18 @@ def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun
         placement=placement_of(fields),
     )
     return with_keys(run)
+
+
+def apply_defaults(new: New, fields: JobFields, entry: TaskEntry | None) -> New:
+    """The same run or spec, with the options that its task declares where the fields say nothing."""
+    if entry is None:
+        return new
+    preset = None if fields.preset is UNSET else fields.preset
+    return fill_in_defaults(new, entry, given_names(fields), payload_of(fields), preset)
+
+
+def given_names(fields: JobFields) -> set[str]:
+    return {name for name in JobFields.__struct_fields__ if getattr(fields, name) is not UNSET}
 
 
 def placement_of(fields: JobFields) -> str:

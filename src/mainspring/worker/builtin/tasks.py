@@ -5,11 +5,13 @@ from pathlib import Path
 
 import msgspec
 
+from mainspring.domain.argument_schema import describe_arguments
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import SECOND, Instant, Micros
 from mainspring.domain.notification_rules import NotificationRules
 from mainspring.domain.reserved import NOTIFICATION, WEBHOOK
 from mainspring.domain.secrets import mentions
+from mainspring.domain.task_entry import TaskEntry
 from mainspring.domain.webhooks import Webhook
 from mainspring.ports.egress import Egress
 from mainspring.ports.mail import Mail
@@ -49,6 +51,19 @@ class BuiltinTasks:
     def names(self) -> list[str]:
         on = ((http.TASK, self._http), (shell.TASK, self._shell.on), (container.TASK, self._containers.on))
         return [name for name, is_on in on if is_on]
+
+    def entries(self) -> list[TaskEntry]:
+        """What a worker registers of them in the task catalog. ``check`` says more than their schemas."""
+        described: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
+            (http.TASK, http.HttpCall, "Call a URL."),
+            (shell.TASK, shell.ShellCall, "Run a script or a command."),
+            (container.TASK, container.ContainerCall, "Run an image in a container."),
+        )
+        return [
+            TaskEntry(name=name, description=words, arguments=describe_arguments(shape), checked=False)
+            for name, shape, words in described
+            if name in self.names
+        ]
 
     def check(self, task: str, payload: bytes, tenant: str = "default") -> None:
         """Raises ``Invalid`` if this is a built-in task that is off, or that could never run with this payload.

@@ -15,6 +15,7 @@ from mainspring.adapters.store.memory.slos import MemorySlos
 from mainspring.adapters.store.memory.staging import MemoryStaging
 from mainspring.adapters.store.memory.submissions import MemorySubmissions
 from mainspring.adapters.store.memory.tables import Tables
+from mainspring.adapters.store.memory.tasks import MemoryTasks
 from mainspring.adapters.store.memory.usage import MemoryUsage
 from mainspring.adapters.store.memory.workforce import MemoryWorkforce
 from mainspring.adapters.store.seen import Seen
@@ -42,6 +43,7 @@ class MemoryStore(
     MemorySlos,
     MemoryDatacenters,
     MemoryNotifications,
+    MemoryTasks,
 ):
     """Store and coordinator of one process, by the given clock.
 

@@ -42,6 +42,7 @@ from mainspring.domain.replay import Replay
 from mainspring.domain.restored import KnownEnd
 from mainspring.domain.retention import CLASSES, STANDARD
 from mainspring.domain.run import AttemptView, NewRun, Outcome, RunPolicy, RunState, Settlement
+from mainspring.domain.task_entry import KnownTask
 from mainspring.domain.unique import Unique
 from mainspring.domain.usage import cost_of, day_of
 from mainspring.ports.access import AuditEntry, Author
@@ -102,6 +103,8 @@ class Tables:
         self.queue_clocks: Counter[str] = Counter()
         self.queue_turns: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self.queue_retries: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        #: The task catalog, by name.
+        self.tasks: dict[str, KnownTask] = {}
         #: Queues in which there were runs that take more than one slot.
         self.weighted: set[str] = set()
         #: Idempotency keys, by (tenant, key).

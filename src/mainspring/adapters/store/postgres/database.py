@@ -25,6 +25,7 @@ _FILES = (
     "archive",
     *("submit", "claim", "settle", "limit", "family", "stage", "fire", "reap", "read", "coordinate", "api"),
     *("explain", "usage", "dead_letters", "calendars", "slos", "queues", "datacenters", "places", "notifications"),
+    "tasks",
 )
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TRIES = 6

@@ -22,6 +22,7 @@ from mainspring.adapters.store.postgres.replica import FromReplica, Replica
 from mainspring.adapters.store.postgres.rows import Policies
 from mainspring.adapters.store.postgres.seen import Seen
 from mainspring.adapters.store.postgres.slos import Slos
+from mainspring.adapters.store.postgres.tasks import Tasks
 from mainspring.adapters.store.postgres.transactions import LateStatements, Transactions
 from mainspring.adapters.store.postgres.upkeep import Upkeep
 from mainspring.adapters.store.postgres.usage import Budgeting
@@ -49,6 +50,7 @@ class PostgresStore(
     DeadLetters,
     Datacenters,
     Notifications,
+    Tasks,
     Departing,
     PostgresArchiving,
 ):

@@ -14,6 +14,7 @@ from mainspring.domain.hints import Hint
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.instant import Instant, Micros
 from mainspring.domain.positions import join_position, split_position
+from mainspring.domain.task_entry import KnownTask, TaskEntry
 from mainspring.ports.events_out import ReaderView
 from mainspring.ports.notifications import NotificationRows
 from mainspring.ports.store import EventBatch
@@ -60,6 +61,12 @@ class Telling(Part):
 
     async def change_notification_rows(self, rev: int, changes: Mapping[str, bytes | None]) -> bool:
         return await self._servers.all[0].ask(lambda store: store.change_notification_rows(rev, changes))
+
+    async def register_tasks(self, entries: Sequence[TaskEntry], worker: str) -> int:
+        return await self._servers.all[0].ask(lambda store: store.register_tasks(entries, worker))
+
+    async def list_tasks(self, after: int = 0) -> list[KnownTask]:
+        return await self._servers.all[0].ask(lambda store: store.list_tasks(after))
 
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         await self._servers.those_there(lambda store: store.attach_reader(name, ttl))

@@ -21,6 +21,7 @@ from mainspring.adapters.store.sqlite.slos import SqliteSlos
 from mainspring.adapters.store.sqlite.staging import SqliteStaging
 from mainspring.adapters.store.sqlite.steady_time import SteadyTime
 from mainspring.adapters.store.sqlite.submissions import SqliteSubmissions
+from mainspring.adapters.store.sqlite.tasks import SqliteTasks
 from mainspring.adapters.store.sqlite.threads import Reader, Writer
 from mainspring.adapters.store.sqlite.usage import SqliteUsage
 from mainspring.domain.ids import MAX_SHARDS
@@ -47,6 +48,7 @@ class SqliteStore(
     SqliteSlos,
     SqliteDatacenters,
     SqliteNotifications,
+    SqliteTasks,
 ):
     """Store and coordinator. Several processes may open the same file; several loops may use the same object.
 

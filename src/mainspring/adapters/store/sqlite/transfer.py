@@ -34,6 +34,8 @@ LEFT = frozenset(
     "timing",
     # What goes on failing is told once more.
     "notification",
+    # Workers register their tasks again when they start.
+    "task",
     # It ends with the sessions, which are the old store's.
     "signed_out",
 }
