@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from mainspring.api.context import ApiStore
+from mainspring.domain.access import Role
 from mainspring.domain.instant import MINUTE, SECOND
 from mainspring.domain.limits import Breaker, Limit
 from mainspring.domain.retry import RetryPolicy
@@ -282,3 +283,20 @@ async def test_a_changed_payload_of_a_job_is_checked(store: ApiStore, client: ht
         await client.post(f"/v1/jobs/{job['jobId']}/run", json={"payload": {"user": None}}),
     ):
         assert (response.status_code, response.json()["field"]) == (400, "payload.user")
+
+
+@memory_only
+async def test_nodes_of_a_workflow_have_the_options_of_their_tasks(client: httpx2.AsyncClient) -> None:
+    nodes = {"first": {"task": "payout"}, "then": {"task": "payout", "queue": "other", "after": ["first"]}}
+    made = (await client.post("/v1/workflows", json={"name": "w", "nodes": nodes})).json()
+    first, then = [(await client.get(f"/v1/jobs/{made['nodes'][name]}")).json() for name in ("first", "then")]
+    assert said(first) == DECLARED | {"tags": ["bank", *first["tags"][1:]]}
+    assert (then["queue"], then["timeout"]) == ("other", "1m")
+
+
+@memory_only
+async def test_members_of_a_fan_out_need_a_key_for_the_queue_of_their_task(guarded: Service) -> None:
+    body = {"task": "fan_out", "payload": {"task": "payout", "items": [{}]}}
+    for queues, status in ((("default",), 403), (("default", "money"), 201)):
+        async with guarded.client(await guarded.key(Role.SUBMITTER, "default", queues)) as client:
+            assert (await client.post("/v1/jobs", json=body)).status_code == status

@@ -45,5 +45,5 @@ def test_the_json_of_the_workflows_page_is_a_fan_out() -> None:
 
 def test_the_yaml_of_the_workflows_page_is_a_workflow() -> None:
     [text] = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    name, nodes = read_plan(msgspec.json.encode(read_yaml(text, "page")[0]), "default")
+    name, nodes = read_plan(msgspec.json.encode(read_yaml(text, "page")[0]), "default", {})
     assert (name, [node.name for node in nodes]) == ("nightly", ["extract", "load", "clean_up"])

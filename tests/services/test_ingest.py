@@ -14,8 +14,9 @@ from mainspring.control.ingest import PATIENCE, Ingest
 from mainspring.domain.access import Quotas, Tenant
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, SECOND, Micros, isoformat
-from mainspring.domain.run import RunView
+from mainspring.domain.instant import HOUR, MINUTE, SECOND, Micros, isoformat
+from mainspring.domain.run import RunPolicy, RunView
+from mainspring.domain.task_entry import TaskEntry
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import JobFilter, RunFilter
 from mainspring.ports.ingest import Ask, Refusal
@@ -100,6 +101,20 @@ async def test_each_request_becomes_a_job(kit: Kit) -> None:
     first, second = sorted(await kit.runs(), key=lambda run: run.task)
     assert (first.queue, first.priority, first.tenant, second.task) == ("mail", 2, "default", "wave")
     assert (kit.log.open, kit.service.made, kit.service.refused) == (0, 2, 0)
+
+
+async def test_a_request_starts_from_the_options_of_its_task(kit: Kit) -> None:
+    arguments = {"type": "object", "properties": {"user": {"type": "integer"}}}
+    declared = TaskEntry(name="greet", queue="mail", priority=2, policy=RunPolicy(timeout=MINUTE), arguments=arguments)
+    await kit.store.register_tasks([declared], "w1")
+    kit.send(task="greet", payload={"user": 1})
+    kit.send(task="greet", priority=7)
+    kit.send(task="greet", payload={"user": "1"})
+    await kit.step()
+    runs = sorted(await kit.runs(), key=lambda run: run.priority)
+    assert [(run.queue, run.priority, run.policy.timeout) for run in runs] == [("mail", 2, MINUTE), ("mail", 7, MINUTE)]
+    [(_, refusal)] = kit.log.dead
+    assert refusal.detail == "payload.user: expected 'int', got 'str'"
 
 
 async def test_a_request_with_a_cron_expression_becomes_a_recurring_job(kit: Kit) -> None:

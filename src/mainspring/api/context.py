@@ -402,7 +402,7 @@ class Api:
 
     async def _check_nodes(self, principal: Principal, tenant: str, payload: bytes, by_store: bool) -> None:
         """What a payload will submit must be what its author may submit."""
-        for node in read_plan(payload, tenant)[1]:
+        for node in read_plan(payload, tenant, await self.catalog.entries())[1]:
             try:
                 run = node.run
                 await self.check(principal, tenant, run.queue, run.task, run.payload, None, by_store=by_store)
@@ -415,12 +415,13 @@ class Api:
         """Likewise of a fan-out."""
         plan = read_fan_out(payload, tenant)
         member = plan.template
-        self.reach(principal, member.queue)
+        queue = plan.queue(await self.catalog.find(member.task))
+        self.reach(principal, queue)
         if parents is not None:
             plan.check_each(parents)
         for field, sample in plan.samples():
             try:
-                await self.check(principal, tenant, member.queue, member.task, sample, by_store=by_store)
+                await self.check(principal, tenant, queue, member.task, sample, by_store=by_store)
             except Invalid as error:
                 name = "payload.task" if error.field == "task" else field + error.field.removeprefix("payload")
                 raise Invalid(name, error.reason, error.hint) from None

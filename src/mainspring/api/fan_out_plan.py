@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET
 
 from mainspring.api.schemas.fan_out import FanOutPlan
-from mainspring.api.schemas.jobs import JobFields, run_of
+from mainspring.api.schemas.jobs import JobFields, given_names, run_of
 from mainspring.api.schemas.limits import limits_of
 from mainspring.domain.errors import Invalid
 from mainspring.domain.fan_out import MAX_MEMBERS, Names, OnFailure, member_priority, tag_of
@@ -16,6 +16,7 @@ from mainspring.domain.misread import misread_payload
 from mainspring.domain.placement import shard_beside
 from mainspring.domain.reserved import FAN_IN, RESERVED
 from mainspring.domain.run import About, NewRun, check_payload
+from mainspring.domain.task_entry import TaskEntry, fill_in_defaults
 
 _decode = msgspec.json.Decoder(FanOutPlan).decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -35,6 +36,20 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
     argument: str
     at_a_time: int
     on_failure: OnFailure
+    #: The options that the plan gives by name, and its preset.
+    given: frozenset[str] = frozenset()
+    preset: str | None = None
+
+    def queue(self, entry: TaskEntry | None) -> str:
+        """The queue of the members."""
+        return self.template.queue if entry is None or "queue" in self.given else entry.queue
+
+    def filled_in(self, members: Sequence[NewRun], entry: TaskEntry | None) -> Sequence[NewRun]:
+        """Members with the options that their task declares where the plan says nothing."""
+        if entry is None:
+            return members
+        filled = [fill_in_defaults(one, entry, self.given, one.payload, self.preset) for one in members]
+        return [msgspec.structs.replace(one, priority=member_priority(one.priority)) for one in filled]
 
     def items_in(self, result: bytes | None) -> "Items":
         """Those that a run has returned."""
@@ -117,6 +132,8 @@ def _checked(plan: FanOutPlan, tenant: str) -> FanOut:
         argument=argument,
         at_a_time=plan.at_a_time,
         on_failure=plan.on_failure,
+        given=frozenset() if plan.options is UNSET else frozenset(given_names(plan.options)),
+        preset=None if plan.options is UNSET or plan.options.preset is UNSET else plan.options.preset,
     )
 
 

@@ -33,6 +33,7 @@ from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MILLISECOND, Micros
 from mainspring.domain.reserved import FAN_IN, FAN_OUT
 from mainspring.domain.run import MAX_NAME, MAX_RESULT, About, HeldRun, NewRun, RunState, RunView
+from mainspring.domain.task_entry import TaskEntry
 from mainspring.domain.verdicts import GiveUp, LookAgain
 from mainspring.ports.store import Store
 from mainspring.worker.handler import AsyncHandler
@@ -146,7 +147,7 @@ class _Root:
     async def _make(self, layout: Layout, items: Items, part: int, after: RunId | None = None) -> bool:
         """Make a part: all of it, or nothing, and nothing twice. Whether it is new. ``after``: the gathering that makes
         it, of which it is a child, so that another attempt knows that it has."""
-        members = self._members(layout, items, part)
+        members = self._plan.filled_in(self._members(layout, items, part), await self._entry())
         gathering = self._own_run(
             self._names.gathering(part),
             f"part {part + 1:,} of {layout.parts:,}",
@@ -154,6 +155,12 @@ class _Root:
             [member.id for member in members] + ([] if after is None else [after]),
         )
         return (await self._jobs.submit_whole([*members, gathering]))[-1].new
+
+    async def _entry(self) -> TaskEntry | None:
+        """What the task of the members declares now."""
+        task = self._plan.template.task
+        known = (known.entry for known in await self._store.list_tasks())
+        return next((entry for entry in known if entry.name == task), None)
 
     def _clean_up_run(self) -> NewRun:
         return self._own_run(self._names.clean_up(), "clean-up", PartOf(root=self._id), [self._id])

@@ -1,11 +1,11 @@
 """The task ``workflow``: its payload is a workflow, and a run of it makes an instance. How a workflow recurs."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
 from mainspring.api.fan_out_plan import read_fan_out
-from mainspring.api.schemas.jobs import run_of
+from mainspring.api.schemas.jobs import apply_defaults, run_of
 from mainspring.api.schemas.workflows import NodeIn, WorkflowPlan, rule_of
 from mainspring.control.jobs import Jobs
 from mainspring.domain.errors import Invalid
@@ -14,6 +14,7 @@ from mainspring.domain.misread import misread_payload
 from mainspring.domain.placement import shard_beside
 from mainspring.domain.reserved import FAN_OUT, WORKFLOW
 from mainspring.domain.run import About, HeldRun, JobRef, NewRun
+from mainspring.domain.task_entry import TaskEntry
 from mainspring.domain.verdicts import GiveUp
 from mainspring.domain.workflow import Node, check_nodes, wired
 from mainspring.ports.store import Store
@@ -22,22 +23,23 @@ from mainspring.worker.handler import AsyncHandler
 _decode = msgspec.json.Decoder(WorkflowPlan).decode
 
 
-def read_plan(payload: bytes, tenant: str) -> tuple[str, list[Node]]:
-    """The name and the nodes of a payload, checked as far as that goes."""
+def read_plan(payload: bytes, tenant: str, known: Mapping[str, TaskEntry]) -> tuple[str, list[Node]]:
+    """The name and the nodes of a payload, checked as far as that goes. ``known``: the task catalog."""
     try:
         plan = _decode(payload)
     except (msgspec.MsgspecError, RecursionError) as error:
         hint = 'for example {"name": "nightly", "nodes": {"extract": {"task": "extract"}}}'
         raise misread_payload(error, WorkflowPlan, payload, hint) from None
     check_nodes({name: node.after for name, node in plan.nodes.items()})
-    return plan.name, [node_of(name, given, tenant, "") for name, given in plan.nodes.items()]
+    return plan.name, [node_of(name, given, tenant, "", known) for name, given in plan.nodes.items()]
 
 
-def node_of(name: str, given: NodeIn, tenant: str, author: str) -> Node:
+def node_of(name: str, given: NodeIn, tenant: str, author: str, known: Mapping[str, TaskEntry]) -> Node:
     try:
         if given.cron_expression is not msgspec.UNSET or given.every is not msgspec.UNSET:
             raise Invalid("scheduleType", "of a node is not recurring", "make the whole workflow recurring")
         run = run_of(given, RunId(""), tenant, author)
+        run = apply_defaults(run, given, known.get(run.task))
         if run.task == FAN_OUT:
             _check_each(read_fan_out(run.payload, tenant).each, given.after)
     except Invalid as error:
@@ -59,11 +61,12 @@ def workflow_handler(engine: Callable[[], Awaitable[tuple[Jobs, Store]]]) -> Asy
     """``engine``: where the nodes are submitted to."""
 
     async def invoke(held: HeldRun) -> bytes:
+        jobs, store = await engine()
+        known = {task.entry.name: task.entry for task in await store.list_tasks()}
         try:
-            name, nodes = read_plan(held.payload, held.tenant)
+            name, nodes = read_plan(held.payload, held.tenant, known)
         except Invalid as error:
             raise GiveUp(str(error)) from None
-        jobs, store = await engine()
         made = await jobs.submit_whole(await instance_of(held, name, nodes, store))
         return msgspec.json.encode({"workflowId": held.id, "nodes": len(made)})
 

@@ -60,6 +60,13 @@ class TaskCatalog:
         if compiled[1] is not None:
             compiled[1](payload)
 
+    async def entries(self) -> Mapping[str, TaskEntry]:
+        """Every known entry by name, as of a second ago."""
+        age = self._age(self._read_at)
+        if age is None or (age >= _FRESH and not self._away):
+            await asyncio.shield(self._renew())
+        return {name: known.entry for name, known in self._known.items()}
+
     async def all(self) -> Mapping[str, KnownTask]:
         """Every known task by name, as of now."""
         await asyncio.shield(self._renew())

@@ -139,10 +139,15 @@ def fill_in_defaults(
         changes["policy"] = policy if "limits" in given else _filled_in(policy, entry, payload)
     if entry.tags and "tags" not in given:
         if isinstance(new, NewRun):
-            changes["about"] = msgspec.structs.replace(new.about or About(), tags=entry.tags)
+            about = new.about or About()
+            changes["about"] = msgspec.structs.replace(about, tags=_join(entry.tags, about.tags))
         else:
-            changes["tags"] = entry.tags
+            changes["tags"] = _join(entry.tags, new.tags)
     return msgspec.structs.replace(new, **changes) if changes else new
+
+
+def _join(own: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return (*own, *(tag for tag in others if tag not in own))
 
 
 def _policy(

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -34,6 +35,7 @@ from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import isoformat
 from mainspring.domain.run import Idempotency, NewRun, RunState, RunView, fingerprint_of_request
+from mainspring.domain.task_entry import TaskEntry
 from mainspring.domain.workflow import FIRST_TAG, Node, newest, retried, state_of, tag_of, to_retry, wired
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Page as Found
@@ -77,7 +79,8 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
     asked, author = call.body, call.principal.name
     tenant = await api.choose_owner(call.principal, asked.tenant)
     key = _key(asked, call.headers.get(KEY_HEADER))
-    nodes = [_node(api, name, given, tenant, author) for name, given in asked.nodes.items()]
+    known = await api.catalog.entries()
+    nodes = [_node(api, name, given, tenant, author, known) for name, given in asked.nodes.items()]
     workflow, *ids = api.jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)], tenant=tenant)
     runs = wired(workflow, asked.name, nodes, ids)
     if key is not None:
@@ -319,8 +322,8 @@ def _key(asked: WorkflowIn, header: str | None) -> str | None:
     return check_key(header if asked.idempotency_key is UNSET else asked.idempotency_key, header)
 
 
-def _node(api: Api, name: str, given: NodeIn, tenant: str, author: str) -> Node:
-    node = node_of(name, given, tenant, author)
+def _node(api: Api, name: str, given: NodeIn, tenant: str, author: str, known: Mapping[str, TaskEntry]) -> Node:
+    node = node_of(name, given, tenant, author, known)
     past = past_of(node.run, api.clock.now())
     if past is not None:
         raise inside(name, past)
