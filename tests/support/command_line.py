@@ -20,9 +20,12 @@ from tests.support.processes import free_port
 from tests.support.waiting import DEADLINE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
-TASKS = """
+TASKS = '''
 import asyncio
-from mainspring import Mainspring
+from dataclasses import dataclass
+from typing import Literal
+
+from mainspring import Limit, Mainspring
 
 app = Mainspring()
 
@@ -38,9 +41,20 @@ async def broken(number: int) -> None:
 async def slow(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
+@dataclass
+class Address:
+    street: str
+
+@app.task(priority=2, timeout="1m", retries=5, limits=[Limit("customer:{payload.customer}", most=2)])
+async def charge(
+    customer: int, currency: Literal["EUR", "USD"] = "EUR", to: Address | None = None, notes: list[str] = []
+) -> str:
+    """Charge a customer."""
+    return f"charged {customer}"
+
 @app.cron("0 30 9 * * MON", timezone="Europe/Paris", name="weekly-report")
 async def weekly_report(week: int = 0) -> None: ...
-"""
+'''
 
 
 class CommandResult(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ from mainspring.api.routes.runs import runs
 from mainspring.api.routes.schedules import schedules
 from mainspring.api.routes.stats import stats
 from mainspring.api.routes.system import system
+from mainspring.api.routes.tasks import tasks
 from mainspring.api.routes.usage import usage
 from mainspring.api.routes.workflow_parts import workflow_parts
 from mainspring.api.routes.workflows import workflows
@@ -39,6 +40,7 @@ RESOURCES = (
         "Define work: what to run, when, and with which policies. A one-off job and its run have the same id.",
         parts=(jobs, batches, previews, one_job, runs_of_jobs, versions),
     ),
+    tasks,
     schedules,
     calendars,
     broadcasts,

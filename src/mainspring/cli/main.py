@@ -21,6 +21,7 @@ _MODULES = {
     "explain": ("jobs",),
     "versions": ("jobs",),
     "schedules": ("schedules",),
+    "tasks": ("tasks",),
     "workflows": ("workflows",),
     "runs": ("runs",),
     "dead_letters": ("dead-letters",),
