@@ -55,7 +55,7 @@ async def test_a_worker_registers_what_its_application_declares() -> None:
         found = await registered(node)
     encode = found["encode"].entry
     assert (encode.queue, encode.priority, encode.policy.timeout, encode.policy.weight) == ("video", 2, 5 * MINUTE, 2)
-    assert encode.policy.retry == RetryPolicy(max_retries=7)
+    assert encode.policy.retry == RetryPolicy(max_retries=7).kept
     assert encode.policy.limits == (Limit(key="task:encode", most=3),)
     assert encode.description == "Encode a clip.\n\nFrame by frame."
     assert encode.arguments == {

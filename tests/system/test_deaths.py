@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -198,7 +199,7 @@ async def test_runs_complete_again_after_an_immediate_restart_of_postgresql(
     connection = await asyncpg.connect(server.dsn)
     first = await connection.fetchval(f"SELECT min(finished_at) FROM mainspring.history WHERE finished_at > {back}")
     await connection.close()
-    print(f"runs complete again {(first - back) / SECOND:.2f} s after the server accepts connections")
+    sys.stdout.write(f"runs complete again {(first - back) / SECOND:.2f} s after the server accepts connections\n")
     stop.set()
     await submitter
     await until_succeeded(server.dsn, accepted, processes, more=True)

@@ -13,6 +13,7 @@ from mainspring.bootstrap.blobs import make_run_logs
 from mainspring.bootstrap.stores import MEMORY, Pooled, make_jobs, make_store, make_wakeups, missing, stores_of
 from mainspring.control.jobs import Jobs
 from mainspring.control.run_logs import RunLogs
+from mainspring.control.task_catalog import TaskCatalog
 from mainspring.domain.errors import EngineUnavailable, StoreUnavailable
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant, Micros
@@ -74,6 +75,11 @@ class Engine:
         # One in memory is another with each start.
         return make_run_logs(self.settings, None if self.settings.store == MEMORY else self.store.identity)
 
+    @cached_property
+    def catalog(self) -> TaskCatalog:
+        """What workers have declared of their tasks, for programs that submit tasks of others."""
+        return TaskCatalog(self.store, self.clock)
+
     async def open(self) -> None:
         """Idempotent."""
         if self._jobs is not None:
@@ -99,6 +105,8 @@ class Engine:
                 await self.board.close()
             if (logs := self.__dict__.pop("run_logs", None)) is not None:
                 await logs.blobs.close()
+            if (catalog := self.__dict__.pop("catalog", None)) is not None:
+                await catalog.close()
             await self.wakeups.close()
             await self.store.close()
             if self.tracing is not None:

@@ -1,12 +1,14 @@
 """A copy of the task catalog, so that a submit reads nothing from the store."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from mainspring.domain.argument_schema import Check, compile_check
 from mainspring.domain.errors import StoreUnavailable
+from mainspring.domain.ids import RunId
 from mainspring.domain.instant import MINUTE, SECOND, Micros
-from mainspring.domain.task_entry import KnownTask, TaskEntry
+from mainspring.domain.run import NewRun
+from mainspring.domain.task_entry import KnownTask, TaskEntry, fill_in_defaults
 from mainspring.ports.clock import Clock
 from mainspring.ports.tasks import TaskRegistry
 from mainspring.runtime.tasks import cancel_and_wait
@@ -59,6 +61,22 @@ class TaskCatalog:
             compiled = self._checks[task] = (known.rev, compile_check(task, known.entry.arguments))
         if compiled[1] is not None:
             compiled[1](payload)
+
+    async def fill_in(self, runs: Sequence[NewRun], given: Mapping[RunId, Collection[str]]) -> Sequence[NewRun]:
+        """Check the runs that ``given`` names and fill in what their callers left open.
+
+        ``given``: the options that a caller gives, of runs whose task is declared elsewhere.
+        """
+        if not given:
+            return runs
+        filled = []
+        for run in runs:
+            if run.id in given:
+                await self.check(run.task, run.payload)
+                entry = await self.find(run.task)
+                run = run if entry is None else fill_in_defaults(run, entry, given[run.id], run.payload)
+            filled.append(run)
+        return filled
 
     async def entries(self) -> Mapping[str, TaskEntry]:
         """Every known entry by name, as of a second ago."""

@@ -29,6 +29,8 @@ from mainspring.domain.run import (
 MAX_DESCRIPTION = 2_000
 #: The fields of a policy that a request names one by one.
 _PLAIN = ("guarantee", "weight", "retention", "breaker", "limits")
+#: The options that a task declares, in the names of the fields of a request.
+DECLARED = frozenset({*_PLAIN, "queue", "priority", "max_retries", "retry", "timeout", "requires", "tags"})
 
 New = TypeVar("New", NewRun, JobSpec)
 

@@ -52,7 +52,7 @@ from mainspring.sdk.context import Context
 from mainspring.sdk.datacenters import targets
 from mainspring.sdk.handle import RunHandle, SyncHandle
 from mainspring.sdk.hooks import Hooks
-from mainspring.sdk.limits import Breaker, Limit, breaker_of, limits_of
+from mainspring.sdk.limits import Breaker, Limit, Unique, breaker_of, limits_of
 from mainspring.sdk.pausing import Pausing
 from mainspring.sdk.per_loop import PerLoop
 from mainspring.sdk.policies import CatchUp, RetryPolicy, catch_up_policy, combine_retries
@@ -62,6 +62,7 @@ from mainspring.sdk.task import (
     Prepared,
     Submitter,
     Task,
+    given_options,
     new_run,
     new_runs,
     of_one_call,
@@ -494,12 +495,82 @@ class Mainspring(Hooks, Pausing):
             after = JobId(page.after)
 
     def named(self, task: str) -> Submitter[..., Any]:
-        """A task by its name, for who cannot import it: ``app.named("send_welcome").submit(user_id=42)``.
+        """A task by its name, for code that cannot import it: ``app.named("send_welcome").submit(user_id=42)``.
 
-        Its arguments must be named; they are checked when it runs. Of a task that is defined elsewhere nothing is
-        known but its name, so ``options`` must say what should not be as usual, first of all its queue.
+        Its arguments must be named. A task that another program declares has the options that its workers have
+        registered, and its arguments are checked as they have registered them; ``options`` wins.
         """
-        return self._tasks.get(task) or Submitter(self, check_name("task", task), NamedArguments(), Options())
+        other = Options(given=frozenset())
+        return self._tasks.get(task) or Submitter(self, check_name("task", task), NamedArguments(), other)
+
+    async def submit(
+        self,
+        task: str,
+        payload: Mapping[str, object] | None = None,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        retries: int | None = None,
+        timeout: Duration | None = None,
+        ordering_key: str | None = None,
+        unique: str | Unique | None = None,
+        connection: object | None = None,
+    ) -> RunHandle[Any]:
+        """Submit a task by its name: ``await app.submit("send_welcome", {"user_id": 42}, delay="10m")``.
+
+        ``payload``: the arguments by name. The task may be declared by another program: what you do not give here is
+        as its workers have registered it. For further options see ``app.named(task).options(…)``.
+        """
+        call = self._named_call(
+            task,
+            payload,
+            at=at,
+            delay=delay,
+            queue=queue,
+            priority=priority,
+            retries=retries,
+            timeout=timeout,
+            ordering_key=ordering_key,
+            unique=unique,
+        )
+        return (await self.submit_many([call], connection=connection))[0]
+
+    def submit_sync(
+        self,
+        task: str,
+        payload: Mapping[str, object] | None = None,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        retries: int | None = None,
+        timeout: Duration | None = None,
+        ordering_key: str | None = None,
+        unique: str | Unique | None = None,
+        connection: object | None = None,
+    ) -> SyncHandle[Any]:
+        """As ``submit``, for code that blocks."""
+        call = self._named_call(
+            task,
+            payload,
+            at=at,
+            delay=delay,
+            queue=queue,
+            priority=priority,
+            retries=retries,
+            timeout=timeout,
+            ordering_key=ordering_key,
+            unique=unique,
+        )
+        return self.submit_many_sync([call], connection=connection)[0]
+
+    def _named_call(self, task: str, payload: Mapping[str, object] | None, **options: Any) -> Prepared[Any]:
+        if payload is not None and not isinstance(payload, Mapping):
+            raise Invalid("payload", f"{payload!r:.40} does not name its arguments", 'for example {"user_id": 42}')
+        return self.named(task).options(**options).prepare_call((), payload or {})
 
     async def submit_many(
         self, calls: Iterable[Prepared[T]], *, connection: object | None = None
@@ -517,7 +588,8 @@ class Mainspring(Hooks, Pausing):
             return self._handles(wanted, await submit_on(chosen, *await self._requests(wanted)))
         backend = await self.backend()
         ids = new_ids(backend, wanted, self.tenant)
-        return self._handles(wanted, await backend.submit(new_runs(ids, wanted, self.tenant)))
+        runs = new_runs(ids, wanted, self.tenant)
+        return self._handles(wanted, await backend.submit(runs, given_options(runs, wanted)))
 
     def workflow(self, name: str) -> Workflow:
         """A workflow to be put together and submitted as one: ``flow = app.workflow("nightly")``."""
@@ -531,7 +603,8 @@ class Mainspring(Hooks, Pausing):
         """
         backend = await self.backend()
         [run_id] = new_ids(backend, [call], self.tenant)
-        accepted = await backend.broadcast(new_run(run_id, call, self.tenant))
+        run = new_run(run_id, call, self.tenant)
+        accepted = await backend.broadcast(run, given_options([run], [call]))
         return self._handles([call] * len(accepted), accepted)
 
     def broadcast_sync(self, call: Prepared[T]) -> list[SyncHandle[T]]:
@@ -557,6 +630,7 @@ class Mainspring(Hooks, Pausing):
         store = transactional(engine.store)
         ids = engine.jobs.new_run_ids([call.options.policy.ordering_key for call in wanted], tenant=self.tenant)
         runs = new_runs(ids, wanted, self.tenant)
+        runs = list(await engine.catalog.fill_in(runs, given_options(runs, wanted)))
         for run in runs:
             run.check()
         await check_times(engine, runs)

@@ -1,7 +1,7 @@
 """Where an application's work goes: a store, or an API that stands before one."""
 
-from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from mainspring.bootstrap.engine import Engine
 from mainspring.control.broadcast import copies_of
@@ -18,6 +18,9 @@ from mainspring.ports.store import Accepted
 from mainspring.ports.wakeups import queue_topic
 from mainspring.sdk.task import Prepared
 
+#: The options that callers give, of runs whose tasks are declared elsewhere. The task catalog has the others.
+Given: TypeAlias = Mapping[RunId, Collection[str]]
+
 
 class Backend(Protocol):
     clock: Clock
@@ -26,11 +29,11 @@ class Backend(Protocol):
         """Ids to submit with. An API may answer with others."""
         ...
 
-    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
         """Committed when it returns. Asked again with the same ids it makes nothing twice."""
         ...
 
-    async def broadcast(self, run: NewRun) -> list[Accepted]:
+    async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
         """The run once for every live worker that knows its task. Asked again with the same id it makes none twice."""
         ...
 
@@ -99,14 +102,17 @@ class StoreBackend:
     def new_run_ids(self, ordering_keys: Sequence[str], tenant: str, placement: str = "") -> list[RunId]:
         return self._engine.jobs.new_run_ids(ordering_keys, tenant=tenant, placement=placement)
 
-    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
+        if given:
+            runs = await self._engine.catalog.fill_in(runs, given)
         await check_times(self._engine, runs)
         if len(runs) == 1:
             # Those who submit one at a time, at the same time, share a commit.
             return [await self._engine.jobs.submit(runs[0])]
         return await self._engine.jobs.submit_many(runs)
 
-    async def broadcast(self, run: NewRun) -> list[Accepted]:
+    async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
+        [run] = await self._engine.catalog.fill_in([run], given)
         await check_times(self._engine, [run])
         copies = copies_of(run, await self._engine.store.sessions("worker"))
         return await self._engine.jobs.submit_many(copies)

@@ -128,7 +128,7 @@ def _value(result: bytes, read: Callable[[bytes | None], Any]) -> Any:
 def _member_options(options: "Options") -> object:
     """What is said of every member."""
     # Here and not above: it takes a tenth of a second to import, and most programs have no fan-outs.
-    from mainspring.sdk.remote import job_in
+    from mainspring.sdk.remote import job_in, leave_open
 
     run = NewRun(
         id=RunId(""),
@@ -139,4 +139,5 @@ def _member_options(options: "Options") -> object:
         start_within=options.start_within,
         deadline=options.deadline,
     )
-    return msgspec.structs.replace(job_in(run), task=UNSET, payload=UNSET, tenant=UNSET, idempotency_key=UNSET)
+    job = leave_open(job_in(run), options.given)
+    return msgspec.structs.replace(job, task=UNSET, payload=UNSET, tenant=UNSET, idempotency_key=UNSET)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -22,11 +23,14 @@ from mainspring.domain.ids import IdMaker, JobId, RunId
 from mainspring.domain.instant import Instant, format_duration, isoformat, parse_instant
 from mainspring.domain.labels import labels_of
 from mainspring.domain.run import About, NewRun, Progress, RunState, RunView
+from mainspring.domain.task_entry import DECLARED
 from mainspring.domain.workflow import Node
 from mainspring.ports.access import Author
 from mainspring.ports.store import Accepted
-from mainspring.sdk.backend import no_job
+from mainspring.sdk.backend import Given, no_job
 from mainspring.sdk.client import ApiClient
+
+Fields = TypeVar("Fields", JobIn, BroadcastIn)
 
 
 class Cancelled(msgspec.Struct):
@@ -48,13 +52,14 @@ class RemoteBackend:
         """Not the ids that the runs will have, but what makes a repeated request the same one."""
         return [self._ids.run(self.clock.now(), 0) for _ in ordering_keys]
 
-    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+    async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
         for run in runs:
             run.check()
         places = {run.id: f"#{number}" for number, run in enumerate(runs)}
         if len(runs) == 1:
+            job = leave_open(job_in(runs[0]), given.get(runs[0].id))
             try:
-                made = await self._client.ask("POST", "/v1/jobs", JobOut, body=job_in(runs[0]), repeatable=True)
+                made = await self._client.ask("POST", "/v1/jobs", JobOut, body=job, repeatable=True)
             except Conflict as error:
                 return [_in_conflict(str(error))]
             return [Accepted(RunId(made.job_id), RunState(made.status), True)]
@@ -64,13 +69,14 @@ class RemoteBackend:
                 "depends_on", f"in a batch of {len(runs):,}", f"at most {LARGEST_BATCH:,} that wait for others"
             )
         for start in range(0, len(runs), LARGEST_BATCH):
-            body = {"jobs": [job_in(run, places) for run in runs[start : start + LARGEST_BATCH]]}
+            part = runs[start : start + LARGEST_BATCH]
+            body = {"jobs": [leave_open(job_in(run, places), given.get(run.id)) for run in part]}
             answer = await self._client.ask("POST", "/v1/jobs/batch", BatchOut, body=body, repeatable=True)
             accepted += [_accepted(item) for item in answer.items]
         return accepted
 
-    async def broadcast(self, run: NewRun) -> list[Accepted]:
-        body = broadcast_in(run)
+    async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
+        body = leave_open(broadcast_in(run), given.get(run.id))
         answer = await self._client.ask("POST", "/v1/broadcasts", BroadcastOut, body=body, repeatable=True)
         state = RunState.SCHEDULED if run.at is not None or run.delay else RunState.QUEUED
         return [Accepted(RunId(made.run_id), state, True) for made in answer.runs]
@@ -186,6 +192,13 @@ def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
         # A key of the caller's, or the id that was made for this very request.
         idempotency_key=run.id if run.idempotency is None else run.idempotency.key,
     )
+
+
+def leave_open(job: Fields, given: Collection[str] | None) -> Fields:
+    """The same, without the options that the task itself declares. ``given``: those that the caller gives."""
+    if given is None:
+        return job
+    return msgspec.structs.replace(job, **dict.fromkeys(DECLARED - set(given), UNSET))
 
 
 def node_in(node: Node) -> NodeIn:

@@ -63,6 +63,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: The runs that it waits for, or calls of the same batch; and by which rule.
     depends_on: tuple[Any, ...] = ()
     when: Rule = Rule.ALL_SUCCEEDED
+    #: Of a task that is declared elsewhere: the options that the caller gives, in the names of ``JobFields``. The task
+    #: catalog has the others. None: all of them are decided here.
+    given: frozenset[str] | None = None
 
 
 _OF_ONE_CALL = ("at", "delay", "unique", "tenant", "placement", "about", "connection", "depends_on")
@@ -123,7 +126,11 @@ class Submitter(Generic[P, T]):
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[T]:
         """The call, checked, to be submitted together with others by ``app.submit_many``."""
-        payload = self._arguments.encode(args, kwargs)
+        return self.prepare_call(args, kwargs)
+
+    def prepare_call(self, args: tuple[object, ...], arguments: Mapping[str, object]) -> Prepared[T]:
+        """The same, with the named arguments as one mapping."""
+        payload = self._arguments.encode(args, arguments)
         return Prepared(self._name, payload, self._with_keys(payload), self._arguments.read_result)
 
     async def map(
@@ -285,6 +292,23 @@ class Submitter(Generic[P, T]):
             depends_on=options.depends_on if depends_on is None else checked_parents(depends_on),
             when=options.when if when is None else checked_rule(when),
         )
+        if options.given is not None:
+            named = {
+                "queue": queue,
+                "priority": priority,
+                "max_retries": retries if retry is None else retry,
+                "retry": retry,
+                "timeout": timeout,
+                "guarantee": guarantee,
+                "requires": requires,
+                "limits": limits,
+                "breaker": breaker,
+                "weight": weight,
+                "retention": retention,
+                "tags": tags,
+            }
+            given = options.given | {option for option, value in named.items() if value is not None}
+            chosen = msgspec.structs.replace(chosen, given=given)
         return Submitter(self._app, self._name, self._arguments, chosen)
 
 
@@ -432,6 +456,11 @@ def new_runs(ids: Sequence[RunId], calls: "Sequence[Prepared[Any]]", tenant: str
         msgspec.structs.replace(run, after=family_of(call.options.depends_on, call.options.when, here))
         for run, call in zip(runs, calls, strict=True)
     ]
+
+
+def given_options(runs: Sequence[NewRun], calls: "Sequence[Prepared[Any]]") -> dict[RunId, frozenset[str]]:
+    """The options that callers give of runs whose tasks are declared elsewhere."""
+    return {run.id: call.options.given for run, call in zip(runs, calls, strict=True) if call.options.given is not None}
 
 
 def new_run(run_id: RunId, call: Prepared[Any], tenant: str) -> NewRun:
