@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from typing import Literal
 
 from mainspring import Context, Mainspring, RetryPolicy
 
@@ -29,6 +30,13 @@ async def send_welcome(context: Context, user_id: int) -> dict[str, int]:
         raise ConnectionError("the mail server refused the connection")
     context.log.info("\x1b[32;1msent\x1b[0m in one part")
     return {"user_id": user_id}
+
+
+@app.task(queue="reports", priority=8, retries=9, timeout="2m")
+async def many_arguments(
+    count: int, title: str, color: Literal["red", "blue"] = "red", loud: bool = False, sizes: list[int] | None = None
+) -> None:
+    """Every kind of argument."""
 
 
 @app.task(queue="payments", retry=_quick(1))

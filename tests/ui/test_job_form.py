@@ -27,9 +27,9 @@ def test_the_form_validates_while_the_user_types_and_creates_a_schedule(
     expect(preview.locator("tbody tr")).to_have_count(6)
     expect(page.get_by_label("To mind")).to_contain_text("02:30 does not exist: runs once, at 03:00")
     expect(page.get_by_label("Expression", exact=True)).not_to_have_attribute("aria-invalid", "true")
-    page.get_by_label("Payload", exact=True).fill("{not json")
-    expect(preview).to_contain_text("is not JSON")
-    page.get_by_label("Payload", exact=True).fill('{"user_id": 1}')
+    page.get_by_label("user_id", exact=True).fill("ada")
+    expect(preview).to_contain_text("is no number")
+    page.get_by_label("user_id", exact=True).fill("1")
     expect(preview).to_contain_text("every day at 02:30")
     page.get_by_role("button", name="Make the job").click()
     expect(page).to_have_url(re.compile("/jobs/[0-9a-f]{32}$"))
@@ -40,7 +40,7 @@ def test_the_form_validates_while_the_user_types_and_creates_a_schedule(
 def test_every_invalid_field_is_marked(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("jobs/new")
     page.get_by_label("Name", exact=True).fill("much_is_wrong")
-    page.get_by_label("Task", exact=True).fill("send_welcome")
+    page.get_by_label("Task", exact=True).fill("not_registered")
     page.get_by_label("Payload", exact=True).fill("{not json")
     page.get_by_label("Expression", exact=True).fill("30 25 * * *")
     page.get_by_text("Retries, limits and people").click()
@@ -78,8 +78,7 @@ def test_a_refused_form_keeps_its_input(site: Site, ids: dict[str, str], page: P
 def test_a_one_off_job_is_created_for_later(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("jobs/new")
     page.get_by_label("Task", exact=True).fill("send_welcome")
-    page.get_by_label("Queue", exact=True).fill("mail")
-    page.get_by_label("Payload", exact=True).fill('{"user_id": 5}')
+    page.get_by_label("user_id", exact=True).fill("5")
     page.get_by_text("Once later").click()
     expect(page.get_by_label("Expression", exact=True)).to_be_hidden()
     expect(page.get_by_text("Bounds and calendars")).to_be_hidden()
@@ -88,6 +87,40 @@ def test_a_one_off_job_is_created_for_later(site: Site, ids: dict[str, str], pag
     page.get_by_role("button", name="Make the job").click()
     expect(page).to_have_url(re.compile("/runs/[0-9a-f]{32}$"))
     expect(page.locator(".head .badge")).to_have_text("scheduled")
+
+
+def test_a_form_for_a_task_has_a_field_for_each_argument(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto("tasks?text=many_arguments")
+    page.get_by_role("link", name="New job: many_arguments").click()
+    expect(page.locator("#of-task")).to_contain_text("Every kind of argument.")
+    expect(page.locator("#of-task")).to_contain_text("queue reports, priority 8, 9 retries, timeout 2m")
+    expect(page.get_by_label("Payload", exact=True)).to_have_count(0)
+    page.get_by_text("Now", exact=True).click()
+    preview = page.get_by_label("Preview", exact=True)
+    expect(preview).to_contain_text("is missing")
+    page.get_by_label("count", exact=True).fill("ten")
+    expect(page.locator(".field", has=page.get_by_label("count", exact=True))).to_contain_text("is no number")
+    page.get_by_label("count", exact=True).fill("10")
+    page.get_by_label("title", exact=True).fill("a [title]")
+    page.get_by_label("color (optional)", exact=True).select_option("blue")
+    page.get_by_label("loud (optional)", exact=True).select_option("true")
+    page.get_by_label("sizes (optional)", exact=True).fill("[1, 2]")
+    expect(preview).to_contain_text("at once")
+    assert serious_findings(page) == []
+    page.get_by_role("button", name="Make the job").click()
+    expect(page).to_have_url(re.compile("/runs/[0-9a-f]{32}$"))
+    job = site.ask("GET", f"v1/jobs/{page.url.rpartition('/')[2]}")
+    assert job["payload"] == {"count": 10, "title": "a [title]", "color": "blue", "loud": True, "sizes": [1, 2]}
+    assert (job["queue"], job["priority"], job["maxRetries"], job["timeout"]) == ("reports", 8, 9, "2m")
+
+
+def test_tasks_are_listed_with_their_options(site: Site, ids: dict[str, str], page: Page) -> None:
+    page.goto("tasks")
+    row = page.locator("tr", has=page.get_by_role("link", name="many_arguments", exact=True))
+    for words in ("Every kind of argument.", "reports", "8", "9", "2m"):
+        expect(row).to_contain_text(words)
+    row.get_by_role("link", name="many_arguments", exact=True).click()
+    expect(page).to_have_url(re.compile(r"/runs\?task=many_arguments$"))
 
 
 def test_a_schedule_is_changed_compared_and_restored(site: Site, ids: dict[str, str], page: Page) -> None:

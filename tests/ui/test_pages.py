@@ -23,6 +23,8 @@ PAGES = (
     "jobs",
     "jobs?kind=oneOff",
     "jobs/new",
+    "tasks",
+    "jobs/new?task=many_arguments",
     "workflows",
     "calendar",
     "calendar?view=day",

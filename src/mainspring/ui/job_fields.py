@@ -7,6 +7,7 @@ import msgspec
 
 from mainspring.api.problems import AsWritten
 from mainspring.api.schemas.job_answers import JobOut
+from mainspring.ui.arguments import payload_of
 from mainspring.ui.page import json_field
 from mainspring.ui.text import typed
 
@@ -26,10 +27,11 @@ DEFAULTS: dict[str, str] = {
     "scheduleTime": "",
     "endTime": "",
     "jitter": "",
-    "queue": "default",
-    "priority": "5",
-    "maxRetries": "3",
-    "timeout": "1h",
+    # Empty: as the task declares it.
+    "queue": "",
+    "priority": "",
+    "maxRetries": "",
+    "timeout": "",
     "deadline": "",
     "startWithin": "",
     "overlap": "allow",
@@ -130,6 +132,8 @@ def body_of(form: Mapping[str, str]) -> dict[str, Any]:
     recurring = kind in ("cron", "every")
     names = (*_ALWAYS, "tags", *_BY_KIND.get(kind, ()), *(_RECURRING if recurring else ()))
     body = {_named(name): _value(form, name) for name in names if _text(form, name)}
+    if (payload := payload_of(form)) is not None:
+        body["payload"] = payload
     if kind in ("cron", "every"):
         # So that a field which was left empty is named.
         body["scheduleType"] = "cron" if kind == "cron" else "interval"

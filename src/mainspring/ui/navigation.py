@@ -23,6 +23,7 @@ SECTIONS = (
     Section("overview", "Overview", "", "o"),
     Section("jobs", "Jobs", "jobs", "j"),
     Section("runs", "Runs", "runs", "r"),
+    Section("tasks", "Tasks", "tasks", "b"),
     Section("workflows", "Workflows", "workflows", "w"),
     Section("calendar", "Calendar", "calendar", "c"),
     Section("dead-letters", "Dead letters", "dead-letters", "d"),

@@ -21,6 +21,7 @@ from mainspring.ui.pages.run import run
 from mainspring.ui.pages.runs import runs
 from mainspring.ui.pages.sign_in import sign_in
 from mainspring.ui.pages.system import system
+from mainspring.ui.pages.tasks import tasks
 from mainspring.ui.pages.tenants import tenants
 from mainspring.ui.pages.workflows import workflows
 
@@ -34,6 +35,7 @@ _PARTS = (
     runs,
     run,
     family,
+    tasks,
     workflows,
     calendar,
     live,

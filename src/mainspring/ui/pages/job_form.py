@@ -7,17 +7,20 @@ from typing import Any, NamedTuple, TypeAlias
 from zoneinfo import available_timezones
 
 import msgspec
+from msgspec import UNSET
 
-from mainspring.api.problems import problem_of
+from mainspring.api.problems import Missing, problem_of
 from mainspring.api.routes.calendars import list_calendars
 from mainspring.api.routes.job import change_job, get_job
 from mainspring.api.routes.job_preview import preview_change, preview_job
 from mainspring.api.routes.jobs import create_job
 from mainspring.api.routes.processes import list_workers
 from mainspring.api.routes.queues import list_queues
+from mainspring.api.routes.tasks import TaskOut, list_tasks, show_task
 from mainspring.api.schemas.job_answers import JobOut
 from mainspring.domain.access import DEFAULT_TENANT, Permission
 from mainspring.domain.errors import Conflict, MainspringError
+from mainspring.ui.arguments import field_of, read_arguments
 from mainspring.ui.job_fields import DEFAULTS, STAND_INS, body_of, keeps_payload, patch_of, values_of
 from mainspring.ui.page import Done, Pages, Reply, Visit
 from mainspring.ui.pages.job import changes_shown
@@ -44,16 +47,21 @@ _Preview: TypeAlias = tuple[dict[str, Any] | None, list[Wrong]]
 class NewQuery(msgspec.Struct, frozen=True):
     #: The id of a job that the new one is like.
     like: str = ""
+    #: The task that is chosen.
+    task: str = ""
 
 
 @job_form.page("GET", "/jobs/new", permission=Permission.SUBMIT, query=NewQuery)
 async def show_new(visit: Visit[NewQuery]) -> Reply:
-    values = dict(DEFAULTS)
+    values = {**DEFAULTS, "task": visit.query.task}
     if visit.query.like:
         values = {**values_of(await visit.ask(get_job, path={"id": visit.query.like})), "name": ""}
     preview, wrong = await _preview_new(visit, values) if visit.query.like else (None, [])
     known = await _known(visit, visit.principal.tenant or DEFAULT_TENANT)
-    return visit.show("jobs/form.html", job=None, values=values, preview=preview, wrong=wrong, **known)
+    task = None if visit.query.like else await _task(visit, visit.query.task)
+    fields = [] if task is None or task.arguments is UNSET else read_arguments(msgspec.json.decode(task.arguments))
+    shown = {"values": values, "preview": preview, "wrong": wrong, "declared": task, "arguments": fields}
+    return visit.show("jobs/form.html", job=None, **shown, **known)
 
 
 @job_form.page("POST", "/jobs/new", permission=Permission.SUBMIT)
@@ -77,7 +85,8 @@ async def show_edit(visit: Visit[Any]) -> Reply:
     values = values_of(job)
     preview, wrong = await _preview_change(visit, job, values)
     known = await _known(visit, job.tenant)
-    return visit.show("jobs/form.html", job=job, values=values, preview=preview, wrong=wrong, **known)
+    shown = {"values": values, "preview": preview, "wrong": wrong, "declared": None, "arguments": []}
+    return visit.show("jobs/form.html", job=job, **shown, **known)
 
 
 @job_form.page("POST", "/jobs/{id}/edit", permission=Permission.OPERATE)
@@ -94,6 +103,17 @@ async def show_change(visit: Visit[Any]) -> Reply:
     job: JobOut = await visit.ask(get_job, path=visit.path)
     preview, wrong = await _preview_change(visit, job, visit.form)
     return visit.show("jobs/preview.html", job=job, preview=preview, wrong=wrong)
+
+
+async def _task(visit: Visit[Any], name: str) -> TaskOut | None:
+    """The task as its workers have registered it."""
+    if not name:
+        return None
+    try:
+        found: TaskOut = await visit.ask(show_task, path={"name": name})
+    except Missing:
+        return None
+    return found
 
 
 async def _preview_new(visit: Visit[Any], form: _Form) -> _Preview:
@@ -124,7 +144,9 @@ async def _preview(form: _Form, ask: Callable[[_Form], Awaitable[Any]], stand_in
             preview = await ask(said)
         except MainspringError as error:
             problem = problem_of(error)[0]
-            name = problem.field.partition(".")[0].partition("[")[0]
+            name = field_of(form, problem.field)
+            if not name.startswith("arg:"):
+                name = name.partition(".")[0].partition("[")[0]
             if name == "scheduleTime" and form.get("kind") == "at":
                 name = "at"
             # It is the one in its place that is refused, which nobody has filled in.
@@ -145,12 +167,15 @@ def _shown(preview: Any) -> dict[str, Any]:
 
 async def _known(visit: Visit[Any], tenant: str) -> dict[str, Any]:
     """What fields of a tenant's job may be filled with."""
-    workers, queues, calendars = await asyncio.gather(
-        visit.ask(list_workers), visit.ask(list_queues), visit.ask(list_calendars, query={"tenant": tenant})
+    workers, known, queues, calendars = await asyncio.gather(
+        visit.ask(list_workers),
+        visit.ask(list_tasks),
+        visit.ask(list_queues),
+        visit.ask(list_calendars, query={"tenant": tenant}),
     )
     return {
-        "tasks": sorted({task for worker in workers.items for task in worker.tasks}),
-        "queues": sorted({"default", *(queue.name for queue in queues.items)}),
+        "tasks": sorted({one.name for one in known.items}.union(*(worker.tasks for worker in workers.items))),
+        "queues": sorted({"default", *(queue.name for queue in queues.items), *(one.queue for one in known.items)}),
         "calendars": sorted({calendar.name for calendar in calendars.items}),
         "zones": _zones(),
     }
