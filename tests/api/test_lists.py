@@ -52,7 +52,7 @@ def _down_to(examined: str | None, found: list[Any], limit: int) -> Page[Any]:
     return Page(items, items[-1].id if len(items) == limit else examined)
 
 
-async def _fill(client: httpx2.AsyncClient, store: MemoryStore) -> str:
+async def fill_lists(client: httpx2.AsyncClient, store: MemoryStore) -> str:
     """Make items for every list, half of them in the queue or with the name that is searched for; the id of a job."""
     harness = MemoryHarness()
     harness.store = store
@@ -106,7 +106,7 @@ async def test_every_list_fills_its_pages_or_answers_how_far_it_searched(
     clock = ManualClock()
     store = ThreeAtATime(clock, SHARDS)
     async with Service(auth=False, store=store, clock=clock).client() as client:
-        job = await _fill(client, store)
+        job = await fill_lists(client, store)
         [whole] = await _walk(client, path, job, 100)
         assert len(whole["items"]) >= 3
         full = await _walk(client, path, job, 3)

@@ -7,8 +7,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from mainspring.control import search
 from tests.api.conftest import Service
+from tests.api.test_lists import ThreeAtATime, fill_lists
 from tests.api.test_replays import work
+from tests.support.builders import SHARDS
+from tests.support.clock import ManualClock
 from tests.ui.test_door import KEY, ui
 
 
@@ -134,3 +138,58 @@ async def test_a_run_with_many_dependencies_links_to_the_full_list(local: Servic
             link = next(iter(links(page, "More<")), "")
         assert len(found) == 105
         assert set(found) == children
+
+
+#: Lists of the dashboard that search, with a filter that half of their items match, and what their rows link to.
+SEARCHED = {
+    "/runs?queue=billing": "runs",
+    "/jobs?queue=billing": "jobs",
+    "/jobs?queue=billing&kind=oneOff": "runs",
+    "/workflows?text=billing": "workflows",
+    "/dead-letters/{fingerprint}": "runs",
+}
+
+
+@pytest.mark.parametrize("path", SEARCHED)
+async def test_a_list_whose_search_stopped_says_how_far_it_looked_and_continues(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    store = ThreeAtATime(clock, SHARDS)
+    service = Service(auth=False, store=store, clock=clock)
+    row = re.compile(rf'class="row-link[^"]*" href="/{SEARCHED[path]}/(\w+)"')
+    async with service.client() as api, ui(service) as client:
+        await fill_lists(api, store)
+        [group] = (await api.get("/v1/dead-letters")).json()["items"]
+        path = path.replace("{fingerprint}", group["fingerprint"])
+        whole = (await client.get(path)).text
+        expected = row.findall(whole)
+        assert len(expected) >= 3
+        assert "Searched back to" not in whole
+        # Each request then reads its store once.
+        monkeypatch.setattr(search, "SEARCH_TIME", 0)
+        found: list[str] = []
+        pages = 0
+        link = path
+        while link:
+            page = (await client.get(link)).text
+            found += row.findall(page)
+            pages += 1
+            searched = re.search(r"Searched back to <time", page)
+            link = next(iter(links(page, "Continue")), "")
+            assert bool(searched) == bool(link), "the time and the link come together"
+            assert links(page, "Older") == []
+            if not row.search(page):
+                # An empty page claims only what is known.
+                assert ("so far" in page) == bool(link)
+        assert pages > 1
+    assert found == expected
+
+
+async def test_a_full_page_leads_to_older_items(local: Service) -> None:
+    async with local.client() as api, ui(local) as client:
+        for _ in range(51):
+            await api.post("/v1/jobs", json={"task": "t", "queue": "mail", "delay": "1h"})
+        page = (await client.get("/runs?queue=mail")).text
+        assert len(links(page, "Older")) == 1
+        assert "Searched back to" not in page

@@ -174,7 +174,7 @@ def test_pages_and_rows_are_reached_by_keyboard(site: Site, ids: dict[str, str],
 def test_a_new_run_appears_without_a_reload(site: Site, ids: dict[str, str], page: Page) -> None:
     with page.expect_response(re.compile("/live$")):
         page.goto("runs?text=brand-new")
-    expect(page.get_by_text("No run is like that")).to_be_visible()
+    expect(page.get_by_text("No matching runs")).to_be_visible()
     site.submit("send_welcome", {"user_id": 3}, name="brand-new")
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(page.locator("tbody .badge")).to_have_text("succeeded")
@@ -450,7 +450,7 @@ def test_the_actions_of_a_run_change_with_its_state(site: Site, ids: dict[str, s
 def test_switching_the_kind_of_jobs_keeps_the_search(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("jobs")
     page.get_by_label("Search by name, task or id").fill("a welcome")
-    expect(page.get_by_text("No job is like that")).to_be_visible()
+    expect(page.get_by_text("No matching jobs")).to_be_visible()
     page.get_by_role("link", name="One-off").click()
     expect(page.locator("tbody tr")).to_have_count(1)
 

@@ -51,7 +51,7 @@ async def show_audit(visit: Visit[AuditListQuery]) -> Reply:
     return visit.show(
         "audit/page.html",
         entries=[Entry(item, _path(item), changes(item.before, item.after)) for item in page.items],
-        next_cursor=page.next_cursor,
+        page=page,
         given=given,
         zone=zone.key,
         filtered=any(value for name, value in given.items() if name not in ("cursor", "zone")),
