@@ -10,9 +10,12 @@ import pytest
 from mainspring.api.resources import RESOURCES
 from mainspring.api.schemas.common import Page
 from mainspring.control import search
+from mainspring.domain.access import Role
 from mainspring.domain.ids import made_at
 from mainspring.domain.instant import HOUR, Instant, isoformat, parse_instant
+from tests.api.conftest import Service
 from tests.contracts.test_search import SMALL
+from tests.support.builders import an_id
 
 pytestmark = pytest.mark.api
 
@@ -20,7 +23,7 @@ pytestmark = pytest.mark.api
 _COMMON = 60
 _RARE = 3
 #: How a page is asked for, and not what is in it.
-_PAGING = {"limit", "cursor"}
+_PAGING = {"limit", "cursor", "ids"}
 
 
 class _List(NamedTuple):
@@ -225,3 +228,38 @@ def test_the_filters_of_this_file_are_all_filters_of_paged_lists() -> None:
         # Reads the ticks of a span in one piece.
         "/v1/jobs/{id}/ledger": {"since", "until"},
     }
+
+
+async def test_lists_answer_the_items_of_given_ids(service: Service, client: httpx2.AsyncClient) -> None:
+    await client.put("/v1/tenants", json={"name": "rare"})
+    schedule = (await _post(client, "/v1/jobs", {"task": "t", "name": "j", "every": "1h"}))["jobId"]
+    runs = [(await _post(client, "/v1/jobs", {"task": "t", "name": f"n{number}"}))["jobId"] for number in range(4)]
+    foreign = (await _post(client, "/v1/jobs", {"task": "t", "tenant": "rare"}))["jobId"]
+    nodes = {"first": {"task": "t"}, "last": {"task": "t", "after": ["first"]}}
+    flows = [
+        (await _post(client, "/v1/workflows", {"name": f"flow {number}", "nodes": nodes}))["workflowId"]
+        for number in range(3)
+    ]
+    unknown = an_id()
+    for path, key, ids, limit in (
+        ("/v1/runs", "runId", [runs[2], runs[0]], "1"),
+        ("/v1/jobs", "jobId", [runs[1], schedule], "1"),
+        ("/v1/workflows", "workflowId", [flows[2], flows[0]], "1"),
+    ):
+        listed = (await client.get(path, params={"limit": 100})).json()["items"]
+        answer = await client.get(path, params={"ids": ", ".join([unknown, *reversed(ids)]), "limit": limit})
+        # Newest first, with the same fields as in the list.
+        assert answer.json() == {"items": [item for item in listed if item[key] in ids], "nextCursor": None}
+        assert len(answer.json()["items"]) == 2
+        for query, words in (
+            ({"ids": runs[0], "text": "n"}, "contradicts text"),
+            ({"ids": "nonsense"}, "is not an id"),
+            ({"ids": ",".join(an_id() for _ in range(101))}, "names 101 ids"),
+        ):
+            refused = await client.get(path, params=query)
+            assert (refused.status_code, words in refused.text) == (400, True), refused.text
+    api = Service(auth=True, store=service.store)
+    async with api.client(await api.key(Role.VIEWER, "default")) as viewer:
+        found = (await viewer.get("/v1/runs", params={"ids": f"{foreign},{runs[0]}"})).json()["items"]
+        assert [item["runId"] for item in found] == runs[:1]
+        assert (await viewer.get("/v1/jobs", params={"ids": foreign})).json()["items"] == []

@@ -1,5 +1,6 @@
 """Jobs: made and listed, one-off and recurring."""
 
+import asyncio
 from typing import Annotated, Literal
 
 import msgspec
@@ -9,7 +10,19 @@ from mainspring.api.context import Api
 from mainspring.api.lookup import parents_of
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Problem
-from mainspring.api.schemas.common import Cursor, Limit, Name, Page, Request, Time, cursor_of, instant_of, page_out
+from mainspring.api.schemas.common import (
+    Cursor,
+    Ids,
+    Limit,
+    Name,
+    Page,
+    Request,
+    Time,
+    chosen_ids,
+    cursor_of,
+    instant_of,
+    page_out,
+)
 from mainspring.api.schemas.job_answers import JobOut, job_out, one_off_out
 from mainspring.api.schemas.jobs import (
     JobFields,
@@ -26,10 +39,10 @@ from mainspring.api.schemas.jobs import (
 from mainspring.api.schemas.status_words import states_of_both
 from mainspring.api.schemas.workflows import family_of
 from mainspring.control.search import Search
-from mainspring.domain.access import Permission
+from mainspring.domain.access import Permission, Principal
 from mainspring.domain.closings import Closings
 from mainspring.domain.errors import Conflict, Invalid, NotFound
-from mainspring.domain.ids import RunId
+from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant
 from mainspring.domain.job import NewJob
 from mainspring.domain.run import Idempotency, NewRun, RunState, RunView, fingerprint_of_request, made_once
@@ -44,6 +57,7 @@ KEY_HEADER = "idempotency-key"
 class ListJobs(Request):
     status: Annotated[str, Meta(max_length=200, description="One or several, with commas.")] | None = None
     kind: Literal["recurring", "oneOff"] | None = None
+    ids: Ids | None = None
     task: Name | None = None
     queue: Name | None = None
     tag: Name | None = None
@@ -170,6 +184,8 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
     `cursor` to get the next page.
     """
     query = call.query
+    if query.ids is not None:
+        return Answer(200, Page(items=await _chosen_jobs(api, call.principal, chosen_ids(query, query.ids))))
     tenant = api.scope(call.principal, query.tenant)
     job_states, run_states = states_of_both(query.status)
     asked = job_states or run_states
@@ -223,6 +239,20 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
     more = len(ordered) > query.limit or len(shown) < len(items) or bool(reached)
     following = (shown[-1][0] if len(ordered) > query.limit else complete_to or shown[-1][0]) if more else None
     return Answer(200, page_out([out for _, out in shown], following, query.limit))
+
+
+async def _chosen_jobs(api: Api, principal: Principal, chosen: list[str]) -> list[JobOut]:
+    """Read jobs of both kinds by their ids; unknown ones are missing."""
+    reads = api.listed_by(principal)
+    jobs, runs = await asyncio.gather(reads.jobs(list(map(JobId, chosen))), reads.runs(list(map(RunId, chosen))))
+    closed = await api.closed_times.of([job for job in jobs if job is not None])
+    found: list[JobOut] = []
+    for job, run in zip(jobs, runs, strict=True):
+        if job is not None:
+            found.append(job_out(job, closed.get(job.id), payload=False))
+        elif run is not None and run.job_id is None:
+            found.append(one_off_out(run))
+    return found
 
 
 async def new_run(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewRun:

@@ -13,12 +13,14 @@ from mainspring.api.problems import Problem, Refused
 from mainspring.api.schemas.common import (
     Cursor,
     Id,
+    Ids,
     Limit,
     Name,
     Page,
     Request,
     Time,
     Wire,
+    chosen_ids,
     cursor_of,
     given_id,
     instant_of,
@@ -40,7 +42,7 @@ from mainspring.control.search import Search
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import Conflict
 from mainspring.domain.explain import explain
-from mainspring.domain.ids import JobId
+from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.run import ENDED, RunState, RunView
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import LOG_END, RunFilter
@@ -51,6 +53,7 @@ runs = Resource("Runs", "Single executions: of a one-off job, of a tick, of a ma
 class ListRuns(Request):
     status: Annotated[str, Meta(max_length=200, description="One or several, with commas.")] | None = None
     job_id: Id | None = None
+    ids: Ids | None = None
     task: Name | None = None
     queue: Name | None = None
     tag: Name | None = None
@@ -100,6 +103,10 @@ async def list_runs(api: Api, call: Call[Nothing, ListRuns]) -> Answer:
     `nextCursor` as `cursor` to continue it.
     """
     query = call.query
+    if query.ids is not None:
+        chosen = [RunId(run) for run in chosen_ids(query, query.ids)]
+        found = await api.listed_by(call.principal).runs(chosen)
+        return Answer(200, Page(items=[run_out(run) for run in found if run is not None]))
     page = await Search(api.clock).runs(
         api.listed_by(call.principal),
         RunFilter(

@@ -15,7 +15,18 @@ from mainspring.api.operation import Answer, Body, Call, Nothing, Query, Resourc
 from mainspring.api.problems import AsWritten, Missing, Problem
 from mainspring.api.routes.job_runs import PageQuery
 from mainspring.api.routes.jobs import KEY_HEADER
-from mainspring.api.schemas.common import Cursor, Name, Page, Request, cursor_of, known_id, page_out, time_of
+from mainspring.api.schemas.common import (
+    Cursor,
+    Ids,
+    Name,
+    Page,
+    Request,
+    chosen_ids,
+    cursor_of,
+    known_id,
+    page_out,
+    time_of,
+)
 from mainspring.api.schemas.jobs import check_key, past_of
 from mainspring.api.schemas.runs import RunOut, run_out
 from mainspring.api.schemas.workflows import (
@@ -52,6 +63,7 @@ _READ_TOGETHER = 5
 
 class ListWorkflows(Request):
     text: Annotated[str, Meta(max_length=200, description="Part of the name.")] | None = None
+    ids: Ids | None = None
     tenant: Name | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     cursor: Cursor | None = None
@@ -115,6 +127,9 @@ async def list_workflows(api: Api, call: Call[Nothing, ListWorkflows]) -> Answer
     The status of a workflow is derived from its newest 200 nodes.
     """
     reads, limit = api.listed_by(call.principal), call.query.limit
+    if call.query.ids is not None:
+        chosen = chosen_ids(call.query, call.query.ids)
+        return Answer(200, Page(items=await _chosen(reads, call.principal.tenant, [RunId(one) for one in chosen])))
     tenant = api.scope(call.principal, call.query.tenant)
     wanted = RunFilter(tenant=tenant, tag=FIRST_TAG, text=call.query.text or "")
 
@@ -131,13 +146,32 @@ async def list_workflows(api: Api, call: Call[Nothing, ListWorkflows]) -> Answer
     return Answer(200, page_out(items, page.after, limit))
 
 
+async def _chosen(reads: Reads, tenant: str | None, chosen: list[RunId]) -> list[WorkflowSummary]:
+    """Summaries of workflows by their ids; unknown ones are missing."""
+    found: list[WorkflowSummary] = []
+    for workflow in chosen:
+        page, runs = await _newest_nodes(reads, tenant, workflow)
+        if runs:
+            first = min(runs, key=lambda run: (run.created_at, run.id))
+            found.append(_summarize(workflow, first, runs, more=page.after is not None))
+    return found
+
+
 async def _summary(reads: Reads, first: RunView) -> WorkflowSummary:
     workflow = RunId(_workflow(first) or "")
-    page = await reads.list_runs(RunFilter(tenant=first.tenant, tag=tag_of(workflow)), None, _LOOKED_AT)
-    nodes = newest(run for run in page.items if _workflow(run) == workflow)
+    page, runs = await _newest_nodes(reads, first.tenant, workflow)
+    return _summarize(workflow, first, runs, more=page.after is not None)
+
+
+async def _newest_nodes(reads: Reads, tenant: str | None, workflow: RunId) -> tuple[Found[RunView], list[RunView]]:
+    page = await reads.list_runs(RunFilter(tenant=tenant, tag=tag_of(workflow)), None, _LOOKED_AT)
+    return page, [run for run in page.items if _workflow(run) == workflow]
+
+
+def _summarize(workflow: RunId, first: RunView, runs: list[RunView], *, more: bool) -> WorkflowSummary:
+    nodes = newest(runs)
     states = [run.state for run in nodes.values()]
     status = state_of(states)
-    more = page.after is not None
     begun = [run.started_at for run in nodes.values() if run.started_at is not None]
     ended = [run.finished_at for run in nodes.values() if run.finished_at is not None]
     return WorkflowSummary(

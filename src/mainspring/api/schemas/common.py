@@ -23,6 +23,8 @@ from mainspring.domain.misread import PATTERNS
 from mainspring.domain.run import MAX_NAME, MAX_TAGS
 
 T = TypeVar("T")
+#: How many ids a list may be asked for at once.
+_MOST_IDS = 100
 
 
 def explained(pattern: str, words: str, hint: str) -> str:
@@ -88,6 +90,9 @@ Labels: TypeAlias = Annotated[
     ),
 ]
 Limit: TypeAlias = Annotated[int, Meta(ge=1, le=1_000, description="How many at most.")]
+Ids: TypeAlias = Annotated[
+    str, Meta(max_length=4_000, description="Only these, with commas, and 100 at most. No other filter goes with it.")
+]
 Cursor: TypeAlias = Annotated[str, Meta(max_length=200, description="`nextCursor` of the page before.")]
 
 
@@ -169,6 +174,17 @@ def given_id(text: str, field: str) -> str:
     if not is_id(text):
         raise Invalid(field, f"{text!r:.40} is not an id", "as it stands in an answer")
     return text
+
+
+def chosen_ids(query: Request, text: str) -> list[str]:
+    """Read the ids that a list is asked for, newest first."""
+    for field in msgspec.structs.fields(query):
+        if field.name not in ("ids", "limit") and getattr(query, field.name) is not None:
+            raise Invalid("ids", f"contradicts {field.encode_name}", "one of them")
+    chosen = {given_id(word.strip(), "ids") for word in text.split(",")}
+    if len(chosen) > _MOST_IDS:
+        raise Invalid("ids", f"names {len(chosen)} ids", f"{_MOST_IDS} at most")
+    return sorted(chosen, reverse=True)
 
 
 def session_of(text: str) -> SessionId:

@@ -12,6 +12,7 @@ from mainspring.domain.access import Permission
 from mainspring.domain.cron import load_zone
 from mainspring.domain.instant import from_datetime, isoformat
 from mainspring.ui.page import Pages, Reply, Visit
+from mainspring.ui.steady import Fresh, shown_rows
 from mainspring.ui.text import pretty
 from mainspring.ui.zones import zone_of
 
@@ -47,11 +48,19 @@ async def show_audit(visit: Visit[AuditListQuery]) -> Reply:
     given = msgspec.structs.asdict(visit.query)
     zone = load_zone(visit.query.zone) if visit.query.zone else zone_of(visit.headers)
     times = {name: _instant(text, zone) for name in ("since", "until") if (text := given[name])}
-    page = await visit.ask(list_audit, query={**given, **times, "zone": "", "limit": _PAGE})
+    asked = {**given, **times, "zone": "", "limit": _PAGE}
+    page = await visit.ask(list_audit, query=asked)
+    items, fresh = page.items, Fresh()
+    if shown := [int(row) for row in shown_rows(visit) if row.isdecimal()]:
+        # Entries never change: the same ones follow the same position.
+        known = await visit.ask(list_audit, query={**asked, "cursor": max(shown) + 1, "limit": len(shown)})
+        count = sum(entry.position > max(shown) for entry in page.items)
+        items, fresh = known.items, Fresh(count, more=0 < count == len(page.items))
     return visit.show(
         "audit/page.html",
-        entries=[Entry(item, _path(item), changes(item.before, item.after)) for item in page.items],
+        entries=[Entry(item, _path(item), changes(item.before, item.after)) for item in items],
         page=page,
+        fresh=fresh,
         given=given,
         zone=zone.key,
         filtered=any(value for name, value in given.items() if name not in ("cursor", "zone")),

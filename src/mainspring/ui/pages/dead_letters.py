@@ -9,11 +9,12 @@ import msgspec
 from mainspring.api.problems import AsWritten
 from mainspring.api.routes.dead_letters import GroupOut, Groups, bring_back, discard, list_dead, list_groups, replay
 from mainspring.api.routes.replays import Replays, list_replays, start_replay
-from mainspring.api.routes.runs import get_run
+from mainspring.api.routes.runs import get_run, list_runs
 from mainspring.domain.access import Permission
 from mainspring.domain.instant import HOUR, isoformat
 from mainspring.ui.charts import chart
 from mainspring.ui.page import Done, Pages, Reply, Visit, json_field
+from mainspring.ui.steady import keep_order, read_steadily
 from mainspring.ui.words import plural
 
 dead_letters = Pages()
@@ -61,7 +62,7 @@ async def show_groups(visit: Visit[Chosen]) -> Reply:
     )
     return visit.show(
         "dead_letters/list.html",
-        groups=groups.items,
+        groups=keep_order(visit, groups.items, lambda group: f"{group.fingerprint}-{group.task}"),
         count=_count(groups),
         more=len(groups.items) == _GROUPS,
         replays=_by_progress(replays),
@@ -134,7 +135,13 @@ async def show_group(visit: Visit[GroupQuery]) -> Reply:
     chosen = {"fingerprint": visit.path["fingerprint"], "task": visit.query.task}
     groups, runs = await asyncio.gather(
         visit.ask(list_groups, query={**chosen, "limit": _GROUPS}),
-        visit.ask(list_dead, query={**chosen, "cursor": visit.query.cursor, "limit": _RUNS}),
+        read_steadily(
+            visit,
+            list_dead,
+            {**chosen, "cursor": visit.query.cursor, "limit": _RUNS},
+            lambda run: str(run.run_id),
+            by_id=list_runs,
+        ),
     )
     if not groups.items:
         # It was there when somebody sent the link.
@@ -148,7 +155,9 @@ async def show_group(visit: Visit[GroupQuery]) -> Reply:
         group=group,
         chosen=chosen,
         sample=sample,
-        page=runs,
+        page=runs.page,
+        items=runs.items,
+        fresh=runs.fresh,
         path=f"dead-letters/{quote(group.fingerprint)}",
         given={"task": visit.query.task, "cursor": visit.query.cursor},
         trend_chart=chart("bars", "runs", times, bars),

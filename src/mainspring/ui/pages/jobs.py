@@ -13,6 +13,7 @@ from mainspring.domain.errors import Invalid
 from mainspring.domain.run import ENDED
 from mainspring.ui.page import Pages, Reply, Visit
 from mainspring.ui.pages.jobs_bulk import actions_on
+from mainspring.ui.steady import read_steadily
 from mainspring.ui.words import absolute, duration
 
 jobs = Pages()
@@ -44,18 +45,21 @@ async def show_jobs(visit: Visit[JobsQuery]) -> Reply:
     given = visit.query.given()
     # Schedules are what one comes for; one-off jobs are runs as well.
     kind = visit.query.kind or "recurring"
-    page = await visit.ask(list_jobs, query={**given, "kind": kind, "limit": _PAGE})
-    strips = await read_strips(visit, [item.job_id for item in page.items if item.version is not None], _TICKS)
+    listed = await read_steadily(visit, list_jobs, {**given, "kind": kind, "limit": _PAGE}, lambda job: str(job.job_id))
+    items = listed.items
+    strips = await read_strips(visit, [item.job_id for item in items if item.version is not None], _TICKS)
     return visit.show(
         "jobs/list.html",
-        page=page,
+        page=listed.page,
+        items=items,
+        fresh=listed.fresh,
         given=given,
         kind=kind,
         strips=strips,
-        actions=actions_on(visit.query.status) if kind == "recurring" and page.items else [],
+        actions=actions_on(visit.query.status) if kind == "recurring" and items else [],
         filtered=any((visit.query.status, visit.query.text, visit.query.queue, visit.query.tag)),
         ended=_ENDED,
-        schedules={item.job_id: schedule_words(item) for item in page.items},
+        schedules={item.job_id: schedule_words(item) for item in items},
     )
 
 

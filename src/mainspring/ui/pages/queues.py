@@ -25,6 +25,7 @@ from mainspring.domain.errors import NotFound
 from mainspring.domain.instant import DAY, HOUR, MINUTE, Micros, isoformat
 from mainspring.ui.page import Done, Pages, Reply, Visit
 from mainspring.ui.pages.overview import ended_chart, line_chart
+from mainspring.ui.steady import keep_order
 
 queues = Pages()
 
@@ -56,7 +57,7 @@ async def show_queues(visit: Visit[Any]) -> Reply:
     return visit.show(
         "queues/list.html",
         pauses=list(PAUSES),
-        queues=items,
+        queues=keep_order(visit, items, lambda queue: queue.name),
         means=means,
         everything_paused=found.everything_paused,
         queued=sum(queue.queued for queue in items),

@@ -12,6 +12,7 @@ from mainspring.api.schemas.status_words import run_states
 from mainspring.domain.access import Permission
 from mainspring.ui.page import Done, Pages, Reply, Visit
 from mainspring.ui.pages.run import ENDED_STATES
+from mainspring.ui.steady import read_steadily
 from mainspring.ui.words import plural
 
 runs = Pages()
@@ -52,11 +53,15 @@ async def show_runs(visit: Visit[RunsQuery]) -> Reply:
     query = visit.query
     asked = {**query.given(), "jobId": query.job, "limit": _PAGE}
     del asked["job"], asked["ids"]
-    page, counts = await asyncio.gather(visit.ask(list_runs, query=asked), _counts(visit))
+    listed, counts = await asyncio.gather(
+        read_steadily(visit, list_runs, asked, lambda run: str(run.run_id)), _counts(visit)
+    )
     chosen = frozenset(state.value for state in run_states(query.status))
     return visit.show(
         "runs/list.html",
-        page=page,
+        page=listed.page,
+        items=listed.items,
+        fresh=listed.fresh,
         given=query.given(),
         filtered=any((query.text, query.task, query.queue, query.tag, query.job)),
         tabs=[

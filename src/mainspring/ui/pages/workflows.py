@@ -16,6 +16,7 @@ from mainspring.domain.run import RunState
 from mainspring.domain.workflow import tag_of
 from mainspring.ui.graph import Spot, draw
 from mainspring.ui.page import Done, Pages, Reply, Visit
+from mainspring.ui.steady import read_steadily
 from mainspring.ui.words import duration, instant, plural
 
 workflows = Pages()
@@ -62,8 +63,10 @@ class Bar(NamedTuple):
 @workflows.page("GET", "/workflows", permission=Permission.READ, query=WorkflowsQuery)
 async def show_workflows(visit: Visit[WorkflowsQuery]) -> Reply:
     given = msgspec.structs.asdict(visit.query)
-    page = await visit.ask(list_workflows, query={**given, "limit": _PAGE})
-    return visit.show("workflows/list.html", page=page, given=given)
+    listed = await read_steadily(
+        visit, list_workflows, {**given, "limit": _PAGE}, lambda workflow: str(workflow.workflow_id)
+    )
+    return visit.show("workflows/list.html", page=listed.page, items=listed.items, fresh=listed.fresh, given=given)
 
 
 @workflows.page("GET", "/workflows/{id}", permission=Permission.READ, query=WorkflowQuery)

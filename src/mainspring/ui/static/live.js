@@ -6,6 +6,7 @@ const PAUSE = 1000;
 const pause = () => Math.max(PAUSE, ...[...document.querySelectorAll("[data-pause]")].map((element) => Number(element.dataset.pause)));
 
 const AGAIN = 5 * PAUSE;
+const ROWS = "mainspring-rows";
 
 // What asks once, such as for the next lines of a log, asks again if it was not answered.
 function again() {
@@ -17,9 +18,15 @@ function again() {
   }
 }
 
-// What was opened stays open when it is asked for anew.
-function opened() {
-  Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) => !(name === "open" && element.matches("details"));
+// A refresh keeps what the viewer opened and selected. It also keeps the pager: the rows of a list stay the same, so the
+// next page begins where it began.
+let isRefresh = false;
+
+function keepState() {
+  const { callbacks } = Idiomorph.defaults;
+  callbacks.beforeAttributeUpdated = (name, element) =>
+    !(name === "open" && element.matches("details")) && !(name === "checked" && element.matches(".pick, [data-pick-all]"));
+  callbacks.beforeNodeMorphed = (element) => !(isRefresh && element.id === "pager");
 }
 
 // The server cannot be reached: the page says since when, greys its figures and explains an action that failed. The next
@@ -55,7 +62,7 @@ function connection() {
 export function live() {
   connection();
   again();
-  opened();
+  keepState();
   const stream = document.body.dataset.stream;
   if (!stream || !document.querySelector("[data-live]")) return;
   let due = false;
@@ -64,7 +71,7 @@ export function live() {
 
   const refresh = () => {
     timer = 0;
-    if (document.hidden || document.querySelector("dialog[open], .pick:checked") || !getSelection().isCollapsed) {
+    if (document.hidden || document.querySelector("dialog[open]") || !getSelection().isCollapsed) {
       due = true;
       return;
     }
@@ -102,6 +109,12 @@ export function live() {
     open();
     soon();
   });
+  // The server updates the rows that are shown, and counts the new ones.
+  document.addEventListener("htmx:configRequest", ({ detail: { elt, headers } }) => {
+    if (!elt.dataset.live) return;
+    const rows = [...elt.querySelectorAll("[data-row]")].map((row) => encodeURIComponent(row.dataset.row));
+    if (rows.length) headers[ROWS] = rows.join(",");
+  });
   // A search replaces the list while its own request is on the way: what that brings belongs nowhere.
   htmx.defineExtension("unless-gone", {
     transformResponse: (text, request, element) => (element.isConnected ? text : ""),
@@ -109,9 +122,10 @@ export function live() {
   // What was asked for before one went on to something else comes too late.
   document.addEventListener("htmx:beforeSwap", (event) => {
     const asked = event.detail.requestConfig.elt;
+    isRefresh = Boolean(asked.dataset?.live && event.detail.requestConfig.headers[ROWS]);
     if (!asked.dataset?.live) return;
-    // What was ticked meanwhile stays so, and what was opened.
-    const busy = document.querySelector("dialog[open], .pick:checked");
+    // What was opened meanwhile stays so.
+    const busy = document.querySelector("dialog[open]");
     if (busy || event.detail.pathInfo.requestPath !== asked.getAttribute("hx-get")) event.detail.shouldSwap = false;
     if (busy) due = true;
   });
