@@ -163,3 +163,32 @@ async def test_a_key_of_a_tenant_does_not_see_the_load_of_other_tenants(guarded:
     async with guarded.client(await guarded.key(Role.VIEWER, tenant="acme")) as viewer:
         assert (await viewer.get("/v1/datacenters")).json()["orders"] == []
         assert (await viewer.get("/v1/autoscale")).json().get("schedulers") is None
+
+
+async def test_a_run_for_an_absent_data_center_does_not_make_its_queue_late(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
+    await register(client, "us", queues=["mail"])
+    run = await submit(client, queue="mail", requires={"datacenter": "eu"})
+    assert (await client.get(f"/v1/runs/{run}")).json()["datacenter"] == "eu"
+    # It is due since its submit: a run that counted would give a lag.
+    [queue] = (await client.get("/v1/queues")).json()["items"]
+    assert (queue["queued"], queue["lagMs"], queue["stranded"]) == (1, 0, {"eu": 1})
+    stats = (await client.get("/v1/stats", params={"queue": "mail"})).json()
+    assert (stats["queued"], stats["lagMs"]) == (1, 0)
+    load = (await client.get("/v1/autoscale", params={"queue": "mail"})).json()["queues"][0]
+    assert (load["queued"], load["lagMs"]) == (1, 0)
+    metrics = (await client.get("/metrics")).text
+    assert _metric(metrics, 'mainspring_queue_lag_seconds{queue="mail"}') == 0
+    assert _metric(metrics, 'mainspring_queued_runs{queue="mail"}') == 1
+    # With a worker there the run counts.
+    await register(client, "eu", queues=["mail"])
+    [queue] = (await client.get("/v1/queues")).json()["items"]
+    assert queue["lagMs"] > 0
+    assert "stranded" not in queue
+    assert (await client.get("/v1/stats", params={"queue": "mail"})).json()["lagMs"] > 0
+
+
+def _metric(text: str, name: str) -> float:
+    [value] = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(name)]
+    return float(value)

@@ -9,7 +9,7 @@ from mainspring.domain.datacenters import ALL, Preference, at_home
 from mainspring.domain.ids import JobId, SessionId
 from mainspring.domain.instant import DAY, MINUTE, SECOND, Instant
 from mainspring.domain.job import Fire, Job, JobState, Overlap, tick_run_id
-from mainspring.domain.run import RunState
+from mainspring.domain.run import NewRun, RunState
 from mainspring.domain.spread import NOWHERE, spread
 from mainspring.ports.access import Author
 from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, a_worker, an_id, every
@@ -303,3 +303,42 @@ async def test_loads_are_counted_per_data_center(harness: Harness) -> None:
 async def test_a_job_for_all_data_centers_is_stored_as_declared(harness: Harness) -> None:
     job = await a_far_job(harness, ALL)
     assert (await harness.job(job.id)).spec.datacenters == (ALL,)
+
+
+async def test_depths_count_runs_that_require_a_data_center_apart(harness: Harness) -> None:
+    async def submit(queue: str, place: str = "") -> NewRun:
+        run = a_run(queue=queue, requires=(f"datacenter={place}",) if place else ())
+        await harness.submit(run)
+        return run
+
+    old = await submit("mail", "oslo")
+    due = (await harness.view(old.id)).due
+    await harness.freeze_clock()
+    await harness.move_clock(MINUTE)
+    for queue, place in (("mail", "oslo"), ("mail", "eu"), ("mail", ""), ("other", "")):
+        await submit(queue, place)
+    mail, other = await harness.store.depths()
+    assert (mail.queued, mail.running, other.queued, other.pinned) == (4, 0, 1, ())
+    # The oldest run does not count in the times of its queue.
+    assert mail.oldest_due is not None
+    assert mail.oldest_due > due + MINUTE // 2
+    assert mail.oldest_ready == mail.oldest_due
+    assert [(one.datacenter, one.queued) for one in mail.pinned] == [("eu", 1), ("oslo", 2)]
+    oslo = mail.pinned[1]
+    assert oslo.oldest_due == due
+    assert oslo.oldest_ready is not None
+    assert oslo.oldest_ready < due + MINUTE // 2
+    assert await harness.store.depths("nobody") == []
+    assert await harness.store.depths("default") == [mail, other]
+    assert len(await harness.claim(await harness.worker(), queue="mail")) == 1
+    [mail, _] = await harness.store.depths()
+    assert (mail.queued, mail.running, mail.oldest_due, mail.oldest_ready) == (3, 1, None, None)
+
+
+async def test_depths_follow_an_order_of_preference_to_the_data_center_that_serves_it(harness: Harness) -> None:
+    word = an_order("eu", "us", seconds=37)
+    await a_worker_in(harness, "us")
+    await harness.submit(a_run(requires=(word,)))
+    [order] = [order for order in await harness.store.serve_orders() if order.word == word]
+    [depth] = await harness.store.depths()
+    assert [(one.datacenter, one.queued) for one in depth.pinned] == [(order.serving, 1)]

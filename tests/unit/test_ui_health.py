@@ -157,10 +157,15 @@ def a_datacenter(name: str, workers: int, queued: int = 0) -> DatacenterOut:
 
 def test_data_centers_without_workers_are_named() -> None:
     assert list_findings(datacenters=[a_datacenter("paris", 2), a_datacenter("oslo", 0)]) == [
-        ("data centre oslo has no worker", False)
+        ("data center oslo has no workers", False)
     ]
-    assert list_findings(datacenters=[a_datacenter("oslo", 0, queued=2)]) == [
-        ("data centre oslo has no worker: 2 runs wait", True)
+    absent = [a_datacenter("oslo", 0, queued=2)]
+    assert list_findings(queue(stranded={"oslo": 1}), queue(stranded={"oslo": 1}), datacenters=absent) == [
+        ("2 runs wait for data center oslo (no workers)", True)
+    ]
+    # Another queue has workers there.
+    assert list_findings(queue(stranded={"paris": 1}), datacenters=[a_datacenter("paris", 2)]) == [
+        ("1 run of queue mail waits for data center paris (no workers of this queue)", True)
     ]
     # The finding for all workers covers it.
     assert list_findings(workers=Workers(items=[]), datacenters=[a_datacenter("oslo", 0)]) == [
@@ -183,6 +188,10 @@ def test_late_runs_of_the_table_are_also_a_finding() -> None:
     [finding] = findings(seen(queues=[FINE], late=late))
     assert finding == ("runs are up to 1m 30s late", "runs/s", False)
     assert list_findings(FINE, late=late_runs([in_time], instant(NOW))) == []
+    # What waits for a data center without workers has a finding of its own.
+    pinned = run("2026-11-15T11:00:00Z", datacenter="oslo")
+    assert late_runs([pinned], instant(NOW), [queue(stranded={"oslo": 1})]) == []
+    assert late_runs([pinned], instant(NOW), [queue(stranded={"paris": 1})]) != []
 
 
 def test_missed_objectives_are_named() -> None:

@@ -32,6 +32,7 @@ class Queue(msgspec.Struct, rename="camel"):
     lag_ms: float
     rate_per_s: float
     paused: bool
+    stranded: dict[str, int] = {}
     pause_reason: str | None = None
     resume_at: str | None = None
 
@@ -41,6 +42,9 @@ class Queue(msgspec.Struct, rename="camel"):
 
     @property
     def state(self) -> Text:
+        if not self.paused and self.workers and self.stranded:
+            waiting = ", ".join(f"{runs:,} for {name}" for name, runs in self.stranded.items())
+            return Text(f"{waiting} (no workers)", "yellow")
         if not self.paused:
             return Text("") if self.workers else Text("no worker", "yellow" if self.queued else "")
         until = "" if self.resume_at is None else f" until {self.resume_at}"

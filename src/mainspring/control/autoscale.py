@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
+from mainspring.control.depths import QueueDepth, judge_depth
 from mainspring.domain.autoscale import QueueLoad
 from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.ports.catalog import Minute, SessionView
@@ -33,18 +34,18 @@ async def read_loads(
 
 
 def _load(
-    name: str, depth: Depth | None, figures: Sequence[Minute], workers: Iterable[SessionView], now: Instant
+    name: str, depth: Depth | None, figures: Sequence[Minute], workers: Collection[SessionView], now: Instant
 ) -> QueueLoad:
     own = [minute for minute in figures if minute.queue == name]
     started = sum(minute.started for minute in own)
-    oldest = None if depth is None else depth.oldest_due
-    ready = None if depth is None else depth.oldest_ready
+    judged = QueueDepth(queue=name) if depth is None else judge_depth(depth, workers)
     return QueueLoad(
         queue=name,
-        queued=0 if depth is None else depth.queued,
-        running=0 if depth is None else depth.running,
-        lag=0 if oldest is None else max(now - oldest, 0),
-        waited=0 if ready is None else max(now - ready, 0),
+        queued=judged.queued,
+        stranded=sum(judged.stranded.values()),
+        running=judged.running,
+        lag=0 if judged.oldest_due is None else max(now - judged.oldest_due, 0),
+        waited=0 if judged.oldest_ready is None else max(now - judged.oldest_ready, 0),
         service_rate=sum(minute.succeeded + minute.failed + minute.cancelled for minute in own) / (RATES_OVER / SECOND),
         took=sum(minute.took_total for minute in own) // started if started else None,
         workers=sum(name in worker.queues for worker in workers),

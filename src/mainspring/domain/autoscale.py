@@ -31,6 +31,8 @@ class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     queued: int = 0
+    #: Of these require a data center without a worker of the queue: more workers elsewhere would not run them.
+    stranded: int = 0
     running: int = 0
     #: How long the oldest queued run has been due.
     lag: Micros = 0
@@ -43,24 +45,29 @@ class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 0
 
     @property
+    def waiting(self) -> int:
+        """How many queued runs the workers of the queue may run."""
+        return self.queued - self.stranded
+
+    @property
     def arrival_rate(self) -> float:
         """What is queued has arrived within the lag, since the oldest goes first; without one as much comes as goes."""
-        if self.queued and self.lag > SHORT_LAG:
-            return self.queued * SECOND / self.lag
-        return self.service_rate + self.queued * SECOND / MINUTE
+        if self.waiting and self.lag > SHORT_LAG:
+            return self.waiting * SECOND / self.lag
+        return self.service_rate + self.waiting * SECOND / MINUTE
 
 
 def slots_for(load: QueueLoad, target: Micros = TARGET) -> float:
     """How many slots the queue asks for, for whoever knows how many of them a worker has; not rounded."""
     if load.took is None:
         # Nobody knows how long these take: more slots than are held, as long as something waits for one.
-        return max(load.running + 1, load.running / UTILISATION) if load.queued else load.running
+        return max(load.running + 1, load.running / UTILISATION) if load.waiting else load.running
     took = load.took / SECOND
     steady = max(load.arrival_rate, load.service_rate) * took
-    piled_up = load.queued * took / (target / SECOND)
+    piled_up = load.waiting * took / (target / SECOND)
     # No more can be busy at once than there are.
-    busy = min(steady + piled_up, steady + load.queued + load.running)
-    return max(busy / UTILISATION, 1 if load.queued or load.running else 0)
+    busy = min(steady + piled_up, steady + load.waiting + load.running)
+    return max(busy / UTILISATION, 1 if load.waiting or load.running else 0)
 
 
 def workers_for(load: QueueLoad, slots: int, target: Micros = TARGET) -> int:
@@ -68,7 +75,7 @@ def workers_for(load: QueueLoad, slots: int, target: Micros = TARGET) -> int:
     if load.took is None:
         # Nothing has ended yet: they get what they hold, and one more at a time.
         held = ceil(load.running / slots)
-        return min(MOST, max(held, load.workers) + 1 if load.queued else held)
+        return min(MOST, max(held, load.workers) + 1 if load.waiting else held)
     return min(MOST, ceil(round(slots_for(load, target) / slots, 6)))
 
 

@@ -184,12 +184,23 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         return {"short": self.short, "long": self.long, "audit": self.audit}[name]
 
 
+class Pinned(msgspec.Struct, frozen=True, kw_only=True):
+    """Queued runs of a queue that require a data center. The times are those of ``Depth``."""
+
+    datacenter: str
+    queued: int
+    oldest_due: Instant | None = None
+    oldest_ready: Instant | None = None
+
+
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a queue is where."""
+    """How much of a queue is where. The times leave out what is in ``pinned``; the counts do not."""
 
     queue: str
     queued: int
     running: int
+    #: By data center: what only it may run, or what it serves now by an order of preference.
+    pinned: tuple[Pinned, ...] = ()
     #: The due time of the oldest queued run.
     oldest_due: Instant | None = None
     #: Since when the one could have started that has waited longest for a worker: since it was due, or since a limit,

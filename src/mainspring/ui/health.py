@@ -1,5 +1,6 @@
 """The line that says what is wrong."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
@@ -60,7 +61,7 @@ def findings(seen: Seen) -> list[Finding]:
     found = [
         *_processes(seen),
         *_queues(seen),
-        *_places(seen),
+        *_datacenters(seen),
         *_runs(seen),
         *_slos(seen),
         *_budgets(seen),
@@ -69,18 +70,31 @@ def findings(seen: Seen) -> list[Finding]:
     return sorted(found, key=lambda finding: not finding.bad)
 
 
-def late_runs(runs: Sequence[RunOut], now: Instant) -> list[tuple[RunOut, float]]:
-    """Those that wait, or began, long after they were due, the latest first; and by how many seconds."""
+def late_runs(runs: Sequence[RunOut], now: Instant, queues: Sequence[QueueOut] = ()) -> list[tuple[RunOut, float]]:
+    """Those that wait, or began, long after they were due, the latest first; and by how many seconds.
+
+    Runs that wait for a data center without workers are left out: they have a finding of their own.
+    """
+    stranded = {(queue.name, name) for queue in queues for name in queue.stranded}
     found: dict[str, tuple[RunOut, float]] = {}
     for run in runs:
         began = now if run.status == "queued" else instant(run.start_time) if run.start_time else None
         # What is tried again was in time once.
-        if began is None or run.attempt_number > 1:
+        is_stranded = run.status == "queued" and (run.queue, run.datacenter) in stranded
+        if began is None or is_stranded or run.attempt_number > 1:
             continue
         late = (began - instant(run.scheduled_for)) / SECOND
         if late * 1_000 > LATE_MS:
             found[run.run_id] = (run, late)
     return sorted(found.values(), key=lambda one: -one[1])[:_LATEST]
+
+
+def describe_stranded(datacenter: str, runs: int, queue: str = "") -> str:
+    """Describe runs that only a data center without workers may run. ``queue``: other queues have workers there."""
+    if not queue:
+        return f"{plural(runs, 'run waits', 'runs wait')} for data center {datacenter} (no workers)"
+    waits = plural(runs, f"run of queue {queue} waits", f"runs of queue {queue} wait")
+    return f"{waits} for data center {datacenter} (no workers of this queue)"
 
 
 def _processes(seen: Seen) -> Iterator[Finding]:
@@ -104,13 +118,22 @@ def _queues(seen: Seen) -> Iterator[Finding]:
             yield Finding(f"queue {queue.name} is {duration(queue.lag_ms / 1_000)} late: {waiting}", path)
 
 
-def _places(seen: Seen) -> Iterator[Finding]:
+def _datacenters(seen: Seen) -> Iterator[Finding]:
     if not seen.workers.items:
         return
-    for place in seen.datacenters:
-        if place.health == "no-workers":
-            waiting = f": {plural(place.queued, 'run waits', 'runs wait')}" if place.queued else ""
-            yield Finding(f"data centre {place.name} has no worker{waiting}", "datacenters", bad=place.queued > 0)
+    absent = {place.name for place in seen.datacenters if place.health == "no-workers"}
+    waiting: Counter[str] = Counter()
+    for queue in seen.queues:
+        for name, runs in queue.stranded.items():
+            waiting[name] += runs
+            if name not in absent and queue.workers:
+                path = f"runs?status=queued&queue={quote(queue.name)}"
+                yield Finding(describe_stranded(name, runs, queue.name), path, bad=True)
+    for name in sorted(absent):
+        if waiting[name]:
+            yield Finding(describe_stranded(name, waiting[name]), "datacenters", bad=True)
+        else:
+            yield Finding(f"data center {name} has no workers", "datacenters")
 
 
 def _runs(seen: Seen) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from mainspring.api.context import Api
 from mainspring.api.facts import paused
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.schemas.common import Name, PauseIn, Request, Wire, end_of_pause, time_of
+from mainspring.control.depths import QueueDepth, judge_depth
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.instant import MILLISECOND, MINUTE, Micros
 from mainspring.domain.queues import NO_POLICY
@@ -30,7 +31,7 @@ class QueueOut(Wire):
     running: int
     workers: int
     lag_ms: float
-    """How long the oldest queued run has been due."""
+    """How long the oldest queued run has been due that a worker of the queue may run."""
     rate_per_s: float
     """What ended, over five minutes."""
     paused: bool
@@ -41,6 +42,8 @@ class QueueOut(Wire):
     """At most so many run at once, by its policy."""
     fair: bool = False
     """Tenants take turns."""
+    stranded: dict[str, int] = {}
+    """Queued runs that require a data center where no worker takes the queue, by data center."""
 
 
 class Queues(Wire):
@@ -72,10 +75,10 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
     """
     tenant = api.scope(call.principal, call.query.tenant)
     now = await api.store.now()
-    depths = {depth.queue: depth for depth in await api.seen_by(call.principal).depths(tenant)}
     pauses = await api.seen_by(call.principal).pauses()
     policies = await api.store.queue_policies()
     workers = [worker for worker in await api.workers(tenant) if not worker.draining]
+    depths = {depth.queue: judge_depth(depth, workers) for depth in await api.seen_by(call.principal).depths(tenant)}
     ended: dict[str, int] = {}
     for minute in await api.seen_by(call.principal).minutes(tenant, now - RATE_OVER, now):
         ended[minute.queue] = ended.get(minute.queue, 0) + minute.succeeded + minute.failed + minute.cancelled
@@ -86,17 +89,17 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
     )
     items = []
     for name in sorted(names):
-        depth = depths.get(name)
+        depth = depths.get(name, QueueDepth(queue=name))
         pause = paused(pauses, tenant or "", name)
-        oldest = depth.oldest_due if depth is not None else None
         policy = policies.get(name, NO_POLICY)
         items.append(
             QueueOut(
                 name=name,
-                queued=depth.queued if depth is not None else 0,
-                running=depth.running if depth is not None else 0,
+                queued=depth.queued,
+                stranded=dict(depth.stranded),
+                running=depth.running,
                 workers=sum(name in worker.queues for worker in workers),
-                lag_ms=max(now - oldest, 0) / MILLISECOND if oldest is not None else 0.0,
+                lag_ms=0.0 if depth.oldest_due is None else max(now - depth.oldest_due, 0) / MILLISECOND,
                 rate_per_s=round(ended.get(name, 0) / (RATE_OVER / 1_000_000), 3),
                 paused=pause is not None,
                 pause_reason=None if pause is None else pause.why or None,

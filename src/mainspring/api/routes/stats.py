@@ -8,6 +8,7 @@ from mainspring.api.context import Api
 from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.schemas.common import Limit, Name, Request, Time, Wire, instant_of
 from mainspring.api.schemas.job_answers import SloOut, slo_out
+from mainspring.control.depths import judge_depth
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import JobId, RunId, is_id
@@ -64,7 +65,7 @@ class Stats(Wire):
     running: int
     """Now."""
     lag_ms: float
-    """How long the oldest of what waits now has been due."""
+    """How long the oldest queued run has been due that a worker of its queue may run."""
     late_ms_p50: float | None = None
     """Of all that ended and had run, as the next three; within a fifth or so. Absent: nothing did."""
     late_ms_p95: float | None = None
@@ -159,7 +160,12 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
     for load in await reads.loads(tenant, query.queue, since, until):
         loads.setdefault(load.at // step * step, []).append(load)
     timings = await reads.timings(tenant, query.queue, since, until)
-    depths = [depth for depth in await api.seen_by(call.principal).depths(tenant) if query.queue in (None, depth.queue)]
+    workers = await api.workers(tenant)
+    depths = [
+        judge_depth(depth, workers)
+        for depth in await api.seen_by(call.principal).depths(tenant)
+        if query.queue in (None, depth.queue)
+    ]
     dues = [depth.oldest_due for depth in depths if depth.oldest_due is not None]
     counted = [minute for minutes in ended.values() for minute in minutes]
     late_most = max((minute.late_most for minute in counted), default=0)

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mainspring.api.schemas.common import Wire, time_of
+from mainspring.domain.datacenters import place_of
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import isoformat
 from mainspring.domain.job import LedgerEntry
@@ -50,6 +51,8 @@ class RunOut(Wire):
     start_time: str | None = None
     end_time: str | None = None
     executor_id: str | None = None
+    datacenter: str | None = None
+    """The one that it requires."""
     error_message: str | None = None
     result: msgspec.Raw | UnsetType = UNSET
     payload: msgspec.Raw | UnsetType = UNSET
@@ -230,6 +233,7 @@ def run_out(
         name=about.name if about is not None else "",
         reason=reason_told(run),
         tick=time_of(run.scheduled_at),
+        datacenter=place_of(run.policy.requires),
         queued_at=time_of(run.queued_at),
         start_time=time_of(run.started_at),
         end_time=time_of(run.finished_at),

@@ -279,7 +279,8 @@ LAG = _gauge(
     Whose.FLEET,
     "queue_lag_seconds",
     "How long the oldest queued run has waited for a worker: now less due, or less when a limit, a key or a pause let"
-    " it go, or an attempt gave it back. What is paused does not count.",
+    " it go, or an attempt gave it back. Paused runs do not count, nor runs that require a data center where no worker"
+    " takes the queue.",
     "queue",
 )
 PAUSED = _gauge(

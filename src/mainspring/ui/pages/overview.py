@@ -65,7 +65,7 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         visit.ask(missed_slos),
         visit.ask(list_datacenters),
     )
-    late = late_runs([*waiting.items, *newest.items], visit.now)
+    late = late_runs([*waiting.items, *newest.items], visit.now, queues.items)
     seen = Seen(
         workers=workers,
         schedulers=schedulers,

@@ -23,6 +23,7 @@ from mainspring.api.schemas.runs import HolderOut, RunOut
 from mainspring.domain.access import Permission
 from mainspring.domain.errors import NotFound
 from mainspring.domain.instant import DAY, HOUR, MINUTE, Micros, isoformat
+from mainspring.ui.health import describe_stranded
 from mainspring.ui.page import Done, Pages, Reply, Visit
 from mainspring.ui.pages.overview import ended_chart, line_chart
 from mainspring.ui.steady import keep_order
@@ -57,6 +58,7 @@ async def show_queues(visit: Visit[Any]) -> Reply:
     return visit.show(
         "queues/list.html",
         pauses=list(PAUSES),
+        describe_stranded=describe_stranded,
         queues=keep_order(visit, items, lambda queue: queue.name),
         means=means,
         everything_paused=found.everything_paused,
@@ -99,6 +101,7 @@ async def show_queue(visit: Visit[Any]) -> Reply:
         "queues/detail.html",
         pauses=list(PAUSES),
         queue=known or empty,
+        describe_stranded=describe_stranded,
         known=known is not None,
         everything_paused=found.everything_paused,
         policy=policy,

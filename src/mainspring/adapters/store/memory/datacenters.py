@@ -91,5 +91,10 @@ class MemoryDatacenters:
             return next((row.datacenter or None for row in tables.sessions.values() if row.id == session), None)
         if state is not RunState.QUEUED:
             return None
-        order = next((tables.orders[word] for word in requires if word in tables.orders), None)
-        return place_of(requires) if order is None else order.serving
+        return required_place(tables, requires)
+
+
+def required_place(tables: Tables, requires: Iterable[str]) -> str | None:
+    """Return the data center that a run requires, or that serves its order of preference now."""
+    order = next((tables.orders[word] for word in requires if word in tables.orders), None)
+    return place_of(requires) if order is None else order.serving

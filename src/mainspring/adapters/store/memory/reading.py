@@ -1,9 +1,11 @@
 """What can be looked at: runs, jobs, ticks, queues, and the stream of changes."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import chain, islice
 
+from mainspring.adapters.store.depths import DepthRow, fold_depths
+from mainspring.adapters.store.memory.datacenters import required_place
 from mainspring.adapters.store.memory.rows import Lane, RunRow
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.datacenters import place_of
@@ -63,25 +65,15 @@ class MemoryReading:
         tables, now = self._tables, await self.now()
         held = (tables.runs[run] for runs in tables.held.values() for run in runs)
         running = Counter(run.queue for run in held if tenant in (None, run.tenant))
-        dues: defaultdict[str, list[Instant]] = defaultdict(list)
-        ready: defaultdict[str, list[Instant]] = defaultdict(list)
+        rows: list[DepthRow] = [(queue, None, 0, count, None, None) for queue, count in running.items()]
         for queue, lanes in tables.ready.items():
             for _, row in chain.from_iterable(index.entries for index in lanes.values()):
                 run = tables.runs[RunId(row)]
                 if tenant in (None, run.tenant):
-                    dues[queue].append(run.due)
-                    if not tables.is_paused(run, now):
-                        ready[queue].append(max(run.due, run.ready_at, tables.resumed_at(run, now)))
-        return [
-            Depth(
-                queue=queue,
-                queued=len(dues.get(queue, ())),
-                running=running[queue],
-                oldest_due=min(dues[queue]) if queue in dues else None,
-                oldest_ready=min(ready[queue]) if queue in ready else None,
-            )
-            for queue in sorted(dues.keys() | running.keys())
-        ]
+                    is_paused = tables.is_paused(run, now)
+                    ready = None if is_paused else max(run.due, run.ready_at, tables.resumed_at(run, now))
+                    rows.append((queue, required_place(tables, run.policy.requires), 1, 0, run.due, ready))
+        return fold_depths(rows)
 
 
 class MemoryOutbox:

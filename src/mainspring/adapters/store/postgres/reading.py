@@ -6,6 +6,7 @@ from itertools import chain
 
 import asyncpg
 
+from mainspring.adapters.store.depths import fold_depths
 from mainspring.adapters.store.postgres.database import Connection, rows_of
 from mainspring.adapters.store.postgres.part import Part
 from mainspring.adapters.store.postgres.rows import OUTCOMES, job_of, ledger_entry, readable_jobs, run_view
@@ -96,17 +97,17 @@ class Reading(Part):
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         rows = await self._db.fetch("depths", await self._scope_number(tenant))
         await self._names.name_all({row["queue"] for row in rows})
-        depths = [
-            Depth(
-                queue=self._names.name(row["queue"]),
-                queued=row["queued"],
-                running=row["running"],
-                oldest_due=row["oldest_due"],
-                oldest_ready=row["oldest_ready"],
+        return fold_depths(
+            (
+                self._names.name(row["queue"]),
+                row["place"],
+                row["queued"],
+                row["running"],
+                row["oldest_due"],
+                row["oldest_ready"],
             )
             for row in rows
-        ]
-        return sorted(depths, key=lambda depth: depth.queue)
+        )
 
     async def hint_key(self) -> str:
         [row] = await self._db.fetch("hint_key")

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from mainspring.domain.instant import Instant
+from mainspring.adapters.store.depths import earliest, merge_pinned
 from mainspring.domain.job import Job
 from mainspring.domain.run import RunView
 from mainspring.domain.usage import Usage
@@ -69,15 +69,12 @@ def merge_depths(depths: Iterable[Depth]) -> list[Depth]:
             queue=one.queue,
             queued=one.queued + other.queued,
             running=one.running + other.running,
-            oldest_due=_earliest(one.oldest_due, other.oldest_due),
-            oldest_ready=_earliest(one.oldest_ready, other.oldest_ready),
+            pinned=merge_pinned([*one.pinned, *other.pinned]),
+            oldest_due=earliest(one.oldest_due, other.oldest_due),
+            oldest_ready=earliest(one.oldest_ready, other.oldest_ready),
         )
 
     return sorted(merge_by(depths, lambda depth: depth.queue, both), key=lambda depth: depth.queue)
-
-
-def _earliest(one: Instant | None, other: Instant | None) -> Instant | None:
-    return min((at for at in (one, other) if at is not None), default=None)
 
 
 _WORST = ("late_most", "took_most")

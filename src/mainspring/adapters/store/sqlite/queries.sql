@@ -64,36 +64,45 @@ FROM (
 )
 
 -- name: depths
--- oldest_ready: since when the one could have started that has waited longest for a worker; what is paused does not.
-SELECT json_group_array(json_array(queue, queued, running, oldest_due, oldest_ready) ORDER BY queue) FROM (
-    SELECT queue, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due,
+-- By queue and the data center that is required, if any. oldest_ready: since when the one could have started that has waited longest for
+-- a worker; what is paused does not.
+SELECT json_group_array(json_array(queue, place, queued, running, oldest_due, oldest_ready) ORDER BY queue) FROM (
+    SELECT queue, place, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due,
            min(iif(queued > 0 AND NOT paused, max(oldest_ready, over), NULL)) AS oldest_ready
     FROM (
-        SELECT r.queue, r.tenant, sum(r.state = 'queued') AS queued, sum(r.state = 'running') AS running,
+        SELECT r.queue, r.tenant, d.place, sum(r.state = 'queued') AS queued, sum(r.state = 'running') AS running,
                min(iif(r.state = 'queued', r.due, NULL)) AS oldest_due,
                min(iif(r.state = 'queued', max(r.due, coalesce(r.ready_at, 0)), NULL)) AS oldest_ready,
                (SELECT coalesce(max(p.until), 0) FROM pause p WHERE p.tenant IN ('', r.tenant)
                 AND p.queue IN ('', r.queue) AND p.until <= :now) AS over,
                EXISTS (SELECT 1 FROM pause p WHERE p.tenant IN ('', r.tenant) AND p.queue IN ('', r.queue)
                        AND (p.until IS NULL OR p.until > :now)) AS paused
-        FROM run r GROUP BY r.queue, r.tenant
-    ) GROUP BY queue
+        FROM run r LEFT JOIN (
+            SELECT l.id, iif(instr(q.value, '>'), o.serving, substr(q.value, 12)) AS place
+            FROM lane l CROSS JOIN json_each(l.requires) AS q LEFT JOIN datacenter_order o ON o.lane = l.id
+            WHERE q.value LIKE 'datacenter=%'
+        ) AS d ON d.id = r.lane GROUP BY r.queue, r.tenant, d.place
+    ) GROUP BY queue, place
 )
 
 -- name: depths_of
-SELECT json_group_array(json_array(queue, queued, running, oldest_due, oldest_ready) ORDER BY queue) FROM (
-    SELECT queue, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due,
+SELECT json_group_array(json_array(queue, place, queued, running, oldest_due, oldest_ready) ORDER BY queue) FROM (
+    SELECT queue, place, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due,
            min(iif(queued > 0 AND NOT paused, max(oldest_ready, over), NULL)) AS oldest_ready
     FROM (
-        SELECT r.queue, r.tenant, sum(r.state = 'queued') AS queued, sum(r.state = 'running') AS running,
+        SELECT r.queue, r.tenant, d.place, sum(r.state = 'queued') AS queued, sum(r.state = 'running') AS running,
                min(iif(r.state = 'queued', r.due, NULL)) AS oldest_due,
                min(iif(r.state = 'queued', max(r.due, coalesce(r.ready_at, 0)), NULL)) AS oldest_ready,
                (SELECT coalesce(max(p.until), 0) FROM pause p WHERE p.tenant IN ('', r.tenant)
                 AND p.queue IN ('', r.queue) AND p.until <= :now) AS over,
                EXISTS (SELECT 1 FROM pause p WHERE p.tenant IN ('', r.tenant) AND p.queue IN ('', r.queue)
                        AND (p.until IS NULL OR p.until > :now)) AS paused
-        FROM run r WHERE r.tenant = :tenant GROUP BY r.queue, r.tenant
-    ) GROUP BY queue
+        FROM run r LEFT JOIN (
+            SELECT l.id, iif(instr(q.value, '>'), o.serving, substr(q.value, 12)) AS place
+            FROM lane l CROSS JOIN json_each(l.requires) AS q LEFT JOIN datacenter_order o ON o.lane = l.id
+            WHERE q.value LIKE 'datacenter=%'
+        ) AS d ON d.id = r.lane WHERE r.tenant = :tenant GROUP BY r.queue, r.tenant, d.place
+    ) GROUP BY queue, place
 )
 
 -- name: events

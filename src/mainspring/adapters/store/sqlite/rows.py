@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from mainspring.adapters.store.depths import fold_depths
 from mainspring.adapters.store.unreadable import UNREADABLE, name_unreadable_job, read_rows
 from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
 from mainspring.domain.clock_guard import ClockReading
@@ -402,7 +403,7 @@ _ledger = msgspec.json.Decoder(
     list[tuple[JobId, Instant, Literal["run", "skipped"], str, RunId | None, int, int, int, Instant | None, str]]
 )
 _hints = msgspec.json.Decoder(list[tuple[str, str, int, int, str, int, str]])
-_depths = msgspec.json.Decoder(list[tuple[str, int, int, Instant | None, Instant | None]])
+_depths = msgspec.json.Decoder(list[tuple[str, str | None, int, int, Instant | None, Instant | None]])
 _facts = msgspec.json.Decoder(list[tuple[RunId, str, str, JobId | None, Instant | None, int, int, str, str | None]])
 _workers = msgspec.json.Decoder(list[tuple[SessionId, str, str, str, tuple[str, ...]]])
 _readers = msgspec.json.Decoder(list[tuple[str, Instant | None]])
@@ -592,10 +593,7 @@ def ledger_entries(text: str) -> list[LedgerEntry]:
 
 
 def depths(text: str) -> list[Depth]:
-    return [
-        Depth(queue=queue, queued=queued, running=running, oldest_due=oldest_due, oldest_ready=oldest_ready)
-        for queue, queued, running, oldest_due, oldest_ready in _depths.decode(text)
-    ]
+    return fold_depths(_depths.decode(text))
 
 
 def hints(text: str) -> list[Hint]:
