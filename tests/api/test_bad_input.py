@@ -190,6 +190,10 @@ async def test_malformed_ids_are_not_found(client: httpx2.AsyncClient, identifie
         ("DELETE", "/v1/keys/{}"),
     ):
         answer = await client.request(method, path.format(identifier.replace("/", "%2F")))
+        if "/" in identifier:
+            # The server decodes the slash: no operation has such a path.
+            assert (answer.status_code, answer.json()["title"]) == (404, "Unknown path"), (method, path)
+            continue
         assert (answer.status_code, answer.content) == (404, missing.content), (method, path)
 
 

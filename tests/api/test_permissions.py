@@ -79,7 +79,7 @@ def test_the_document_names_the_permission_of_every_operation() -> None:
 
 def test_only_probes_and_documentation_need_no_permission() -> None:
     unguarded = {operation.path for operation in OPERATIONS if operation.permission is None}
-    assert unguarded == {"/healthz", "/readyz", "/openapi.json", "/docs"}
+    assert unguarded == {"/healthz", "/readyz", "/openapi.json", "/docs", "/docs/problems"}
 
 
 @memory_only

@@ -25,6 +25,7 @@ REQUESTS: dict[str, list[tuple[str, dict[str, Any], bool]]] = {
         ("/v1/jobs", {"task": "t"}, False),
         ("/v1/jobs", {"task": "t", "name": "n", "cronExpression": "0 9 * * *"}, False),
     ],
+    "schedule_job": [("/api/jobs/schedule", {"type": "t"}, False)],
     "preview_job": [("/v1/jobs/preview", {"task": "t"}, False)],
     "reconcile_schedules": [("/v1/schedules/reconcile", {"source": "s", "schedules": []}, False)],
     "put_calendar": [("/v1/calendars/c", {"holidays": [{"date": "2030-01-01"}]}, False)],

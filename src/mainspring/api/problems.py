@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -41,8 +41,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     field: str = ""
     #: What would be right.
     hint: str = ""
-    #: Where the kind of problem is described, relative to the root of the API. It follows from the title.
-    type: str = ""
+    type: Annotated[
+        str,
+        msgspec.Meta(
+            description="Stable. Where the problem is described, relative to the root of the API.",
+            examples=["/docs/problems#not-found"],
+        ),
+    ] = ""
 
     def __post_init__(self) -> None:
         if not self.type:

@@ -39,7 +39,7 @@ def translate(data: bytes, kind: Any) -> Translation:
     A struct lists other names for its fields in ``OTHER_NAMES``: by attribute, in snake_case.
     """
     walk = _Walk()
-    renamed = walk.value(data, inspect.type_info(kind), "", "")
+    renamed = walk.value(data, _flattened(_type_info(kind)), "", "")
     return Translation(bytes(renamed), walk.written, walk.unknown)
 
 
@@ -87,18 +87,18 @@ class _Walk:
         self.written: dict[str, str] = {}
         self.unknown: list[Unknown] = []
 
-    def value(self, data: bytes | msgspec.Raw, kind: inspect.Type, path: str, written: str) -> msgspec.Raw:
+    def value(self, data: bytes | msgspec.Raw, kinds: Sequence[inspect.Type], path: str, written: str) -> msgspec.Raw:
         """``path``: where it stands, by the names of fields; ``written``: by the names in the document."""
         text = bytes(data)
         begins = text.lstrip()[:1]
-        for one in _flattened(kind):
+        for one in kinds:
             if isinstance(one, inspect.StructType) and begins == b"{":
                 return self._struct(text, one, path, written)
             if isinstance(one, inspect.DictType) and begins == b"{":
                 pairs = msgspec.json.decode(text, type=_Fields)
                 return _encode(
                     {
-                        name: self.value(value, one.value_type, *_joined(path, written, name, name))
+                        name: self.value(value, _flattened(one.value_type), *_joined(path, written, name, name))
                         for name, value in pairs.items()
                     }
                 )
@@ -106,14 +106,14 @@ class _Walk:
                 items = msgspec.json.decode(text, type=list[msgspec.Raw])
                 return _encode(
                     [
-                        self.value(item, one.item_type, f"{path}[{number}]", f"{written}[{number}]")
+                        self.value(item, _flattened(one.item_type), f"{path}[{number}]", f"{written}[{number}]")
                         for number, item in enumerate(items)
                     ]
                 )
         return msgspec.Raw(text)
 
     def _struct(self, text: bytes, kind: inspect.StructType, path: str, written: str) -> msgspec.Raw:
-        names, types = _names(kind.cls), {field.encode_name: field.type for field in kind.fields}
+        names = _names(kind.cls)
         given: dict[str, str] = {}
         renamed: dict[str, msgspec.Raw] = {}
         for name, value in msgspec.json.decode(text, type=_Fields).items():
@@ -122,15 +122,19 @@ class _Walk:
             if known is None:
                 if kind.cls.__struct_config__.forbid_unknown_fields:
                     _, place = _joined(path, written, name, shown)
-                    self.unknown.append(Unknown(place, suggest(name, list(types))))
+                    own = [field.encode_name for field in kind.fields]
+                    self.unknown.append(Unknown(place, suggest(name, own)))
                 continue
-            inner, place = _joined(path, written, known, shown)
-            if known in given:
-                raise Invalid(place, f"is another name of {given[known]}, which is given as well", "keep one of them")
-            given[known] = place
+            own_name, kinds = known
+            inner, place = _joined(path, written, own_name, shown)
+            if own_name in given:
+                raise Invalid(
+                    place, f"is another name of {given[own_name]}, which is given as well", "keep one of them"
+                )
+            given[own_name] = place
             if inner != place:
                 self.written[inner] = place
-            renamed[known] = self.value(value, types[known], inner, place)
+            renamed[own_name] = self.value(value, kinds, inner, place)
         return _encode(renamed)
 
 
@@ -139,13 +143,22 @@ def _encode(value: _Fields | list[msgspec.Raw]) -> msgspec.Raw:
 
 
 @cache
-def _names(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Every name of every field, and the one that the struct is decoded by."""
+def _type_info(kind: Any) -> inspect.Type:
+    """Return what a type is made of. Finding out takes milliseconds."""
+    return inspect.type_info(kind)
+
+
+@cache
+def _names(kind: type[msgspec.Struct]) -> dict[str, tuple[str, list[inspect.Type]]]:
+    """Every name of every field, with the name that the struct is decoded by and what may stand there."""
     others: Mapping[str, Sequence[str]] = getattr(kind, "OTHER_NAMES", {})
-    names: dict[str, str] = {}
-    for field in msgspec.structs.fields(kind):
+    found = _type_info(kind)
+    assert isinstance(found, inspect.StructType)
+    names: dict[str, tuple[str, list[inspect.Type]]] = {}
+    for field in found.fields:
+        known = (field.encode_name, _flattened(field.type))
         for name in (field.encode_name, field.name, *others.get(field.name, ())):
-            names[name] = names[_camel(name)] = field.encode_name
+            names[name] = names[_camel(name)] = known
     return names
 
 

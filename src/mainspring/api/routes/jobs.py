@@ -86,9 +86,10 @@ class Submit(Request):
 async def create_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
     """Create a job.
 
-    The answer comes after the commit. A request with the same `idempotencyKey` and the same body creates no second
-    job; with another body it is a 409, as is a name or a unique key that is taken. 202: the store is unavailable,
-    Kafka keeps the one-off job, and it is created when the store is back.
+    Fields may have the names of other schedulers, such as `job_type`, `executeAt` and `retries`, and may be in
+    snake_case. The answer comes after the commit. A request with the same `idempotencyKey` and the same body creates
+    no second job; with another body it is a 409, as is a name or a unique key that is taken. 202: the store is
+    unavailable, Kafka keeps the one-off job, and it is created when the store is back.
     """
     return await _create(api, call)
 
