@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from typing import Any, Never, NoReturn, get_type_hints
 
 import msgspec
 
@@ -12,7 +12,7 @@ from mainspring.domain.misread import misread
 from mainspring.domain.run import HeldRun
 from mainspring.domain.verdicts import InvalidPayload
 from mainspring.sdk.context import Context, context_for
-from mainspring.sdk.values import encode, from_json, leaves, not_a_number, with_constraints
+from mainspring.sdk.values import encode, from_json, leaves, not_a_number, readable_type
 
 #: JSON has strings and arrays for them; without an annotation nobody makes them again of these.
 _TYPED_ONLY = (bytes, bytearray, memoryview, set, frozenset)
@@ -62,7 +62,7 @@ class Arguments:
                 continue
             if parameter.kind not in _KINDS:
                 raise Invalid(task, f"parameter {parameter} has no name of its own", "payloads are JSON objects")
-            kind = with_constraints(task, hints.get(name, Any))
+            kind = readable_type(task, f"the argument {name!r}", hints.get(name, Any))
             fields.append((name, kind) if parameter.default is parameter.empty else (name, kind, parameter.default))
         self._full = self._signature
         if self.wants_context or self.markers:
@@ -70,7 +70,10 @@ class Arguments:
             self._full = self._signature.replace(parameters=parameters)
             arguments = [parameter for parameter in parameters if parameter.name not in self.markers]
             self._signature = self._signature.replace(parameters=arguments)
-        self._result: Any = with_constraints(task, hints.get("return", Any))
+        returned = hints.get("return", Any)
+        # A function that always raises.
+        returned = Any if returned in (Never, NoReturn) else returned
+        self._result: Any = readable_type(task, "its result", returned)
         #: The names of the arguments of a call.
         self.names = tuple(field[0] for field in fields)
         #: What is read back as whatever JSON made of it.

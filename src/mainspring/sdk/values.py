@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, get_args
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
@@ -20,18 +21,19 @@ def to_json(value: object) -> object:
     by_alias = model.model_dump(value, mode="json", by_alias=True)
     if by_alias != by_name:
         with suppress(ValueError):
-            model.model_validate(by_alias)
+            model.model_validate_json(msgspec.json.encode(by_alias))
             return by_alias
     return by_name
 
 
 def from_json(kind: Any, value: object) -> object:
+    """Read a model of Pydantic. In JSON mode: strict models then accept the text of a date, and bytes in Base64."""
     if kind is object:
         return value
-    read = getattr(kind, "model_validate", None)
+    read = getattr(kind, "model_validate_json", None)
     if read is None:
         raise TypeError(f"{kind!r} cannot be read from JSON")
-    return read(value)
+    return read(msgspec.json.encode(value))
 
 
 encode = msgspec.json.Encoder(enc_hook=to_json).encode
@@ -73,28 +75,98 @@ class _AcceptsAll(type):
         return True
 
 
-def with_constraints(task: str, kind: Any) -> Any:
-    """The type itself, or one that Pydantic reads if the annotation has constraints of Pydantic or annotated-types.
+def readable_type(task: str, what: str, kind: Any) -> Any:
+    """The type itself, or one that Pydantic reads if msgspec does not read it in full.
 
-    msgspec reads its own constraints (``msgspec.Meta``) and ignores all others.
+    msgspec reads its own constraints (``msgspec.Meta``) and ignores those of Pydantic and annotated-types. It reads no
+    unions of models of Pydantic. Refuses a type that cannot be told from JSON. ``what``: the argument, or the result.
     """
-    if not _has_foreign_constraints(kind):
-        return kind
+    by_pydantic = _has_foreign_constraints(kind) or any(map(_unites_models, _nested(kind)))
+    chosen = _read_by_pydantic(task, what, kind) if by_pydantic else kind
+    try:
+        for one in _nested(kind) if by_pydantic else ():
+            if _unites_models(one):
+                # Two dates, or a text and a UUID, look alike also beside a model.
+                msgspec.json.Decoder(Union[tuple(part for part in get_args(one) if not _is_model(part)) or None])  # noqa: UP007
+        msgspec.json.Decoder(chosen, dec_hook=from_json)
+        odd = _without_json(msgspec.inspect.type_info(chosen), set())
+    except (TypeError, ValueError) as error:
+        raise Invalid(task, f"{what} cannot be read from JSON: {error}") from error
+    if odd is not None:
+        hint = "a plain type, dataclass, TypedDict, msgspec.Struct or model of Pydantic"
+        raise Invalid(task, f"{what} cannot be read from JSON: there is no form for {odd}", hint)
+    return chosen
+
+
+def _without_json(info: object, seen: set[int]) -> str | None:
+    """The first type in a description by msgspec that has no form in JSON."""
+    if id(info) in seen:
+        return None
+    seen.add(id(info))
+    if isinstance(info, msgspec.inspect.CustomType):
+        known = info.cls is object or hasattr(info.cls, "model_validate_json")
+        return None if known else getattr(info.cls, "__qualname__", str(info.cls))
+    if isinstance(info, msgspec.inspect.DictType) and isinstance(info.key_type, _NO_KEYS):
+        return "a key of a dict that is not a plain type"
+    if isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field):
+        parts = [getattr(info, name) for name in info.__struct_fields__]
+    else:
+        parts = list(info) if isinstance(info, tuple) else []
+    return next((odd for part in parts if (odd := _without_json(part, seen)) is not None), None)
+
+
+#: What an object of JSON cannot have as keys.
+_NO_KEYS = (
+    msgspec.inspect.CollectionType,
+    msgspec.inspect.CustomType,
+    msgspec.inspect.DataclassType,
+    msgspec.inspect.DictType,
+    msgspec.inspect.NamedTupleType,
+    msgspec.inspect.NoneType,
+    msgspec.inspect.StructType,
+    msgspec.inspect.TupleType,
+    msgspec.inspect.TypedDictType,
+)
+
+
+def _read_by_pydantic(task: str, what: str, kind: Any) -> Any:
     try:
         import pydantic
-
-        adapter: Any = pydantic.TypeAdapter(kind)
     except ImportError:
         raise Invalid(
-            task, f"the constraints of {kind!r} need Pydantic", "msgspec.Meta needs no other package"
+            task, f"{what}: the constraints of {kind!r} need Pydantic", "msgspec.Meta needs no other package"
         ) from None
+    try:
+        try:
+            # As msgspec writes bytes.
+            adapter = pydantic.TypeAdapter(kind, config=pydantic.ConfigDict(val_json_bytes="base64"))
+        except pydantic.PydanticUserError as error:
+            if error.code != "type-adapter-config-unused":
+                raise
+            adapter = pydantic.TypeAdapter(kind)
     except pydantic.PydanticUserError as error:
-        raise Invalid(task, f"its annotation {kind!r} cannot be read: {error.message.splitlines()[0]}") from None
-    methods = {"model_validate": staticmethod(adapter.validate_python), "model_json_schema": adapter.json_schema}
+        raise Invalid(task, f"{what}: {kind!r} cannot be read: {error.message.splitlines()[0]}") from None
+    methods = {"model_validate_json": staticmethod(adapter.validate_json), "model_json_schema": adapter.json_schema}
     return _AcceptsAll(str(kind), (), methods)
 
 
+def _nested(kind: Any) -> Iterator[Any]:
+    """An annotation and all that are inside its brackets."""
+    yield kind
+    for part in get_args(kind):
+        yield from _nested(part)
+
+
 def _has_foreign_constraints(kind: Any) -> bool:
-    constraints = getattr(kind, "__metadata__", ())
-    modules = {type(one).__module__.partition(".")[0] for one in constraints}
-    return bool(modules & {"pydantic", "annotated_types"}) or any(map(_has_foreign_constraints, get_args(kind)))
+    constraints = [one for part in _nested(kind) for one in getattr(part, "__metadata__", ())]
+    return any(type(one).__module__.partition(".")[0] in ("pydantic", "annotated_types") for one in constraints)
+
+
+def _unites_models(kind: Any) -> bool:
+    """Whether it is a union of a model of Pydantic and anything but None."""
+    parts = [part for part in get_args(kind) if part is not NoneType] if get_origin(kind) in (Union, UnionType) else []
+    return len(parts) > 1 and any(map(_is_model, parts))
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and hasattr(kind, "model_validate_json")
