@@ -237,13 +237,22 @@ def load(
     flags: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
     file: Path | None = None,
+    *,
+    defaults: Mapping[str, object] | None = None,
+    code: tuple[str, Mapping[str, object]] | None = None,
 ) -> Settings:
-    """Read settings from everywhere. An error names the setting and where its value came from."""
+    """Read settings from everywhere. An error names the setting and where its value came from.
+
+    ``defaults`` give way to the file. ``code``: settings of the program, as in the file, and the name of what holds
+    them; only flags go before them.
+    """
     environment = os.environ if environment is None else environment
     leaves = dict(_leaves(Settings))
-    values: dict[str, object] = {}
+    values: dict[str, object] = dict(defaults or {})
     values.update(_from_file(file, environment, leaves))
     values.update(_from_environment(environment, leaves))
+    if code is not None:
+        values.update(_from_tree(*code, leaves))
     for path, value in (flags or {}).items():
         if value is not None:
             values[path] = _parse(f"--{path.rsplit('.', 1)[-1].replace('_', '-')}", value, leaves[path])
@@ -331,11 +340,15 @@ def _from_file(
     except ValueError as error:
         # Also text that is not UTF-8, and numbers that are too long to be read.
         raise Invalid(str(path), f"is not TOML: {error}") from error
+    yield from _from_tree(str(path), tree, leaves)
+
+
+def _from_tree(where: str, tree: Mapping[str, object], leaves: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     for name, value in _flatten(tree, leaves):
         if name not in leaves:
             close = difflib.get_close_matches(name, leaves, 1)
-            raise Invalid(f"{path}: {name}", "is no setting", f"did you mean {close[0]}?" if close else "")
-        yield name, _parse(f"{path}: {name}", value, leaves[name])
+            raise Invalid(f"{where}: {name}", "is no setting", f"did you mean {close[0]}?" if close else "")
+        yield name, _parse(f"{where}: {name}", value, leaves[name])
 
 
 def _flatten(

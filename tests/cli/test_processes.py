@@ -11,9 +11,12 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
 from mainspring import Mainspring
 from mainspring.bootstrap.engine import Engine
+from mainspring.cli import processes
+from mainspring.cli.main import application
 from mainspring.cli.processes import PATIENCE, opened
 from mainspring.domain.errors import Invalid, StoreUnavailable
 from mainspring.domain.instant import SECOND
@@ -379,3 +382,18 @@ def test_a_store_in_the_code_takes_precedence_over_the_settings_file(commands: C
     (commands.directory / "ok.toml").write_text('store = "file.db"\n')
     commands.start("worker", "coded:app", "--config", "ok.toml")
     commands.wait_for_log("mainspring: worker on code.db")
+
+
+@pytest.mark.parametrize("command", ["scheduler", "api"])
+def test_a_scheduler_and_an_api_use_the_settings_of_an_application(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "with_a_store.py").write_text("from mainspring import Mainspring\napp = Mainspring('theirs.db')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[str] = []
+    monkeypatch.setattr(processes, "_run", lambda settings, *_: seen.append(settings.store))
+    for words in ([command, "with_a_store:app"], [command, "with_a_store:app", "--store", "mine.db"], [command]):
+        result = CliRunner().invoke(application, words)
+        assert result.exit_code == 0, result.output
+    assert seen == ["theirs.db", "mine.db", "mainspring.db"]

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_FILE = re.compile(r"# (\w+\.py)\n")
+_FILE = re.compile(r"# ([\w/]+\.py)\n")
 
 
 def write_blocks(page: Path, folder: Path) -> list[Path]:
@@ -19,6 +19,7 @@ def write_blocks(page: Path, folder: Path) -> list[Path]:
         assert file is not None, f"{page}: the first block does not say which file it is"
         files.setdefault(file, []).append(block)
     for path, blocks in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n\n".join(blocks))
         # Another page may have a file of the same name.
         sys.modules.pop(path.stem, None)

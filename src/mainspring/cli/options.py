@@ -12,6 +12,7 @@ import typer
 
 import mainspring
 from mainspring.domain.errors import Invalid
+from mainspring.runtime.django import find_django_settings, set_up_django
 from mainspring.settings import Settings, load, parse_labels, parse_priorities, parse_queues
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def load_module(module_name: str, field: str) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
+        find_django_settings(Path.cwd())
+        set_up_django()
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):

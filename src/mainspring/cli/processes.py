@@ -119,6 +119,7 @@ def up(
 
 
 def scheduler(
+    app: Application = None,
     store: Store = None,
     name: Name = None,
     coordination: Coordination = None,
@@ -128,12 +129,12 @@ def scheduler(
 ) -> None:
     """Run a scheduler: stages what is due, fires crons, returns the runs of dead workers. Start as many as you like.
 
-    All schedulers of a store must have the same coordination.
+    All schedulers of a store must have the same coordination. An application gives its settings, such as its store.
 
     Example: mainspring scheduler --coordination etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
     """
     settings = settings_of(
-        None,
+        load_application(app) if app else None,
         config,
         store=store,
         scheduler__name=name,
@@ -252,15 +253,23 @@ def _autoscale(settings: Settings, app: Mainspring | None, bounds: Bounds) -> No
 
 
 def api(
-    store: Store = None, host: Host = None, port: Port = None, config: Config = None, log_level: LogLevel = None
+    app: Application = None,
+    store: Store = None,
+    host: Host = None,
+    port: Port = None,
+    config: Config = None,
+    log_level: LogLevel = None,
 ) -> None:
     """Run the HTTP API alone; /docs describes it. Start as many as you like, each on its own port.
+
+    An application gives its settings, such as its store.
 
     An address other than loopback needs authentication: see mainspring keys.
 
     Example: mainspring api --store postgresql://localhost/mainspring --port 7071
     """
-    settings = settings_of(None, config, store=store, host=host, port=port, log__level=log_level)
+    loaded = load_application(app) if app else None
+    settings = settings_of(loaded, config, store=store, host=host, port=port, log__level=log_level)
     _run(settings, {Role.HTTP}, None, None)
 
 

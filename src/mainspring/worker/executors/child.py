@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from mainspring.domain.cause import FINAL
 from mainspring.domain.run import HeldRun
 from mainspring.runtime import log_lines
+from mainspring.runtime.django import set_up_django
 from mainspring.runtime.masking import masks
 from mainspring.worker.capture import capture
 from mainspring.worker.cpu import of_process, of_thread
@@ -218,6 +219,7 @@ def _is_open(descriptor: int) -> bool:
 
 def load(source: str) -> HandlerSource:
     """Import ``module:attribute``, which must have ``handlers()``."""
+    set_up_django()
     module, _, path = source.partition(":")
     found: object = importlib.import_module(module)
     for name in filter(None, path.split(".")):

@@ -1,0 +1,1 @@
+"""Mainspring inside web frameworks. Nothing here is imported unless you name it."""

@@ -1,0 +1,90 @@
+"""The application of a Django project: its settings, and submits in the transactions of its views."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from django.conf import settings as django_settings
+
+from mainspring import settings as configuration
+from mainspring.bootstrap.engine import Engine
+from mainspring.contrib.django.connections import around_run
+from mainspring.contrib.django.database import atomic_connection, database_store
+from mainspring.domain.errors import Invalid
+from mainspring.domain.run import check_name, check_tenant
+from mainspring.sdk.app import Mainspring
+from mainspring.sdk.handle import SyncHandle
+from mainspring.sdk.task import Prepared
+from mainspring.settings import Settings
+
+T = TypeVar("T")
+
+SETTING = "MAINSPRING"
+#: Entries of the dictionary that belong to the application and not to the settings.
+_OWN = ("name", "tenant")
+
+
+class DjangoMainspring(Mainspring):
+    """Has its settings from Django's, and its store from ``DATABASES`` if none is set."""
+
+    def __init__(self) -> None:
+        try:
+            names = _names(_configured())
+            super().__init__(tenant=names.get("tenant", "default"), name=names.get("name") or _project())
+        except Invalid:
+            # Reported by the checks of Django, and by everything that reads the settings.
+            super().__init__(name=_project())
+        self.around(around_run)
+
+    def settings(self, flags: Mapping[str, object] | None = None, file: Path | None = None) -> Settings:
+        """Flags, then ``MAINSPRING`` of Django's settings, then the environment, then the file, then ``DATABASES``."""
+        if self._settled is not None and flags is None and file is None:
+            return self._settled
+        configured = _configured()
+        _names(configured)
+        own = {name: value for name, value in configured.items() if name not in _OWN}
+        defaults = {} if "store" in own else {"store": database_store()}
+        return configuration.load(flags, file=file, defaults=defaults, code=(SETTING, own))
+
+    def submit_many_sync(
+        self, calls: Iterable[Prepared[T]], *, connection: object | None = None
+    ) -> list[SyncHandle[T]]:
+        """As ``submit_many``, for code that blocks. Inside ``transaction.atomic()`` the calls are committed with it, if
+        the store is the default database of Django."""
+        wanted = list(calls)
+        if connection is None and not any(call.options.connection is not None for call in wanted):
+            connection = self._atomic_connection()
+        return super().submit_many_sync(wanted, connection=connection)
+
+    def _new_engine(self) -> Engine:
+        if self._settled is None and self.settings().store == "memory:":
+            # The database of a test: without a worker in this process nothing would ever run.
+            raise Invalid("store", "memory: reaches no worker from here", "in a test, MainspringTestMixin runs tasks")
+        return super()._new_engine()
+
+    def _atomic_connection(self) -> object | None:
+        # A test in virtual time has a store in memory.
+        found = None if self._stand_in is not None else atomic_connection()
+        return found if found is not None and self.settings().store == database_store() else None
+
+
+def _configured() -> Mapping[str, Any]:
+    configured = getattr(django_settings, SETTING, {})
+    if not isinstance(configured, Mapping):
+        raise Invalid(SETTING, f"{configured!r:.40} is not a dictionary", 'for example {"worker.queues": "mail:20"}')
+    return configured
+
+
+def _names(configured: Mapping[str, Any]) -> dict[str, str]:
+    """The entries that belong to the application."""
+    names = {name: configured[name] for name in _OWN if name in configured}
+    for name, value in names.items():
+        check = check_tenant if name == "tenant" else check_name
+        check(f"{SETTING}: {name}", value)
+    return names
+
+
+def _project() -> str:
+    """The package of the settings module."""
+    module: str = getattr(django_settings, "SETTINGS_MODULE", None) or "django"
+    return module.partition(".")[0]

@@ -1,0 +1,64 @@
+"""The default database of Django, as the store of Mainspring."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from mainspring.domain.errors import Invalid
+
+_FILE = "mainspring.db"
+#: Options of Django's backend that the address of a store has, too.
+_OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "passfile", "target_session_attrs")
+
+
+def database_store() -> str:
+    """The store if none is set: the default database on PostgreSQL, else an SQLite file beside it.
+
+    The address is that of the test database while Django's tests run. A database in memory gives ``memory:``.
+    """
+    connection = connections[DEFAULT_DB_ALIAS]
+    if connection.vendor == "postgresql":
+        return _address(connection.settings_dict)
+    folder = Path(getattr(settings, "BASE_DIR", ""))
+    if connection.vendor == "sqlite":
+        if connection.is_in_memory_db():
+            return "memory:"
+        folder = Path(connection.settings_dict["NAME"]).parent
+    return str(folder / _FILE)
+
+
+def atomic_connection() -> object | None:
+    """The connection of psycopg to the default database, inside ``transaction.atomic()`` on PostgreSQL."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    if connection.vendor != "postgresql" or not connection.in_atomic_block:
+        return None
+    found: object = connection.connection
+    return found
+
+
+def _address(database: Mapping[str, Any]) -> str:
+    options: Mapping[str, Any] = database.get("OPTIONS") or {}
+    name, host, port = (str(database.get(key) or "") for key in ("NAME", "HOST", "PORT"))
+    if not name:
+        raise Invalid(
+            "store",
+            f"cannot be read from DATABASES[{DEFAULT_DB_ALIAS!r}], which has no NAME",
+            'set MAINSPRING = {"store": "postgresql://user@host/database"}',
+        )
+    query = {key: str(options[key]) for key in _OPTIONS if key in options}
+    if host.startswith("/"):
+        query["host"] = host
+        host = ""
+        if port:
+            query["port"] = port
+            port = ""
+    elif ":" in host:
+        host = f"[{host}]"
+    user, password = (quote(str(database.get(key) or ""), safe="") for key in ("USER", "PASSWORD"))
+    credentials = user + (f":{password}" if password else "")
+    place = (f"{credentials}@" if credentials else "") + host + (f":{port}" if port else "")
+    return f"postgresql://{place}/{quote(name, safe='')}" + (f"?{urlencode(query)}" if query else "")
