@@ -15,5 +15,10 @@ async def joined(thread: threading.Thread) -> None:
         with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
             loop.call_soon_threadsafe(ended.set)
 
-    threading.Thread(target=wait, name=f"{thread.name}: end", daemon=True).start()
+    try:
+        threading.Thread(target=wait, name=f"{thread.name}: end", daemon=True).start()
+    except RuntimeError:
+        # The interpreter exits and starts no more threads. Nothing else runs on this loop then.
+        thread.join()
+        return
     await ended.wait()

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from mainspring.domain.errors import Conflict
+from mainspring.runtime.tasks import cancel_and_wait
 
 T = TypeVar("T")
 
@@ -62,6 +63,13 @@ class BlockingLoop:
             self._over = over = asyncio.Event()
             ready.set()
             await over.wait()
+            await cancel_and_wait(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
-        # When it ends, the loop closes its async generators, and with them what was opened on it.
-        asyncio.run(serve())
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(serve())
+            # Closes what was opened on the loop.
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            # Not asyncio.run: it starts a thread to end the executor, and an interpreter that exits refuses that.
+            loop.close()
