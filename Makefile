@@ -25,7 +25,7 @@ COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-clocks soak-simulation check format openapi reference manifests dist docs screenshots quickstart bench soak chaos mutants peers peers-bench services services-stop lock clean
+.PHONY: help setup run test test-all test-clocks soak-simulation fuzz check format openapi reference manifests dist docs screenshots quickstart bench soak chaos mutants peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ test-clocks: setup ## the tests without servers, at six moments around midnight,
 
 soak-simulation: setup ## simulate many fresh seeds on all cores (SEEDS=1000, FIRST=first seed)
 	$(BIN)/python -m tools.soak_simulation --count $(or $(SEEDS),1000) $(if $(FIRST),--first $(FIRST))
+
+fuzz: setup ## search for inputs that are not handled as documented (SECONDS=60 per target, TARGETS="cron jobs")
+	$(BIN)/python -m tools.fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
 
 check: setup ## format, lint, types, layers, tests that depend on speed
 	$(BIN)/ruff format --check $(CODE)
