@@ -74,6 +74,18 @@ def test_on_postgres_the_benchmark_runs_processes_in_its_own_schema(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.postgres
+def test_an_idle_worker_is_measured_with_each_number_of_queues(tmp_path: Path, postgres_database: str) -> None:
+    done = bench(tmp_path, "--store", postgres_database, "--json", "--only", "queues", "--scale", "0.1")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["failed"] == {}
+    for count in (1, 6, 20, 50):
+        assert figures[f"idle_worker_{count}_queues_processor_percent"] >= 0
+        assert figures[f"idle_worker_{count}_queues_transactions_per_s"] >= 0
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
 def test_a_broker_named_without_an_address_is_started_for_the_benchmark(
     tmp_path: Path, postgres_database: str, address_of: Callable[[str], str]
 ) -> None:
@@ -243,7 +255,7 @@ def test_a_quick_benchmark_skips_long_measurements_unless_they_are_named() -> No
     usual = [item.name for item in suite.choose("engine", [], quick=False)]
     assert {"full", "drain", "crons", "claim"} <= set(usual)
     assert not {"soak", "failover"} & set(usual)
-    assert "crons" not in [item.name for item in suite.choose("engine", [], quick=True)]
+    assert not {"crons", "queues"} & {item.name for item in suite.choose("engine", [], quick=True)}
     assert [item.name for item in suite.choose("engine", ["failover", "crons"], quick=True)] == ["crons", "failover"]
     with pytest.raises(Invalid, match="no measurement"):
         suite.choose("engine", ["speed"], quick=True)

@@ -94,6 +94,11 @@ class PostgresSite:
         found: int = await self._connection.fetchval("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint")
         return found
 
+    async def transactions(self) -> int | None:
+        return await self._count(
+            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+        )
+
     async def dead_rows(self) -> Mapping[str, int]:
         rows = await self._connection.fetch(
             "SELECT relname, n_dead_tup FROM pg_stat_user_tables WHERE schemaname = $1 AND n_dead_tup > 0", self._schema

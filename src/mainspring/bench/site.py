@@ -74,6 +74,10 @@ class Site(Protocol):
         """How many runs have more than one row in history; must be 0."""
         ...
 
+    async def transactions(self) -> int | None:
+        """How many transactions the server has counted in the database; None where nothing counts them."""
+        ...
+
     async def bytes(self) -> Mapping[str, int]:
         """Tables with their indexes, by name."""
         ...

@@ -31,6 +31,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     submit_tasks: int = 64
     submit_batch: int = 1_000
     idle_samples: int = 400
+    idle_worker_seconds: float = 20
     herd: int = 5_000
     steady_rate: int = 1_000
     steady_seconds: float = 15
@@ -67,6 +68,7 @@ QUICK = Sizes(
     drain=30_000,
     submit_seconds=0.8,
     idle_samples=60,
+    idle_worker_seconds=5,
     steady_seconds=3,
     future=(1_000_000,),
     claims=20,
@@ -95,6 +97,7 @@ def scaled(sizes: Sizes, factor: float) -> Sizes:
         drain=less(sizes.drain, 500),
         submit_seconds=max(0.2, sizes.submit_seconds * factor),
         idle_samples=less(sizes.idle_samples, 10),
+        idle_worker_seconds=max(0.3, sizes.idle_worker_seconds * factor),
         herd=less(sizes.herd, 50),
         steady_seconds=max(1.0, sizes.steady_seconds * factor),
         crons=less(sizes.crons, 50),

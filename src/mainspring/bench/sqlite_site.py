@@ -56,6 +56,9 @@ class SqliteSite:
     async def logged(self) -> int | None:
         return None
 
+    async def transactions(self) -> int | None:
+        return None
+
     async def dead_rows(self) -> Mapping[str, int]:
         return {}
 

@@ -15,6 +15,7 @@ from mainspring.bench import (
     full_cycle,
     herd,
     idle,
+    idle_worker,
     soak,
     steady,
     submit,
@@ -38,6 +39,15 @@ ENGINE: tuple[Measurement, ...] = (
     Measurement(name="drain", what="drain of a full queue", measure=drain.measure, estimate=drain.estimate),
     Measurement(name="submit", what="submitting", measure=submit.measure, estimate=submit.estimate),
     Measurement(name="idle", what="idle latency", measure=idle.measure, estimate=idle.estimate),
+    Measurement(
+        name="queues",
+        what="an idle worker with 1 to 50 queues",
+        measure=idle_worker.measure,
+        estimate=idle_worker.estimate,
+        rounds=False,
+        quick=False,
+        embedded=False,
+    ),
     Measurement(name="herd", what="5,000 runs due at one instant", measure=herd.measure, estimate=herd.estimate),
     Measurement(name="steady", what="1,000 delayed runs a second", measure=steady.measure, estimate=steady.estimate),
     Measurement(

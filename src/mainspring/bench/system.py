@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,10 @@ class System:
     def start_scheduler(self) -> Child:
         return self.children.start("scheduler", "mainspring", "scheduler", environment=self._environment)
 
-    def start_worker(self) -> Child:
+    def start_worker(self, queues: Sequence[str] = (f"{QUEUE}:{SLOTS}",)) -> Child:
+        options = [word for queue in queues for word in ("--queue", queue)]
         return self.children.start(
-            "worker", "mainspring", "worker", APPLICATION, "--queue", f"{QUEUE}:{SLOTS}", environment=self._environment
+            "worker", "mainspring", "worker", APPLICATION, *options, environment=self._environment
         )
 
     async def start_api(self) -> int:
