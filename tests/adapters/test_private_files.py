@@ -1,7 +1,9 @@
 """Files that Mainspring creates belong to their owner alone, whatever the umask; doctor reports older ones."""
 
+import ast
 import asyncio
 import os
+import re
 import shlex
 import stat
 import subprocess
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import mainspring
 from mainspring.adapters.blobs.folder import FolderBlobs
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.sqlite.store import SqliteStore
@@ -81,6 +84,59 @@ def test_profiles_and_temporary_files_are_private(tmp_path: Path, umask: int, mo
     monkeypatch.delattr(os, "memfd_create", raising=False)
     with in_memory(b"a secret") as file:
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077 == 0
+
+
+#: Every place of the product that creates files or directories, and what makes it private.
+CREATES = {
+    ("adapters/backup_file.py", "open"): "a member of the archive",
+    ("adapters/backup_file.py", "os.open"): "0600",
+    ("adapters/blobs/folder.py", "tempfile.mkstemp"): "0600 by the standard library",
+    ("adapters/private_files.py", "mkdir"): "0700",
+    ("adapters/private_files.py", "os.open"): "0600",
+    ("adapters/store/sqlite/backup.py", "TemporaryDirectory"): "0700 by the standard library",
+    ("adapters/store/sqlite/backup.py", "open"): "after create_private_file",
+    ("bootstrap/backups.py", "tempfile.TemporaryDirectory"): "0700 by the standard library",
+    ("cli/convert.py", "write_text"): "a schedules file, which is the user's own and holds no secret",
+    ("cli/profiles.py", "mkdir"): "0700",
+    ("cli/profiles.py", "os.open"): "0600",
+    ("worker/builtin/confinement.py", "write_text"): "a file of the kernel",
+    ("worker/builtin/launcher.py", "open"): "a file of the kernel",
+    ("worker/builtin/launcher.py", "os.makedirs"): "a cgroup",
+    ("worker/builtin/process.py", "tempfile.TemporaryFile"): "0600 by the standard library",
+    ("worker/executors/lifeline.py", "tempfile.TemporaryFile"): "0600 by the standard library",
+}
+ALWAYS = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "mkstemp", "mkdtemp", "copyfile", "copy", "copy2"}
+ALWAYS |= {"TemporaryFile", "NamedTemporaryFile", "SpooledTemporaryFile", "TemporaryDirectory", "FileHandler"}
+#: ``copy`` and ``touch`` of other objects.
+OTHERS = {"copy", "copy2"}
+
+
+def creates(call: ast.Call) -> bool:
+    name = ast.unparse(call.func).rpartition(".")[2]
+    if name in OTHERS:
+        return ast.unparse(call.func).startswith("shutil.")
+    if name in ALWAYS:
+        return True
+    if ast.unparse(call.func) == "os.open":
+        return "O_CREAT" in ast.unparse(call)
+    given = (*call.args, *(word.value for word in call.keywords))
+    words = [each.value for each in given if isinstance(each, ast.Constant)]
+    modes = [word for word in words if isinstance(word, str) and re.fullmatch("[rwax][bt+]{0,2}", word)]
+    return name == "open" and any(word[0] in "wax" or "+" in word for word in modes)
+
+
+def test_every_place_that_creates_files_is_known_to_be_private() -> None:
+    """Without the benchmark, which keeps no data of users. SQLite opens its files after ``create_private_file``."""
+    source = Path(mainspring.__file__).parent
+    found = set()
+    for path in source.rglob("*.py"):
+        name = path.relative_to(source).as_posix()
+        if not name.startswith("bench/"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and creates(node):
+                    module, _, method = ast.unparse(node.func).rpartition(".")
+                    found.add((name, f"{module}.{method}" if module in ("os", "tempfile", "shutil") else method))
+    assert found == CREATES.keys()
 
 
 async def find(settings: Settings, check: str) -> Finding:

@@ -1,10 +1,12 @@
 """Every write that can name a tenant rejects one that is not the caller's, and one that does not exist."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import msgspec
 import pytest
+from msgspec import inspect
 
 from mainspring.api.operation import Operation
 from mainspring.api.resources import RESOURCES
@@ -72,6 +74,36 @@ CASES = [(operation, *request) for operation in WRITES for request in REQUESTS.g
 
 def test_there_is_a_request_for_every_write_that_names_a_tenant() -> None:
     assert {operation.name for operation in WRITES} == REQUESTS.keys()
+
+
+def names_of(kind: Any, seen: tuple[Any, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The names of all fields of a type, also inside others."""
+    if isinstance(kind, inspect.Metadata):
+        yield from names_of(kind.type, seen)
+    elif isinstance(kind, inspect.UnionType):
+        for each in kind.types:
+            yield from names_of(each, seen)
+    elif isinstance(kind, inspect.ListType | inspect.VarTupleType | inspect.SetType):
+        yield from names_of(kind.item_type, seen)
+    elif isinstance(kind, inspect.DictType):
+        yield from names_of(kind.value_type, seen)
+    elif isinstance(kind, inspect.StructType) and kind.cls not in seen:
+        for field in kind.fields:
+            yield (field.encode_name,)
+            yield from ((field.encode_name, *inner) for inner in names_of(field.type, (*seen, kind.cls)))
+
+
+def test_no_write_names_a_tenant_inside_something_else_or_in_its_path() -> None:
+    """The requests above would miss it. A tenant of a batch is tested below: its jobs are read one by one."""
+    for resource in RESOURCES:
+        for operation in resource.operations:
+            if operation.method != "GET":
+                kinds = [kind for kind in (operation.body, operation.query) if isinstance(kind, type)]
+                names = [name for kind in kinds for name in names_of(inspect.type_info(kind))]
+                tenants = [name for name in names if "tenant" in name[-1].lower()]
+                assert tenants in ([], [("tenant",)]), operation.name
+                assert "{tenant}" not in operation.path
+                assert bool(tenants) == (operation in WRITES), operation.name
 
 
 async def write(
