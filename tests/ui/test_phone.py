@@ -10,6 +10,20 @@ from tests.ui.conftest import Watched, open_page
 from tests.ui.looks import LONG
 from tools.screenshots import show_whole
 
+#: The facts of each row: its visible words, times and pictures. What is hidden for its width is not visible.
+_FACTS = r"""() => [...document.querySelectorAll("main tbody tr")].map((row) => {
+  const visible = (element) => element.checkVisibility();
+  const words = [];
+  const walk = document.createTreeWalker(row, NodeFilter.SHOW_TEXT);
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    if (!visible(node.parentElement) || node.parentElement.closest("time")) continue;
+    words.push(...node.textContent.split(/[\s,:·/]+/));
+  }
+  const times = [...row.querySelectorAll("time")].filter(visible).map((time) => time.dateTime);
+  const pictures = [...row.querySelectorAll(".strip, .spark, .shares")].filter(visible)
+    .map((picture) => `picture ${picture.tagName} ${picture.classList[0] ?? ""}`);
+  return [...words.filter((word) => word && word !== "–"), ...times, ...pictures];
+})"""
 #: A relative time followed by a time of day.
 _WHEN = re.compile(r"(now|ago|in \d+).*\d\d:\d\d")
 
@@ -74,3 +88,51 @@ def test_a_screenshot_of_a_phone_shows_the_whole_page(
 
 def _line(page: Page) -> str:
     return page.locator("tbody tr").first.inner_text().replace("\n", " ")
+
+
+@LONG
+def test_no_fact_of_a_row_is_missing_on_a_narrow_screen(
+    site: Site, ids: dict[str, str], browser: Browser, watched: list[Watched]
+) -> None:
+    page = open_page(browser, site, watched, width=1440)
+    assert check_facts(page, narrow_paths(site, ids)) > 15
+
+
+def check_facts(page: Page, paths: list[str]) -> int:
+    """Compare the facts of the rows of pages at several widths. Return how many of the pages have rows."""
+    missing: dict[str, list[str]] = {}
+    with_rows = 0
+    for path in paths:
+        page.set_viewport_size({"width": 1440, "height": 900})
+        page.goto(path)
+        expect(page.locator(".htmx-request")).to_have_count(0)
+        # A copy has no refreshes: all widths show the same data.
+        page.evaluate("document.body.replaceWith(document.body.cloneNode(true))")
+        page.evaluate("document.querySelectorAll('[data-live]').forEach((element) => delete element.dataset.live)")
+        wide = page.evaluate(_FACTS)
+        with_rows += bool(wide)
+        for width in (900, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} at {width}"
+            for before, after in zip(wide, page.evaluate(_FACTS), strict=True):
+                if lost := [fact for fact in before if fact not in after]:
+                    missing.setdefault(f"{path} at {width}", lost)
+    assert missing == {}, "\n".join(f"{path}: {lost}" for path, lost in missing.items())
+    return with_rows
+
+
+def narrow_paths(site: Site, ids: dict[str, str]) -> list[str]:
+    """Pages with tables, with something in each of them."""
+    site.ask("PUT", "v1/tenants", {"name": "narrow", "quotas": {"jobs": 100, "running": 20, "queued": 7}})
+    key = site.ask("POST", "v1/keys", {"name": "narrow", "role": "submitter", "tenant": "narrow", "expiresIn": "90d"})
+    [group] = site.ask("GET", "v1/dead-letters?task=charge_card&limit=1")["items"]
+    replay = site.ask("POST", "v1/dead-letters/replays", {"fingerprint": group["fingerprint"], "perSecond": 0.01})
+    worker = site.ask("GET", "v1/workers")["items"][0]["workerId"]
+    return [
+        "", "runs", "runs?status=failed", "runs?status=running", f"runs/{ids['failed']}", "jobs", "jobs?kind=oneOff",
+        f"jobs/{ids['job']}", "workflows", f"workflows/{ids['workflow']}", "calendar", "dead-letters",
+        f"dead-letters/{group['fingerprint']}?task=charge_card", f"dead-letters/replays/{replay['replayId']}",
+        "dead-letters/discard?task=charge_card", "queues", "queues/reports", "workers", f"workers/{worker}",
+        "schedulers", "tenants", "tenants/default", "tenants/narrow", "audit", "keys",
+        f"keys/{key['keyId']}", "notifications", "system", "jobs/all?action=pause", "runs/cancel-all?status=scheduled",
+    ]  # fmt: skip

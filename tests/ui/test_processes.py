@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.support.ui_site import Site
 from tests.ui.conftest import Watched
 from tests.ui.looks import LONG, look_at
+from tests.ui.test_phone import check_facts
 
 
 def register_worker(site: Site, name: str) -> str:
@@ -88,3 +89,11 @@ def test_schedulers_show_their_version_and_their_shards(site: Site, ids: dict[st
 def test_without_data_centers_the_page_is_empty(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("datacenters")
     expect(page.get_by_text("Nobody says where they are")).to_be_visible()
+
+
+def test_data_centers_show_all_facts_on_a_narrow_screen(site: Site, ids: dict[str, str], page: Page) -> None:
+    """After the test without data centers: one is known for a day."""
+    site.ask("POST", "v1/workers/register", {"name": "far", "queues": ["far"], "datacenter": "narrow-eu"})
+    assert check_facts(page, ["datacenters", "workers"]) == 2
+    page.goto("datacenters")
+    expect(page.locator("tbody tr", has_text="narrow-eu").get_by_text("last worker")).to_be_visible()
