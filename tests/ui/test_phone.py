@@ -24,6 +24,15 @@ _FACTS = r"""() => [...document.querySelectorAll("main tbody tr")].map((row) => 
     .map((picture) => `picture ${picture.tagName} ${picture.classList[0] ?? ""}`);
   return [...words.filter((word) => word && word !== "–"), ...times, ...pictures];
 })"""
+#: What does not fit: cells beyond the edge of their panel, and replacement lines that are cut.
+_CUT = """() => [...document.querySelectorAll("main tbody td, main thead th, main .show-s, main .show-m")]
+  .filter((element) => element.checkVisibility() && element.closest(".panel"))
+  .filter((element) => {
+    const edge = element.closest(".panel").getBoundingClientRect().right;
+    const isCut = element.matches(".sub") && element.scrollWidth > element.clientWidth + 1;
+    return isCut || element.getBoundingClientRect().right > edge + 1;
+  })
+  .map((element) => element.textContent.trim())"""
 #: A relative time followed by a time of day.
 _WHEN = re.compile(r"(now|ago|in \d+).*\d\d:\d\d")
 
@@ -114,6 +123,8 @@ def check_facts(page: Page, paths: list[str]) -> int:
         for width in (900, 390):
             page.set_viewport_size({"width": width, "height": 844})
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} at {width}"
+            if cut := page.evaluate(_CUT):
+                missing[f"{path} at {width}, cut"] = cut
             for before, after in zip(wide, page.evaluate(_FACTS), strict=True):
                 if lost := [fact for fact in before if fact not in after]:
                     missing.setdefault(f"{path} at {width}", lost)
