@@ -1,11 +1,11 @@
-"""Pages while the server cannot be reached, while a list grows, and while a toast or the bulk bar is in use."""
+"""Pages while the server cannot be reached, and while a toast or the bulk bar is in use."""
 
 import re
 
 from playwright.sync_api import Page, expect
 
 from tests.support.ui_site import Site
-from tests.ui.conftest import Watched, trigger_refresh, wait_for_frames
+from tests.ui.conftest import Watched, wait_for_frames
 
 
 def allow_failed_requests(watched: list[Watched]) -> None:
@@ -47,20 +47,6 @@ def test_an_action_without_an_answer_is_explained_and_its_dialog_closed(
     expect(page.locator("dialog[open]")).to_have_count(0)
     expect(page.locator("#disconnected")).to_be_visible()
     page.unroute("**/*")
-
-
-def test_the_keyboard_selection_stays_on_its_run_when_new_runs_come(
-    site: Site, ids: dict[str, str], page: Page
-) -> None:
-    chosen = site.submit("send_welcome", {"user_id": 1}, delay="2h", name="stays chosen")
-    site.submit("send_welcome", {"user_id": 2}, delay="2h", name="stays chosen")
-    page.goto("runs?text=stays+chosen")
-    link = page.locator(f'.row-link[href$="{chosen}"]')
-    link.focus()
-    site.submit("send_welcome", {"user_id": 3}, delay="2h", name="stays chosen")
-    trigger_refresh(page)
-    expect(page.locator(".row-link")).to_have_count(3)
-    expect(link).to_be_focused()
 
 
 def test_the_bulk_bar_is_in_view_below_a_long_list(site: Site, ids: dict[str, str], page: Page) -> None:
