@@ -78,6 +78,12 @@ class Names:
         except KeyError:
             raise Unnamed from None
 
+    async def find_datacenters(self, lanes: Iterable[int]) -> dict[int, str]:
+        """The data center that each of these lanes requires; lanes without one are missing."""
+        labeled = sorted({lane for lane in lanes if lane})
+        rows = await self._database.fetch("datacenters_of_lanes", labeled) if labeled else []
+        return {row["id"]: row["datacenter"] for row in rows if row["datacenter"] is not None}
+
     async def _load(self, connection: "Connection | None" = None) -> None:
         database = self._database
         rows = await (database.fetch("names") if connection is None else connection.fetch(database.sql["names"]))

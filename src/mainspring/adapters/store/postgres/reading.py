@@ -97,10 +97,11 @@ class Reading(Part):
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         rows = await self._db.fetch("depths", await self._scope_number(tenant))
         await self._names.name_all({row["queue"] for row in rows})
+        datacenters = await self._names.find_datacenters(row["lane"] for row in rows)
         return fold_depths(
             (
                 self._names.name(row["queue"]),
-                row["place"],
+                datacenters.get(row["lane"]),
                 row["queued"],
                 row["running"],
                 row["oldest_due"],

@@ -92,33 +92,30 @@ SELECT newest.* FROM unnest($1::uuid[]) AS wanted (job_id) CROSS JOIN LATERAL (
 ) AS newest
 
 -- name: depths
--- By queue and the data center that is required, if any. oldest_ready: since when the one could have started that has waited longest for
--- a worker; what is paused does not.
-WITH lanes AS MATERIALIZED (
-    SELECT n.id, CASE WHEN strpos(n.name, '>') > 0 THEN o.serving ELSE substring(n.name from '(?:^|,)datacenter=([^,>]+)') END
-                 AS place
-    FROM mainspring.name n LEFT JOIN mainspring.datacenter_order o ON o.lane = n.id WHERE n.kind = 4
-), served AS MATERIALIZED (
-    SELECT id, place FROM lanes WHERE place IS NOT NULL
-    UNION ALL
-    SELECT n.id, l.place FROM mainspring.name n JOIN lanes l ON l.id::text = split_part(n.name, ':', 2)
-    WHERE n.kind = 5 AND l.place IS NOT NULL
-)
-SELECT d.queue, d.place, sum(d.queued)::bigint AS queued, sum(d.running)::bigint AS running, min(d.oldest_due) AS oldest_due,
+-- By queue and lane. oldest_ready: since when the run could have started that has waited longest for a worker, paused runs aside.
+SELECT d.queue, d.lane, sum(d.queued)::bigint AS queued, sum(d.running)::bigint AS running, min(d.oldest_due) AS oldest_due,
        min(greatest(d.oldest_ready, p.over)) FILTER (WHERE d.queued > 0 AND NOT p.paused) AS oldest_ready
 FROM (
-    SELECT r.queue, r.tenant, s.place, count(*) FILTER (WHERE r.state = 3) AS queued,
+    SELECT r.queue, r.tenant, r.lane, count(*) FILTER (WHERE r.state = 3) AS queued,
            count(*) FILTER (WHERE r.state = 4) AS running,
            min(r.due) FILTER (WHERE r.state = 3) AS oldest_due,
            min(greatest(r.due, r.ready_at)) FILTER (WHERE r.state = 3) AS oldest_ready
-    FROM mainspring.run r LEFT JOIN served s ON s.id = r.lane
-    WHERE $1::int IS NULL OR r.tenant = $1 GROUP BY r.queue, r.tenant, s.place
+    FROM mainspring.run r WHERE $1::int IS NULL OR r.tenant = $1 GROUP BY r.queue, r.tenant, r.lane
 ) AS d, LATERAL (
     SELECT max(p.until) FILTER (WHERE p.until <= mainspring.now_us()) AS over,
            coalesce(bool_or(p.until IS NULL OR p.until > mainspring.now_us()), false) AS paused
     FROM mainspring.pause p WHERE p.tenant IN (0, d.tenant) AND p.queue IN (0, d.queue)
 ) AS p
-GROUP BY d.queue, d.place
+GROUP BY d.queue, d.lane
+
+-- name: datacenters_of_lanes
+-- The data center that each lane requires. A lane for a turn or a priority requires that of the lane it would be otherwise.
+SELECT w.id, CASE WHEN strpos(n.name, '>') > 0 THEN o.serving ELSE substring(n.name from '(?:^|,)datacenter=([^,>]+)') END
+             AS datacenter
+FROM (
+    SELECT id, CASE kind WHEN 5 THEN split_part(name, ':', 2)::int ELSE id END AS lane
+    FROM mainspring.name WHERE id = ANY ($1::int[]) AND kind IN (4, 5)
+) AS w JOIN mainspring.name n ON n.id = w.lane AND n.kind = 4 LEFT JOIN mainspring.datacenter_order o ON o.lane = n.id
 
 -- name: hint_key
 SELECT hint_key::text FROM mainspring.meta
