@@ -10,7 +10,7 @@ async def test_the_workflow_of_the_demo_succeeds_on_every_tick() -> None:
         assert s.runs(export_orders).succeeded == 2
         assert s.runs(check_orders).succeeded == 4
         assert s.runs(publish_orders).succeeded == 2
-        assert [run.result for run in s.runs(publish_orders)] == [b"2", b"2"]
+        assert [run.result for run in s.runs(publish_orders)] == [2, 2]
         exported = s.runs(export_orders)[0]
         assert exported.progress is not None
         assert exported.progress.note == "page 10 of 10"

@@ -39,10 +39,6 @@ class Color(enum.Enum):
     BLUE = "blue"
 
 
-class Odd:
-    """A class that no schema describes."""
-
-
 def schema_of(function: Any) -> dict[str, Any]:
     return Arguments("t", function).schema()
 
@@ -152,7 +148,7 @@ def test_a_model_that_is_read_by_names_and_aliases_is_not_checked() -> None:
 
 
 def test_an_annotation_that_no_schema_describes_takes_any_value() -> None:
-    def task(odd: Odd, number: int) -> None: ...
+    def task(odd: object, number: int) -> None: ...
 
     assert checked(task, {"odd": "x", "number": 1}) == ""
     assert "payload.number" in checked(task, {"odd": "x", "number": "x"})
