@@ -300,3 +300,20 @@ async def test_members_of_a_fan_out_need_a_key_for_the_queue_of_their_task(guard
     for queues, status in ((("default",), 403), (("default", "money"), 201)):
         async with guarded.client(await guarded.key(Role.SUBMITTER, "default", queues)) as client:
             assert (await client.post("/v1/jobs", json=body)).status_code == status
+
+
+@memory_only
+async def test_a_job_can_be_changed_after_its_task_has_new_arguments(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
+    await service.store.register_tasks([TaskEntry(name="charge")], "w1")
+    jobs = [
+        await create(client, task="charge", payload={"customer": 1}, **fields)
+        for fields in ({"name": "n", "every": "1h"}, {"delay": "1h"})
+    ]
+    await service.store.register_tasks([CHARGE], "w2")
+    await service.api.catalog.all()
+    for job in jobs:
+        path = f"/v1/jobs/{job['jobId']}"
+        assert (await client.patch(path, json={"priority": 3})).status_code == 200
+        assert (await client.patch(path, json={"payload": {"customer": 2}})).status_code == 400

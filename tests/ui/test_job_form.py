@@ -17,6 +17,7 @@ def test_the_form_validates_while_the_user_types_and_creates_a_schedule(
     page.get_by_role("link", name="New job").click()
     page.get_by_label("Name", exact=True).fill(name)
     page.get_by_label("Task", exact=True).fill("send_welcome")
+    page.get_by_label("user_id", exact=True).fill("1")
     page.get_by_label("Expression", exact=True).fill("30 25 * * *")
     preview = page.get_by_label("Preview", exact=True)
     expect(preview).to_contain_text("25 is out of range")
@@ -125,7 +126,7 @@ def test_tasks_are_listed_with_their_options(site: Site, ids: dict[str, str], pa
 
 def test_a_schedule_is_changed_compared_and_restored(site: Site, ids: dict[str, str], page: Page) -> None:
     name = f"changed_{uuid.uuid4().hex[:8]}"
-    schedule = {"task": "send_welcome", "name": name, "cronExpression": "0 4 * * *", "calendars": ["weekend"]}
+    schedule = {"task": "not_registered", "name": name, "cronExpression": "0 4 * * *", "calendars": ["weekend"]}
     schedule["retention"] = "audit"
     job = site.ask("POST", "v1/jobs", {**schedule, "payload": {"user_id": 1, "how": "by mail"}})["jobId"]
     page.goto(f"jobs/{job}")
@@ -162,7 +163,7 @@ def test_a_job_that_was_changed_meanwhile_is_not_overwritten(
 ) -> None:
     watched[0].allowed = ["409"]
     name = f"raced_{uuid.uuid4().hex[:8]}"
-    job = site.ask("POST", "v1/jobs", {"task": "send_welcome", "name": name, "every": "1h"})["jobId"]
+    job = site.ask("POST", "v1/jobs", {"task": "not_registered", "name": name, "every": "1h"})["jobId"]
     page.goto(f"jobs/{job}/edit")
     site.ask("PATCH", f"v1/jobs/{job}", {"every": "2h"})
     page.get_by_label("Every", exact=True).fill("3h")

@@ -38,7 +38,7 @@ def test_each_argument_has_a_field_of_its_type() -> None:
 
 
 def test_a_schema_without_arguments_has_no_fields() -> None:
-    schemas: list[dict[str, object]] = [{}, {"properties": {}}, {"properties": 7}]
+    schemas: tuple[dict[str, object], ...] = ({}, {"properties": {}}, {"properties": 7})
     for schema in schemas:
         assert read_arguments(schema) == []
 

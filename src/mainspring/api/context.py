@@ -369,13 +369,16 @@ class Api:
         parents: Sequence[str] | None = (),
         *,
         by_store: bool = True,
+        by_schema: bool = True,
     ) -> None:
         """What can be said of anything new or changed without counting. ``parents``: what it waits for; None: it was
-        looked at where that is known. ``by_store``: False where it is away, and not asked."""
+        looked at where that is known. ``by_store``: False where it is away, and not asked. ``by_schema``: False where
+        the payload stays as it was: the task may have changed its arguments since."""
         self.reach(principal, queue)
         if by_store:
             await self._check_task(tenant, task, payload)
-        await self.catalog.check(task, payload)
+        if by_schema:
+            await self.catalog.check(task, payload)
         if task == WORKFLOW:
             await self._check_nodes(principal, tenant, payload, by_store)
         elif task == FAN_OUT:

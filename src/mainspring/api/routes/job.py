@@ -12,7 +12,7 @@ from mainspring.api.operation import Answer, Call, Nothing, Resource
 from mainspring.api.problems import Missing, Problem
 from mainspring.api.schemas.common import Request, Wire, retention_out
 from mainspring.api.schemas.job_answers import JobOut, fields_of, job_out, one_off_out, slo_out
-from mainspring.api.schemas.jobs import JobFields, JobPatch, merged, past_of, payload_of, run_of, spec_of
+from mainspring.api.schemas.jobs import JobFields, JobPatch, changes_call, merged, past_of, payload_of, run_of, spec_of
 from mainspring.domain.access import Permission, Principal
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.ids import JobId
@@ -95,7 +95,7 @@ async def new_version(api: Api, principal: Principal, job: Job, fields: JobField
         why=_why(patch),
         expected_version=expected,
     )
-    await api.check(principal, new.tenant, spec.queue, spec.task, new.payload)
+    await api.check(principal, new.tenant, spec.queue, spec.task, new.payload, by_schema=changes_call(patch))
     put = (await api.jobs.put_jobs([new]))[0]
     if put.outcome is PutOutcome.STALE:
         raise Conflict(f"the job has version {put.job.version} by now")
@@ -123,7 +123,7 @@ async def _edit_one_off(api: Api, principal: Principal, run: RunView, patch: Job
     if patch.schedule_time is UNSET and patch.delay is UNSET:
         new = msgspec.structs.replace(new, at=run.due)
     new.check()
-    await api.check(principal, new.tenant, new.queue, new.task, new.payload, None)
+    await api.check(principal, new.tenant, new.queue, new.task, new.payload, None, by_schema=changes_call(patch))
     accepted = await api.store.edit_run(new, Author(principal.name, run.tenant, _why(patch)), was=run)
     if accepted is None:
         raise Conflict("the job has started; what it does cannot be changed any more")

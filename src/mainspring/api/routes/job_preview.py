@@ -19,6 +19,7 @@ from mainspring.api.schemas.jobs import (
     JobIn,
     JobPatch,
     ScheduleType,
+    changes_call,
     is_recurring,
     merged,
     past_of,
@@ -132,7 +133,8 @@ async def preview_change(api: Api, call: Call[JobPatch, PreviewQuery]) -> Answer
     after = merged(before, call.body)
     new = NewJob(id=job.id, spec=_spec(job, after), payload=payload_of(after), tenant=job.tenant)
     new.check()
-    await api.check(call.principal, job.tenant, new.spec.queue, new.spec.task, new.payload)
+    changed = changes_call(call.body)
+    await api.check(call.principal, job.tenant, new.spec.queue, new.spec.task, new.payload, by_schema=changed)
     out = await _recurring(api, new, api.clock.now(), call.query.n)
     changes = differences(before, fields_of_spec(new.spec, new.payload))
     return Answer(200, msgspec.structs.replace(out, changes=changes))

@@ -51,10 +51,12 @@ from mainspring.domain.retry import MAX_PATTERN, MAX_PATTERNS, MAX_RETRIES, Retr
 from mainspring.domain.run import MAX_NAME, MAX_WEIGHT, About, Idempotency, JobRef, NewRun, RunPolicy
 from mainspring.domain.schedule import CronSchedule, Interval
 from mainspring.domain.slo import Slo
-from mainspring.domain.task_entry import New, TaskEntry, fill_in_defaults
+from mainspring.domain.task_entry import DECLARED, New, TaskEntry, fill_in_defaults
 
 ScheduleType: TypeAlias = Literal["immediate", "future", "cron", "interval"]
 SHELL_TASK = "shell"
+#: The fields that decide what is taken from the task catalog.
+_DECLARED = (*sorted(DECLARED), "datacenters")
 
 
 When: TypeAlias = Annotated[
@@ -459,8 +461,14 @@ def apply_defaults(new: New, fields: JobFields, entry: TaskEntry | None) -> New:
     return fill_in_defaults(new, entry, given_names(fields), payload_of(fields), preset)
 
 
+def changes_call(patch: JobPatch) -> bool:
+    """Whether a change is one of what is run, and with which arguments."""
+    return patch.task is not UNSET or patch.payload is not UNSET
+
+
 def given_names(fields: JobFields) -> set[str]:
-    return {name for name in JobFields.__struct_fields__ if getattr(fields, name) is not UNSET}
+    """Which of the options that a task can declare the fields say."""
+    return {name for name in _DECLARED if getattr(fields, name) is not UNSET}
 
 
 def placement_of(fields: JobFields) -> str:

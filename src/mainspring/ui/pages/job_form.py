@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 from zoneinfo import available_timezones
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from mainspring.api.problems import Missing, problem_of
 from mainspring.api.routes.calendars import list_calendars
@@ -116,9 +116,14 @@ async def _task(visit: Visit[Any], name: str) -> TaskOut | None:
     return found
 
 
-async def _preview_new(visit: Visit[Any], form: _Form) -> _Preview:
+async def _preview_new(visit: Visit[Any], form: _Form, payload: msgspec.Raw | UnsetType = UNSET) -> _Preview:
+    """``payload``: that of a job that keeps it; of what is cut or not shown, the form has not all."""
+
     async def ask(said: _Form) -> Any:
-        return await visit.ask(preview_job, query={"n": _FIRES}, body=body_of(said))
+        body = body_of(said if payload is UNSET else {**said, "payload": ""})
+        return await visit.ask(
+            preview_job, query={"n": _FIRES}, body=body if payload is UNSET else {**body, "payload": payload}
+        )
 
     return await _preview(form, ask, STAND_INS)
 
@@ -126,7 +131,7 @@ async def _preview_new(visit: Visit[Any], form: _Form) -> _Preview:
 async def _preview_change(visit: Visit[Any], job: JobOut, form: _Form) -> _Preview:
     if job.version is None:
         # What it does once is what a new one like it would do.
-        return await _preview_new(visit, {**form, "payload": ""} if keeps_payload(job, form) else form)
+        return await _preview_new(visit, form, job.payload if keeps_payload(job, form) else UNSET)
 
     async def ask(said: _Form) -> Any:
         body = patch_of(job, said)
