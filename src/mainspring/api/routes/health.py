@@ -90,7 +90,10 @@ async def docs(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 @health.operation("GET", PATH, permission=None, answers={200: str}, media_type="text/html; charset=utf-8")
 async def problems(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """What the types of problems mean, to be read."""
+    """Show what each type of problem means.
+
+    The `type` of a problem leads to its heading on this page.
+    """
     return Answer(200, raw=_PROBLEMS, headers={"content-security-policy": CONTENT_SECURITY_POLICY})
 
 

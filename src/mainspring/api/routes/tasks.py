@@ -83,7 +83,10 @@ async def list_tasks(api: Api, call: Call[Nothing, ListTasks]) -> Answer:
 
 @tasks.operation("GET", "/v1/tasks/{name}", permission=Permission.READ, answers={200: TaskOut, 404: Problem})
 async def show_task(api: Api, call: Call[Nothing, Nothing]) -> Answer:
-    """One task, with the JSON Schema of its arguments."""
+    """Get a task, with the JSON Schema of its arguments.
+
+    Returns the newest registration. 404: no worker has registered a task of this name.
+    """
     known = (await api.catalog.all()).get(call.path["name"])
     if known is None:
         raise Missing
