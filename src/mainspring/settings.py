@@ -278,23 +278,28 @@ def describe(settings: Settings | None = None) -> Iterator[tuple[str, str]]:
         value = values[section][leaf] if section else values[leaf]
         if kind == "secret":
             yield path, "…" if value else ""
-        elif path in _ADDRESSES:
-            yield path, without_secrets(value)
         elif kind == "duration":
             yield path, format_duration(value)
         elif kind == "tables":
             yield path, msgspec.json.encode(value).decode() if value else ""
         elif isinstance(value, dict):
             pairs = [
-                (name, " ".join(words) if isinstance(words, tuple | list) else words) for name, words in value.items()
+                (name, " ".join(map(_hide, words)) if isinstance(words, tuple | list) else _hide(words))
+                for name, words in value.items()
             ]
             yield path, ", ".join(f"{name}={words}" for name, words in pairs)
         elif isinstance(value, tuple | list):
-            yield path, ", ".join(value)
+            yield path, ", ".join(map(_hide, value))
         elif isinstance(value, bool):
             yield path, str(value).lower()
         else:
-            yield path, f"{value:g}" if isinstance(value, float) else str(value)
+            yield path, f"{value:g}" if isinstance(value, float) else _hide(value)
+
+
+def _hide(value: object) -> str:
+    """A value as text. Any of them may be an address with a password."""
+    text = str(value)
+    return without_secrets(text) if "://" in text or text.startswith("[") else text
 
 
 def _leaves(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, object]]:

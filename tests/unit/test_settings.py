@@ -181,3 +181,23 @@ def test_a_secret_in_the_environment_is_not_a_setting() -> None:
 def test_invalid_limits_of_programs_are_rejected(name: str, value: str) -> None:
     with pytest.raises(Invalid):
         load(environment={f"MAINSPRING_{name}": value})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"store": "postgresql://me:hidden@db/x"},
+        {"coordination": "redis://me:hidden@db"},
+        {"dispatch.engine": "amqp://me:hidden@mq/"},
+        {"dispatch.queues": {"mail": "redis://me:hidden@db"}},
+        {"events.kafka": "kafka://me:hidden@mq/topic"},
+        {"events.redis": "redis://me:hidden@db/0"},
+        {"events.status_updates": "kafka://me:hidden@mq/topic"},
+        {"ingest.kafka": "kafka://me:hidden@mq/topic"},
+    ],
+)
+def test_no_setting_shows_the_password_of_an_address(given: dict[str, object]) -> None:
+    shown = dict(describe(load(given)))
+    (path,) = given
+    assert "hidden" not in " ".join(shown.values())
+    assert "me@" in shown[path]
