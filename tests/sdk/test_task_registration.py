@@ -37,7 +37,7 @@ async def registered(node: Node) -> dict[str, KnownTask]:
 def new_app(store: str = "memory:", queue: str = "video") -> Mainspring:
     app = Mainspring(store)
 
-    @app.task(queue=queue, priority=2, retries=7, timeout="5m", limit=3, weight=2)
+    @app.task(queue=queue, priority=2, retries=7, timeout="5m", limit=3, weight=2, tags=["video"])
     def encode(context: Context, clip: str, frames: int = 10) -> None:
         """Encode a clip.
 
@@ -57,6 +57,7 @@ async def test_a_worker_registers_what_its_application_declares() -> None:
     assert (encode.queue, encode.priority, encode.policy.timeout, encode.policy.weight) == ("video", 2, 5 * MINUTE, 2)
     assert encode.policy.retry == RetryPolicy(max_retries=7).kept
     assert encode.policy.limits == (Limit(key="task:encode", most=3),)
+    assert encode.tags == ("video",)
     assert encode.description == "Encode a clip.\n\nFrame by frame."
     assert encode.arguments == {
         "type": "object",

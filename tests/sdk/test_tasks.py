@@ -373,3 +373,22 @@ async def test_an_application_can_be_used_from_one_loop_after_another(tmp_path: 
     first = await asyncio.to_thread(asyncio.run, once())
     second = await asyncio.to_thread(asyncio.run, once())
     assert first != second
+
+
+async def test_tags_of_a_task_are_on_its_runs_and_schedules_unless_a_call_gives_others() -> None:
+    app = Mainspring("memory:")
+
+    @app.every("1h", name="hourly")
+    @app.task(tags=["billing", "eu"])
+    async def bill() -> None: ...
+
+    [(spec, _)] = app.schedules()
+    assert spec.tags == ("billing", "eu")
+    async with app:
+        own = await (await bill.submit()).view()
+        other = await (await bill.options(tags=("manual",)).submit()).view()
+    assert own.about is not None
+    assert other.about is not None
+    assert (own.about.tags, other.about.tags) == (("billing", "eu"), ("manual",))
+    with pytest.raises(Invalid, match="tags: 'billing' is not a list"):
+        app.task(name="other", tags="billing")(bill.function)

@@ -39,7 +39,7 @@ from mainspring.domain.labels import label_words
 from mainspring.domain.presets import preset_timeout
 from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.domain.reserved import WORKFLOW, check_own_task
-from mainspring.domain.run import RunPolicy, RunState, check_name, check_queue, check_tenant
+from mainspring.domain.run import About, RunPolicy, RunState, check_name, check_queue, check_tenant
 from mainspring.domain.schedule import CronSchedule, Interval
 from mainspring.domain.slo import Slo
 from mainspring.domain.task_entry import TaskEntry
@@ -214,6 +214,7 @@ class Mainspring(Hooks, Pausing):
         breaker: Breaker | None = None,
         weight: int = 1,
         retention: str = "",
+        tags: Sequence[str] = (),
         heartbeat: Duration | None = None,
         aliases: Sequence[str] = (),
         upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
@@ -239,6 +240,7 @@ class Mainspring(Hooks, Pausing):
         breaker: Breaker | None = None,
         weight: int = 1,
         retention: str = "",
+        tags: Sequence[str] = (),
         heartbeat: Duration | None = None,
         aliases: Sequence[str] = (),
         upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
@@ -261,7 +263,7 @@ class Mainspring(Hooks, Pausing):
         ``weight``: how many slots of its worker a run takes. One that weighs more than a worker has runs there alone.
 
         ``retention``: how long its runs are kept when they have ended: ``short``, ``standard``, ``long`` or ``audit``;
-        without, as their tenant has it.
+        without, as their tenant has it. ``tags``: words to find its runs by.
 
         ``heartbeat``: an attempt that has not called ``context.heartbeat()`` or ``context.progress()`` for this long is
         stopped, as if it were out of time.
@@ -296,7 +298,11 @@ class Mainspring(Hooks, Pausing):
             if beat is not None and beat < SHORTEST_HEARTBEAT:
                 raise Invalid("heartbeat", f"{heartbeat!r:.40} is too short", "1s at least")
             options = Options(
-                queue=check_queue("queue", queue), priority=check_priority(priority), policy=policy, preset=preset
+                queue=check_queue("queue", queue),
+                priority=check_priority(priority),
+                policy=policy,
+                preset=preset,
+                about=_about(tags),
             )
             task: Task[..., Any, Any] = Task(self, function, chosen, options, executor, known_as[1:], upgrade, beat)
             for kept in policy.limits:
@@ -428,6 +434,7 @@ class Mainspring(Hooks, Pausing):
             policy=options.policy,
             start_within=options.start_within,
             deadline=options.deadline,
+            tags=() if options.about is None else options.about.tags,
             overlap=_member("overlap", overlap, Overlap),
             catch_up=catch_up_policy(catch_up),
             source=self.source,
@@ -775,6 +782,14 @@ def _name_of(function: Callable[..., Any]) -> str:
     if name is None:
         raise Invalid("task", f"{function!r:.40} has no name", "make it a function of its own")
     return name
+
+
+def _about(tags: Sequence[str]) -> About | None:
+    if isinstance(tags, str):
+        raise Invalid("tags", f"{tags!r:.40} is not a list", "for example tags=['billing']")
+    about = About(tags=tuple(tags))
+    about.check()
+    return about if about.tags else None
 
 
 def _timeout(timeout: Duration | None, preset: str | None, priority: int) -> Micros:

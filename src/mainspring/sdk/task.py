@@ -68,12 +68,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     given: frozenset[str] | None = None
 
 
-_OF_ONE_CALL = ("at", "delay", "unique", "tenant", "placement", "about", "connection", "depends_on")
+_OF_ONE_CALL = ("at", "delay", "unique", "tenant", "placement", "connection", "depends_on")
 
 
 def of_one_call(options: Options) -> str | None:
     """The first option that means nothing on a schedule, where a call is made again and again."""
     usual = Options()
+    if options.about is not None and options.about != About(tags=options.about.tags):
+        return "about"
     return next((name for name in _OF_ONE_CALL if getattr(options, name) != getattr(usual, name)), None)
 
 
@@ -388,6 +390,7 @@ class Task(Submitter[P, T], Generic[P, R, T]):
             priority=options.priority,
             policy=options.policy,
             preset=options.preset,
+            tags=() if options.about is None else options.about.tags,
             arguments=self._call.schema(),
             checked=not self._call.upgrades,
         )
