@@ -37,7 +37,7 @@ async def main(task: str) -> None:
 
         manager.entrypoint(task)(stamp if task == "stamp" else nothing)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, manager.shutdown.set)
-        print("mainspring: pgqueuer is ready", file=sys.stderr, flush=True)
+        print("mainspring: ready (pgqueuer)", file=sys.stderr, flush=True)
         # Its statistics are left out: they are of no use here, and would cost it.
         await manager.run(batch_size=BATCH, log_aggregation_interval=timedelta(0))
 

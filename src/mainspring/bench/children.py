@@ -16,7 +16,7 @@ from typing import IO, Self
 from mainspring.bench.machine import processor_seconds, resident_mb
 
 #: What a process prints when it is ready, and how long it may take.
-READY = "mainspring: "
+READY = "mainspring: ready"
 START_SECONDS = 30
 #: How long a process may take to leave when it is asked to.
 STOP_SECONDS = 10

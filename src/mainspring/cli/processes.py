@@ -334,6 +334,7 @@ async def _start(node: Node, app: Mainspring | None) -> None:
     node.check()
     typer.echo("\n".join([node.banner(), *schedules]), err=True)
     await node.start()
+    typer.echo("mainspring: ready", err=True)
     # What is there now stays. Looking through it for garbage every few hundred requests would take a tenth of the time.
     gc.freeze()
     gc.set_threshold(_GARBAGE)
