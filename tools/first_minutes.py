@@ -36,6 +36,8 @@ _LOOK_SECONDS = 0.05
 _MASKS = (
     (r"\b[0-9a-f]{32}\b|…[0-9a-f]{10}\b", "ID"),
     (r"\d{4}-\d\d-\d\dT[\d:.]+Z|\d\d:\d\d:\d\d\b", "TIME"),
+    (r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) \d{4}-\d\d-\d\d TIME [+-]\d\d:\d\d", "TIME"),
+    (r"\bin \d+ (?:second|minute|hour|day)s?\b", "in SPAN"),
     (r"\b[\d.]+(?:us|ms|s|m|h|d)\b", "SPAN"),
     (r"(?m)^mainspring \d\S*$", "mainspring VERSION"),
     (r"\b[\w.-]+:\d{3,}\b(?!/)", "PROCESS"),
