@@ -91,7 +91,7 @@ async def test_a_full_pool_holds_up_no_other_and_none_is_starved(
                 await site.until(high, RunState.SUCCEEDED, 50)
                 assert sorted(await site.states(low)) == [RunState.QUEUED] * 3 + [RunState.RUNNING]
                 assert await count_hints(client) > before
-                # Priority 1 has more work than slots. Priority 3 goes on in its own.
+                # Priority 1 has more work than slots. Priority 3 continues in its own.
                 high = await site.submit(10, 1, "wait_for_file", path=str(urgent))
                 await site.until(high, RunState.RUNNING, 2)
                 slow.touch()

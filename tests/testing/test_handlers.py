@@ -245,7 +245,7 @@ async def test_an_exception_in_the_test_propagates(app: Mainspring) -> None:
 
 
 async def submit_payload(app: Mainspring, task: str, payload: dict[str, Any]) -> None:
-    """As HTTP does, where nobody knows the function."""
+    """As HTTP does, where the function is not known."""
     call: Prepared[None] = Prepared(task, msgspec.json.encode(payload), Options(), lambda result: None)
     await app.submit_many([call])
 

@@ -1,4 +1,4 @@
-"""Live lists do not move what somebody reads: new rows are announced, and known rows stay where they are."""
+"""Live lists do not move the rows you read: new rows are announced, and known rows stay where they are."""
 
 import re
 import uuid

@@ -79,7 +79,7 @@ def readable_type(task: str, what: str, kind: Any) -> Any:
     """The type itself, or one that Pydantic reads if msgspec does not read it in full.
 
     msgspec reads its own constraints (``msgspec.Meta``) and ignores those of Pydantic and annotated-types. It reads no
-    unions of models of Pydantic. Refuses a type that cannot be told from JSON. ``what``: the argument, or the result.
+    unions of models of Pydantic. Refuses a type that cannot be read from JSON. ``what``: the argument, or the result.
     """
     by_pydantic = _has_foreign_constraints(kind) or any(map(_unites_models, _nested(kind)))
     chosen = _read_by_pydantic(task, what, kind) if by_pydantic else kind

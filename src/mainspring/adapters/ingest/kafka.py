@@ -51,7 +51,7 @@ class KafkaRequests:
         mapped: Collection[str] = (),
     ) -> None:
         """``namespace``: which store this is about. Those of several read the same requests, each for itself.
-        ``voucher``: that of the APIs; without one nobody vouches for anything. ``mapped``: topics whose records other
+        ``voucher``: that of the APIs; without one, requests are not vouched for. ``mapped``: topics whose records other
         programs write for themselves."""
         self._topic = topic
         self._mapped = frozenset(mapped)
