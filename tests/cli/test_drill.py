@@ -43,7 +43,9 @@ class Cluster:
 
     def _start(self, number: int) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{number}.log").open("wb") as log:
-            return subprocess.Popen([*PROGRAM, "scheduler", "--log-level", "debug"], env=self.environment, stdout=log, stderr=log)
+            return subprocess.Popen(
+                [*PROGRAM, "scheduler", "--log-level", "debug"], env=self.environment, stdout=log, stderr=log
+            )
 
     def run(self, command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
