@@ -251,6 +251,34 @@ async def test_debounces_of_one_batch_take_effect_one_after_the_other(
     assert held.id == (other.id if requeued else first.id)
 
 
+async def test_a_run_that_a_batch_makes_due_and_delays_again_holds_no_ordering_key(harness: Harness) -> None:
+    policy = a_policy(key="video-1")
+    first = a_unique_run("debounce", policy=policy, delay=HOUR)
+    await harness.submit(first)
+    await harness.submit(*[a_unique_run("debounce", policy=policy, delay=delay) for delay in (0, HOUR)])
+    second = a_run(policy=policy)
+    await harness.submit(second)
+    assert await harness.states([first, second]) == [SCHEDULED, QUEUED]
+    await harness.advance(HOUR)
+    await harness.stage()
+    assert await harness.states([first, second]) == [BLOCKED, QUEUED]
+    [held] = await harness.claim(await harness.worker())
+    assert held.id == second.id
+    await harness.succeed(held)
+    assert ids(await harness.claim(await harness.worker())) == [first.id]
+
+
+async def test_a_debounce_frees_an_ordering_key_for_a_run_that_the_same_batch_made_due(harness: Harness) -> None:
+    def build_run(name: str, delay: int) -> NewRun:
+        return a_unique_run("debounce", key=name, policy=a_policy(key="video-1"), delay=delay)
+
+    first, second = build_run("first", HOUR), build_run("second", HOUR)
+    await harness.submit(first, second)
+    await harness.submit(*[build_run(name, delay) for name, delay in (("first", 0), ("second", 0), ("first", HOUR))])
+    assert await harness.states([first, second]) == [SCHEDULED, QUEUED]
+    assert ids(await harness.claim(await harness.worker())) == [second.id]
+
+
 async def test_the_idempotency_key_is_checked_first_and_used_only_by_a_new_run(harness: Harness) -> None:
     key = Idempotency("order-1", b"x")
     first = a_unique_run()

@@ -1,9 +1,11 @@
 """Every edit of a batch is a move of its own in the history."""
 
+from copy import copy
+
 import pytest
 
 from mainspring.domain.instant import SECOND
-from mainspring.domain.run import RunState
+from mainspring.domain.run import NewRun, RunPolicy, RunState
 from mainspring.domain.unique import Unique
 from tests.support.simulation.acts import Act
 from tests.support.simulation.directed import Director, play
@@ -12,7 +14,7 @@ from tests.support.simulation.invariants import violations
 
 pytestmark = pytest.mark.simulation
 
-S, Q = RunState.SCHEDULED, RunState.QUEUED
+S, B, Q = RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED
 DEBOUNCED = Unique(key="key", otherwise="debounce")
 
 
@@ -45,3 +47,57 @@ def test_a_second_event_of_the_second_debounce_is_a_violation() -> None:
     history.truth.events.append(queued)
     found = violations(history)
     assert any("run.queued happened 1 times and was told 2 times" in sentence for sentence in found), found
+
+
+def play_debounces_of_one_ordering_key(
+    submitted: dict[str, float], batch: list[tuple[str, float]], *, then: list[float]
+) -> tuple[History, list[tuple[str, RunState, RunState]]]:
+    """The history, and the moves by the batch.
+
+    All runs have one ordering key. ``submitted``: delays in seconds, by unique key. ``batch``: debounces in their
+    order, by unique key. ``then``: the delays of runs that are submitted after the batch.
+    """
+
+    async def script(director: Director) -> None:
+        def build_run(delay: float, name: str = "") -> NewRun:
+            unique = Unique(key=name, otherwise="debounce") if name else None
+            return director.run(
+                Act(), delay=round(delay * SECOND), unique=unique, policy=RunPolicy(ordering_key="video 7")
+            )
+
+        for name, delay in submitted.items():
+            director.submit(build_run(delay, name))
+        # Shorter than any message of the world takes: no worker claims a run before the batch.
+        await director.sleep(0.0001)
+        director.do("submit", [build_run(delay, name) for name, delay in batch])
+        for delay in then:
+            director.submit(build_run(delay))
+
+    history = play(script)
+    step = [step for step in history.steps if step.operation == "submit"][len(submitted)]
+    moves = [
+        (change.after.unique.key, change.before.state, change.after.state)
+        for change in step.runs
+        if change.after.unique is not None and change.before is not None
+    ]
+    return history, moves
+
+
+def test_a_run_that_a_batch_makes_due_and_delays_again_holds_no_ordering_key() -> None:
+    _, moves = play_debounces_of_one_ordering_key({"x": 5}, [("x", 0), ("x", 5)], then=[0])
+    assert moves == [("x", S, Q), ("x", Q, S)]
+
+
+def test_a_run_gets_the_ordering_key_after_the_edit_that_frees_it() -> None:
+    _, moves = play_debounces_of_one_ordering_key({"x": 5, "y": 5}, [("x", 0), ("y", 0), ("x", 5)], then=[0])
+    assert moves == [("x", S, Q), ("y", S, B), ("x", Q, S), ("y", B, Q)]
+
+
+def test_a_run_that_gets_the_ordering_key_before_the_edit_that_frees_it_is_a_violation() -> None:
+    history, moves = play_debounces_of_one_ordering_key({"x": 0, "y": 5}, [("y", 0), ("x", 5)], then=[])
+    assert moves == [("y", S, B), ("x", Q, S), ("y", B, Q)]
+    [blocked] = [change for step in history.steps for change in step.runs if change.after.state is B]
+    blocked.after = copy(blocked.after)
+    blocked.after.state = Q
+    found = violations(history)
+    assert any("keys_keep_order" in sentence and "held it" in sentence for sentence in found), found

@@ -19,13 +19,14 @@ def keys_keep_order(evidence: Evidence) -> Iterator[str]:
     for step in evidence.history.steps:
         touched = set()
         for change in step.runs:
-            if change.before is not None and change.edited:
-                key = (change.before.tenant, change.before.policy.ordering_key)
-                lines[key].pop(change.before.id, None)
-                if holder.get(key) == change.before.id:
-                    del holder[key]
-        for change in step.runs:
             run = change.after
+            if change.before is not None and change.edited:
+                # An edit may free the key, replace it or keep it.
+                key = (change.before.tenant, change.before.policy.ordering_key)
+                touched.add(key)
+                lines[key].pop(run.id, None)
+                if holder.get(key) == run.id:
+                    del holder[key]
             if not run.policy.ordering_key:
                 continue
             key = (run.tenant, run.policy.ordering_key)

@@ -56,9 +56,10 @@ class RecordingTables(Tables):
         self.step: Step | None = None
         self._seen_runs: dict[RunId, RunRow] = {}
         self._seen_jobs: dict[JobId, JobRow] = {}
-        #: Runs whose final position is known at the end of the transaction.
+        #: Runs whose final position is known at the end of the edit or of the transaction.
         self._on_their_way: dict[RunId, RunRow] = {}
-        self._edited: set[RunId] = set()
+        #: The run that an edit is changing now.
+        self._edited: RunId | None = None
 
     @contextmanager
     def transaction(self) -> Iterator[Instant]:
@@ -66,12 +67,7 @@ class RecordingTables(Tables):
             if self.step is not None:
                 self.step.at = now
             yield now
-        for run in self._on_their_way.values():
-            seen = self._seen_runs.get(run.id)
-            if seen is None or _place(seen) != _place(run):
-                self.moved(run)
-        self._on_their_way.clear()
-        self._edited.clear()
+        self._record_positions()
         for job in self.jobs.values():
             before = self._seen_jobs.get(job.id)
             # Every change of a schedule's row increments its rev.
@@ -98,11 +94,17 @@ class RecordingTables(Tables):
         super().end(run, state, reason, **more)
 
     def edit(self, run: RunRow, new: NewRun) -> None:
-        self._edited.add(run.id)
+        known = 0 if self.step is None else len(self.step.runs)
+        self._edited = run.id
         super().edit(run, new)
         # Each edit of a batch is a move: a run that one edit delays and the next one makes due is queued again.
         if self._seen_runs.get(run.id) != run:
             self.moved(run)
+        self._edited = None
+        self._record_positions()
+        if self.step is not None:
+            # The edited run gives up its ordering key before another run gets it.
+            self.step.runs[known:] = sorted(self.step.runs[known:], key=lambda change: not change.edited)
 
     def _queue(self, run: RunRow, rank: int) -> None:
         super()._queue(run, rank)
@@ -123,11 +125,18 @@ class RecordingTables(Tables):
         if after is not before and self.step is not None:
             self.step.ticks.append(after)
 
+    def _record_positions(self) -> None:
+        for run in self._on_their_way.values():
+            seen = self._seen_runs.get(run.id)
+            if seen is None or _place(seen) != _place(run):
+                self.moved(run)
+        self._on_their_way.clear()
+
     def moved(self, run: RunRow) -> None:
         before = self._seen_runs.get(run.id)
         after = self._seen_runs[run.id] = copy(run)
         if self.step is not None:
-            self.step.runs.append(RunChange(before, after, run.id in self._edited))
+            self.step.runs.append(RunChange(before, after, run.id == self._edited))
 
 
 class RecordedStore(MemoryStore):
