@@ -5,6 +5,7 @@ from copy import copy
 import pytest
 
 from mainspring.domain.instant import SECOND
+from mainspring.domain.limits import Limit
 from mainspring.domain.run import NewRun, RunPolicy, RunState
 from mainspring.domain.unique import Unique
 from tests.support.simulation.acts import Act
@@ -101,3 +102,23 @@ def test_a_run_that_gets_the_ordering_key_before_the_edit_that_frees_it_is_a_vio
     blocked.after.state = Q
     found = violations(history)
     assert any("keys_keep_order" in sentence and "held it" in sentence for sentence in found), found
+
+
+def test_a_run_that_gets_the_ordering_key_and_waits_for_a_limit_precedes_later_edits_of_the_batch() -> None:
+    limits = (Limit(key="encoder", most=1),)
+
+    async def script(director: Director) -> None:
+        def build_run(name: str, delay: float, limits: tuple[Limit, ...] = ()) -> NewRun:
+            policy = RunPolicy(ordering_key="video 7", limits=limits)
+            unique = Unique(key=name, otherwise="debounce")
+            return director.run(Act(), at=director.world.now() + round(delay * SECOND), unique=unique, policy=policy)
+
+        director.submit(director.run(Act("work", SECOND), policy=RunPolicy(limits=limits)))
+        director.submit(build_run("x", 0), build_run("y", 0, limits), build_run("z", 5))
+        await director.sleep(0.0001)
+        director.do("submit", [build_run("x", 5), build_run("z", -1)])
+
+    history = play(script)
+    _, _, step = [step for step in history.steps if step.operation == "submit"]
+    moves = [(change.after.unique.key, change.after.state) for change in step.runs if change.after.unique is not None]
+    assert moves == [("x", S), ("y", B), ("z", B)]
