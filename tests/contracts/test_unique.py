@@ -279,6 +279,17 @@ async def test_a_debounce_frees_an_ordering_key_for_a_run_that_the_same_batch_ma
     assert ids(await harness.claim(await harness.worker())) == [second.id]
 
 
+@pytest.mark.parametrize("first", range(4))
+async def test_debounces_of_different_keys_take_effect_in_the_order_of_the_batch(harness: Harness, first: int) -> None:
+    def build_run(number: int, delay: int) -> NewRun:
+        return a_unique_run("debounce", key=f"key-{number}", policy=a_policy(key="video-1"), delay=delay)
+
+    runs = [build_run(number, HOUR) for number in range(4)]
+    await harness.submit(*runs)
+    await harness.submit(*[build_run((first + number) % 4, 0) for number in range(4)])
+    assert await harness.states(runs) == [QUEUED if number == first else BLOCKED for number in range(4)]
+
+
 async def test_the_idempotency_key_is_checked_first_and_used_only_by_a_new_run(harness: Harness) -> None:
     key = Idempotency("order-1", b"x")
     first = a_unique_run()

@@ -71,11 +71,13 @@ class Uniques(Families):
             if left:
                 places = _columns(left)[:2]
                 await connection.fetch(self._db.sql["lock_uniques"], *places)
+                rows = await connection.fetch(self._db.sql["first_of_uniques"], *places)
+                first = {(row["tenant"], row["key"]): row for row in rows}
                 free: dict[_Place, NewRun] = {}
-                for row in await connection.fetch(self._db.sql["first_of_uniques"], *places):
-                    place = (row["tenant"], row["key"])
+                # In the order of the batch: debounced runs may compete for an ordering key.
+                for place in [place for place in left if place in first]:
                     run = left.pop(place)
-                    answer = await self._second(connection, run, row)
+                    answer = await self._second(connection, run, first[place])
                     if answer is None:
                         free[place] = run
                     else:
