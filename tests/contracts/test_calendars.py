@@ -9,7 +9,7 @@ from mainspring.domain.calendar import CalendarSpec, Covers, Freeze, Holiday, Wh
 from mainspring.domain.closings import Closed, Closings, closings_of
 from mainspring.domain.errors import Conflict, Invalid
 from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.job import Job, JobSpec, JobState, NewJob
+from mainspring.domain.job import Job, JobSpec, JobState, NewJob, Overlap
 from mainspring.domain.plan import plan_job
 from mainspring.domain.run import RunState
 from mainspring.ports.access import AuditFilter, Author
@@ -193,6 +193,34 @@ async def test_a_tick_moved_before_a_closed_period_fires_early_and_once(harness:
     await harness.fire_due()
     runs = [tick.run_id for tick in await harness.ticks(job.id) if tick.scheduled_at <= first + HOUR]
     assert runs == [tick.run_id for tick in ticks]
+
+
+@pytest.mark.parametrize(
+    ("overlap", "decisions"),
+    [
+        (Overlap.SKIP, ["run", "skipped", "skipped"]),
+        (Overlap.QUEUE, ["run", "run", "skipped"]),
+        (Overlap.CANCEL, ["skipped", "skipped", "run"]),
+    ],
+)
+async def test_a_tick_that_fired_early_takes_no_room_after_the_schedule_changes(
+    harness: Harness, overlap: Overlap, decisions: list[str]
+) -> None:
+    first = (await harness.now() // SECOND + 1800) * SECOND
+    await close_office(harness, first - 5 * MINUTE, first + 5 * HOUR)
+    spec = spec_with_calendar(WhenClosed.BEFORE, overlap=overlap)
+    spec = msgspec.structs.replace(spec, schedule=every(HOUR, start=first, end=first))
+    job = await harness.put(a_job(spec))
+    await harness.advance(first - 5 * MINUTE - SECOND // 2 - await harness.now())
+    assert [fired.runs for fired in await fire_by_calendars(harness)] == [1]
+    await harness.succeed(*await harness.claim(await harness.worker()))
+    later = msgspec.structs.replace(spec, schedule=every(HOUR, start=first, end=first + 3 * HOUR))
+    await harness.put(a_job(later, id=job.id))
+    await fire_by_calendars(harness)
+    ticks = await harness.ticks(job.id)
+    assert [tick.scheduled_at for tick in ticks] == [first + number * HOUR for number in range(4)]
+    assert [tick.decision for tick in ticks] == ["run", *decisions]
+    assert {tick.reason for tick in ticks if tick.decision == "skipped"} == {"overlap"}
 
 
 async def test_a_tick_that_is_not_moved_is_never_recorded_early(harness: Harness) -> None:

@@ -36,6 +36,9 @@ FAILED_BEFORE = [
     pytest.param(1_900_000_073, id="a due tick waited for the tick in the last second before a closed period"),
     pytest.param(1_900_000_499, id="a tick that one data center had early came again when the job got another one"),
     pytest.param(701_557, id="one debounce of a batch took a free ordering key and the next one freed it"),
+    pytest.param(
+        700_398, id="a tick that a calendar had moved before its time came again and took the room of another one"
+    ),
 ]
 
 

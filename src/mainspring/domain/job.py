@@ -49,6 +49,22 @@ class Overlap(StrEnum):
     #: The active one is asked to stop; the new one starts when it has.
     CANCEL = "cancel"
 
+    def has_room(self, active: int, *, is_one_blocked: bool, has_one_key: bool) -> bool:
+        """Whether one more run of the job may join the active ones.
+
+        ``has_one_key``: all of them hold or wait for the key that the new run would wait for. Runs of an older version
+        may have another one, and no run can wait for those.
+        """
+        match self:
+            case Overlap.ALLOW:
+                return True
+            case Overlap.SKIP:
+                return active == 0
+            case Overlap.QUEUE:
+                return has_one_key and active <= 1 and not is_one_blocked
+            case Overlap.CANCEL:
+                return has_one_key
+
 
 #: The reason in the ledger of a tick that the overlap rule skips.
 OVERLAP = "overlap"

@@ -217,20 +217,17 @@ def _decide_live(
 
 
 def _limit_overlap(overlap: Overlap, ticks: list[Tick]) -> list[Tick]:
-    """Ticks that fire together overlap with one another before the store looks at what is active."""
+    """Skip the ticks that a newer one of the same fire would cancel.
+
+    The store applies the other rules. Only the store knows which ticks are already recorded: a tick that was moved
+    before a closed period comes again if the schedule is changed after it. Such a tick takes no room.
+    """
     running = [tick for tick in ticks if tick.decision == "run"]
-    match overlap:
-        case Overlap.ALLOW:
-            return ticks
-        case Overlap.SKIP:
-            kept = running[:1]
-        case Overlap.QUEUE:
-            kept = running[:2]
-        case Overlap.CANCEL:
-            kept = running[-1:]
+    if overlap is not Overlap.CANCEL or len(running) < 2:
+        return ticks
     return [
         tick
-        if tick.decision == "skipped" or tick in kept
+        if tick.decision == "skipped" or tick is running[-1]
         else Tick(scheduled_at=tick.scheduled_at, decision="skipped", reason=OVERLAP)
         for tick in ticks
     ]

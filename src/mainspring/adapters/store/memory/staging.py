@@ -112,15 +112,11 @@ class MemoryStaging:
             tables.ask_to_stop(tables.runs_of(job.id, target))
         active = tables.runs_of(job.id, target)
         gate = gate_of_tick(job.id, job.tenant, job.spec, target)
-        # What an older version made under another rule or key stands in another line: nobody could wait for it.
-        in_line = all(run.gate == gate for run in active)
-        match overlap:
-            case Overlap.SKIP:
-                return not active
-            case Overlap.QUEUE:
-                return in_line and len(active) <= 1 and not any(run.in_line for run in active)
-            case Overlap.CANCEL:
-                return in_line
+        return overlap.has_room(
+            len(active),
+            is_one_blocked=any(run.in_line for run in active),
+            has_one_key=all(run.gate == gate for run in active),
+        )
 
 
 def _row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:

@@ -75,6 +75,26 @@ class Firing(Submissions):
             self._bodies_made.clear()
         self._bodies_made |= {f"{bucket}:{body}" for bucket, body in missing}
 
+    async def _limit_skips(self, fires: Sequence[Fire]) -> list[Fire]:
+        """Let one tick of each job run whose overlap rule is ``skip``: the first that is not recorded yet.
+
+        The statement that records the fires compares a tick only to the runs that were there before. A tick that is
+        recorded in the meantime has changed the revision of its schedule, so the fire is not applied.
+        """
+        planned = {
+            fire.job.id: runs
+            for fire in fires
+            if fire.job.spec.overlap is Overlap.SKIP
+            and len(runs := [tick.scheduled_at for tick in fire.ticks if tick.decision == "run"]) > 1
+        }
+        if not planned:
+            return list(fires)
+        jobs, ticks = zip(*((job, at) for job, runs in planned.items() for at in runs), strict=True)
+        rows = await self._db.fetch("recorded_ticks", jobs, ticks, [""] * len(ticks))
+        recorded = {(row["job_id"], row["scheduled_at"]) for row in rows}
+        first = {job: next((at for at in runs if (job, at) not in recorded), None) for job, runs in planned.items()}
+        return [_keep_run(fire, first[fire.job.id]) if fire.job.id in planned else fire for fire in fires]
+
     def _tick_rows(self, fire: Fire) -> list[tuple[object, ...]]:
         job = fire.job
         spec = job.spec
@@ -140,25 +160,18 @@ class Firing(Submissions):
         job, gate = fire.job, gate_of_job(fire.job, target)
         active = await self._active(connection, job.id, target)
         ticks = [tick for tick in fire.ticks if tick.target == target]
-        if job.spec.overlap is Overlap.CANCEL and active and any(tick.decision == "run" for tick in ticks):
+        if job.spec.overlap is Overlap.CANCEL and active and await self._has_new_run(connection, job.id, ticks, target):
             await self._stop_runs_of(connection, job.id, target)
             active = await self._active(connection, job.id, target)
         holder = None if gate is None else (await self._lock_gates(connection, [gate]))[gate]
-        # What an older version made under another rule or key stands in another line: nobody could wait for it.
-        in_line = all(row["gate"] == gate for row in active)
-        # One may run and one wait behind it: no room when somebody waits there already.
-        waiting = any(row["state"] == STATE_CODES[RunState.BLOCKED] for row in active)
-        room = 2 - len(active) if in_line and not waiting else 0
+        has_one_key = all(row["gate"] == gate for row in active)
+        blocked = any(row["state"] == STATE_CODES[RunState.BLOCKED] for row in active)
+        count = len(active)
         made: list[tuple[Tick, RunState]] = []
         for tick in ticks:
             decision, reason = tick.decision, tick.reason
-            if decision == "run" and job.spec.overlap is Overlap.SKIP and active:
-                decision, reason = "skipped", OVERLAP
-            if decision == "run" and job.spec.overlap is Overlap.QUEUE:
-                if room <= 0:
-                    decision, reason = "skipped", OVERLAP
-                room -= 1
-            if decision == "run" and job.spec.overlap is Overlap.CANCEL and not in_line:
+            room = job.spec.overlap.has_room(count, is_one_blocked=blocked, has_one_key=has_one_key)
+            if decision == "run" and not room:
                 decision, reason = "skipped", OVERLAP
             recorded = await connection.fetchrow(
                 self._db.sql["record_tick"],
@@ -176,6 +189,7 @@ class Firing(Submissions):
             )
             if recorded is None or decision != "run":
                 continue
+            count += 1
             if tick.due > moved["now"]:
                 made.append((tick, RunState.SCHEDULED))
             elif gate is None:
@@ -185,9 +199,17 @@ class Firing(Submissions):
                 made.append((tick, RunState.QUEUED))
                 await connection.execute(self._db.sql["hold_gates"], [gate], [tick.run_id])
             else:
+                blocked = True
                 made.append((tick, RunState.BLOCKED))
         await self._insert_ticks(connection, fire, made, gate, moved["now"])
         return len(made)
+
+    async def _has_new_run(self, connection: Connection, job: JobId, ticks: Sequence[Tick], target: str) -> bool:
+        """Whether one of the ticks is to run and is not recorded yet."""
+        planned = [tick.scheduled_at for tick in ticks if tick.decision == "run"]
+        count = len(planned)
+        recorded = await connection.fetch(self._db.sql["recorded_ticks"], [job] * count, planned, [target] * count)
+        return len(recorded) < count
 
     async def _active(self, connection: Connection, job: JobId, target: str) -> list[asyncpg.Record]:
         if target:
@@ -239,6 +261,17 @@ class Firing(Submissions):
         holding = [tick.run_id for tick, state in made if state is RunState.QUEUED]
         if limits is not None and holding:
             await self._enter(connection, await connection.fetch(self._db.sql["due_rows"], holding), is_told=True)
+
+
+def _keep_run(fire: Fire, at: Instant | None) -> Fire:
+    """The same fire with this tick as its only run. The others that would run are skipped for overlap."""
+    ticks = tuple(
+        tick
+        if tick.decision == "skipped" or tick.scheduled_at == at
+        else msgspec.structs.replace(tick, decision="skipped", reason=OVERLAP, run_id=None)
+        for tick in fire.ticks
+    )
+    return msgspec.structs.replace(fire, ticks=ticks)
 
 
 def last_tick(fire: Fire) -> Instant:

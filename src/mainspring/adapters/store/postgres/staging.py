@@ -80,7 +80,7 @@ class Staging(Firing):
             return []
         await self._names.number_all(_names_of(fires))
         await self._partitions.make_ledger({tick.scheduled_at // DAY for fire in fires for tick in fire.ticks})
-        free = [fire for fire in fires if not _goes_alone(fire.job)]
+        free = await self._limit_skips([fire for fire in fires if not _goes_alone(fire.job)])
         await self._add_bodies(fires)
         await self._add_classed(fires)
         answers: dict[str, Fired] = {}

@@ -78,6 +78,12 @@ INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoc
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING
 RETURNING job_id
 
+-- name: recorded_ticks
+-- Apart from `fire`, which would lock every partition of the ledger if it read the table.
+SELECT l.job_id, l.scheduled_at
+FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS t(job_id, scheduled_at, target)
+JOIN mainspring.ledger l ON l.job_id = t.job_id AND l.scheduled_at = t.scheduled_at AND l.target = t.target
+
 -- name: active_of_job
 SELECT id, state, gate FROM mainspring.waiting WHERE job_id = $1
 UNION ALL SELECT id, state, gate FROM mainspring.run WHERE job_id = $1
