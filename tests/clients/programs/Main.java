@@ -21,8 +21,8 @@ public class Main {
     RemoteWorkersApi workers = new RemoteWorkersApi(client);
 
     JobOut job =
-        jobs.createJob(new JobIn().task("greet").queue(queue).timeout("30s").payload(Map.of("name", "Ada")));
-    JobOut later = jobs.createJob(new JobIn().task("greet").queue(queue).delay("1h"));
+        jobs.createJob(new JobIn().task("greet").queue(queue).timeout("30s").payload(Map.of("name", "Ada")), false);
+    JobOut later = jobs.createJob(new JobIn().task("greet").queue(queue).delay("1h"), false);
     jobs.cancelJob(later.getJobId(), false);
 
     JobOut nightly =
@@ -35,10 +35,11 @@ public class Main {
                 .catchUp(new CatchUpIn().mode(CatchUpIn.ModeEnum.ALL))
                 .breaker(new BreakerIn().failures(3))
                 .tags(List.of("kept"))
-                .payload("kept"));
+                .payload("kept"),
+            false);
     jobs.changeJob(nightly.getJobId(), new JobPatch().priority(3));
     PageJobOut page =
-        jobs.listJobs(null, null, null, queue, null, null, null, null, null, null, 10, null);
+        jobs.listJobs(null, null, null, null, queue, null, null, null, null, null, null, 10, null);
 
     Registered worker = workers.register(new Register().name("worker in Java").queues(List.of(queue)));
     ClaimedRuns claimed = workers.claim(worker.getWorkerId(), new Claim().waitSeconds(10.0));
