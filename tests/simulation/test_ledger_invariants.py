@@ -3,10 +3,13 @@
 import msgspec
 import pytest
 
+from mainspring.domain.calendar import CalendarSpec, Freeze, WhenClosed
+from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.instant import HOUR, SECOND, Instant
 from mainspring.domain.job import JobSpec, JobState, Overlap
 from mainspring.domain.run import RunPolicy, RunState
 from mainspring.domain.schedule import Interval
+from mainspring.ports.access import Author
 from tests.support.simulation.acts import Act
 from tests.support.simulation.directed import Director, play
 from tests.support.simulation.examples import Breaks, a_good_history, a_job, fires
@@ -149,3 +152,44 @@ def test_a_run_that_a_later_fire_of_the_batch_promotes_still_waits() -> None:
     history, step = play_two_jobs_with_one_key()
     step.ticks.reverse()
     assert any("a third one beside" in sentence for sentence in violations(history))
+
+
+@pytest.mark.parametrize(
+    ("overlap", "catch_up", "reason"),
+    [
+        (Overlap.CANCEL, CatchUp(), "overlap"),
+        (Overlap.ALLOW, CatchUp(mode="latest", grace=SECOND // 2), "superseded by a later tick"),
+    ],
+    ids=["cancel", "latest"],
+)
+def test_a_later_tick_that_fired_early_stays_the_newest(overlap: Overlap, catch_up: CatchUp, reason: str) -> None:
+    """The schedule gets an earlier tick after a calendar has moved the later one before its time."""
+
+    async def script(director: Director) -> None:
+        start = -(-director.world.now() // SECOND) * SECOND
+        freeze = Freeze(start=start + 4 * SECOND, end=start + 30 * SECOND)
+        director.do("put_calendar", "default", "office", CalendarSpec(freezes=(freeze,)), Author("ada"))
+        spec = JobSpec(
+            name="report",
+            task=LOOP,
+            schedule=Interval(every=2 * SECOND, start=start + 8 * SECOND, end=start + 8 * SECOND),
+            overlap=overlap,
+            catch_up=catch_up,
+            calendars=("office",),
+            when_closed=WhenClosed.BEFORE,
+        )
+        director.put(spec, Act("work", 5 * SECOND))
+        await director.until(lambda: director.world.now() >= start + 5 * SECOND)
+        earlier = Interval(every=2 * SECOND, start=start + 6 * SECOND, end=start + 8 * SECOND)
+        director.put(msgspec.structs.replace(spec, schedule=earlier), Act("work", 5 * SECOND))
+        await director.sleep(4)
+
+    history = play(script)
+    early, changed = fires(history, "report")
+    assert [tick.decision for tick in early.ticks] == ["run"]
+    assert [(tick.decision, tick.reason) for tick in changed.ticks] == [("skipped", reason)]
+    assert changed.ticks[0].scheduled_at < early.ticks[0].scheduled_at
+    # Without the early tick, this decision would be wrong.
+    early.ticks.clear()
+    where = f"{a_job(history, 'report')} at {changed.at}"
+    assert any(where in sentence for sentence in violations(history))

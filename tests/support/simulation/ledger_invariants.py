@@ -146,6 +146,7 @@ def _decisions(history: History) -> Iterator[str]:
     pauses: dict[JobId, Pauses] = defaultdict(Pauses)
     #: The data center that the tick made a run for.
     targets: dict[RunId, str] = {}
+    recorded: dict[tuple[JobId, str], set[Instant]] = defaultdict(set)
     for step in history.steps:
         if step.calendar is not None:
             calendars[step.calendar.name] = step.calendar
@@ -171,7 +172,8 @@ def _decisions(history: History) -> Iterator[str]:
                     for run, row in active[job].items()
                     if _counts(targets.get(run, ""), target)
                 }
-                yield from _decision(step, change, there, beside, history.truth.clock_steps, closed)
+                again = _find_planned_again(change, recorded[job, target])
+                yield from _decision(step, change, there, beside, history.truth.clock_steps, closed, again)
         for moved in step.runs:
             if moved.after.job_id is not None:
                 if moved.after.state in OVER:
@@ -185,7 +187,10 @@ def _decisions(history: History) -> Iterator[str]:
                 continue
             for target, there in _by_target(entries).items():
                 beside = {run: row for run, row in active[job].items() if _counts(targets.get(run, ""), target)}
-                yield from _overlaps(step, fired[job], there, beside)
+                again = _find_planned_again(fired[job], recorded[job, target])
+                yield from _overlaps(step, fired[job], there, beside, again)
+        for tick in step.ticks:
+            recorded[tick.job_id, tick.target].add(tick.scheduled_at)
 
 
 def _find_promoted(step: Step, fired_before: set[JobId]) -> dict[RunId, RunRow]:
@@ -208,6 +213,15 @@ def _find_promoted(step: Step, fired_before: set[JobId]) -> dict[RunId, RunRow]:
     }
 
 
+def _find_planned_again(change: JobChange, recorded: set[Instant]) -> list[Instant]:
+    """The ticks of a fire that are recorded already: a calendar moved them before a change of the schedule."""
+    before = change.before
+    if before is None or before.next_tick is None or not recorded:
+        return []
+    until = max(recorded) if change.after.next_tick is None else change.after.next_tick - 1
+    return [tick for tick in reference.ticks(before.spec.schedule, before.next_tick - 1, until) if tick in recorded]
+
+
 def _counts(of_run: str, target: str) -> bool:
     """The active runs that count for a tick: those of its data center, or all if it has none."""
     return not target or of_run in ("", target)
@@ -228,6 +242,7 @@ def _decision(
     active: dict[RunId, RunRow],
     clock_steps: Micros,
     closed: reference.Closed,
+    again: list[Instant],
 ) -> Iterator[str]:
     row = change.before
     assert row is not None
@@ -260,8 +275,9 @@ def _decision(
         due_at = made.get(entry.run_id, place) if entry.run_id is not None else place
         if due_at < place or (closed.at(due_at) and not row.spec.schedule.jitter):
             yield f"{where}: the run of {entry.scheduled_at} is due at {due_at}, and may at {place}"
-    due = [at for at, _, _ in decided]
-    if not any(_same(row, decided, now) for now in _possible_nows(row, due, step, clock_steps)):
+    known = {tick: place for tick in again if (place := closed.place(tick)) is not None}
+    due = [*known.values(), *(at for at, _, _ in decided)]
+    if not any(_same(row, decided, known, now) for now in _possible_nows(row, due, step, clock_steps)):
         yield f"{where}: sent at {step.sent}, decided {[(e.scheduled_at, e.decision, e.reason) for e in entries]}"
     overlapping = [entry for entry in entries if entry.reason == "overlap"]
     running = [entry for entry in entries if entry.decision == "run"]
@@ -290,7 +306,8 @@ def _decision(
         case Overlap.CANCEL:
             newest = max(entry.scheduled_at for entry in [*running, *overlapping]) if running or overlapping else 0
             stays = any(run.state is RunState.RUNNING for run in elsewhere)
-            if overlapping and not stays and (len(running) != 1 or running[0].scheduled_at != newest):
+            is_newest = not again or again[-1] < newest
+            if overlapping and is_newest and not stays and (len(running) != 1 or running[0].scheduled_at != newest):
                 yield f"{where}: the newest is to run, but {running} did"
 
 
@@ -305,25 +322,37 @@ def _possible_nows(row: JobRow, due: list[Instant], step: Step, clock_steps: Mic
     return [last, first, *(turn for turn in turns if first < turn < last)]
 
 
-def _same(row: JobRow, decided: list[tuple[Instant, bool, LedgerEntry]], now: Instant) -> bool:
+def _same(
+    row: JobRow, decided: list[tuple[Instant, bool, LedgerEntry]], known: dict[Instant, Instant], now: Instant
+) -> bool:
+    """``known``: the other ticks of the fire, which are recorded already, with their times."""
     if any(min(at, entry.scheduled_at) > now for at, _, entry in decided):
         return False
-    expected = reference.fates(row.spec.catch_up, [at for at, _, _ in decided], now)
-    return all(
-        runs == wanted and (runs or entry.reason == reason)
-        for (_, runs, entry), (_, wanted, reason) in zip(decided, expected, strict=True)
-    )
+    places = {**known, **{entry.scheduled_at: at for at, _, entry in decided}}
+    ticks = sorted(places)
+    expected = dict(zip(ticks, reference.fates(row.spec.catch_up, [places[tick] for tick in ticks], now), strict=True))
+    for _, runs, entry in decided:
+        _, wanted, reason = expected[entry.scheduled_at]
+        if runs != wanted or not (runs or entry.reason == reason):
+            return False
+    return True
 
 
-def _overlaps(step: Step, change: JobChange, decided: list[LedgerEntry], active: dict[RunId, RunRow]) -> Iterator[str]:
-    """Check after the ticks that the active runs conform to the overlap rule."""
+def _overlaps(
+    step: Step, change: JobChange, decided: list[LedgerEntry], active: dict[RunId, RunRow], again: list[Instant]
+) -> Iterator[str]:
+    """Check after the ticks that the active runs conform to the overlap rule.
+
+    With ``cancel``, the run of a later tick that is recorded already continues.
+    """
     if change.before is None:
         return
     new = [moved.after for moved in step.runs if moved.before is None and moved.after.id in active]
     where, overlap = f"{change.after.id} at {step.at}", change.before.spec.overlap
     if overlap is Overlap.CANCEL and any(tick.decision == "run" or tick.reason == "overlap" for tick in decided):
         going_on = [run.id for run in active.values() if run.cancel_at is None and run not in new]
-        if going_on or len(new) > 1:
+        is_newest = not again or again[-1] < decided[-1].scheduled_at
+        if (going_on and is_newest) or len(new) > 1:
             yield f"{where}: {going_on} go on beside {[run.id for run in new]}"
     if overlap in (Overlap.QUEUE, Overlap.CANCEL):
         for run in new:
