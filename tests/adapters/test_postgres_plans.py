@@ -75,6 +75,7 @@ HOT = {
     ),
     "stage": ("waiting_due", "bigint, smallint[], int", "1, '{0,1,2,3}', 1000"),
     "due_jobs": ("schedule_due", "smallint[], bigint, int", "'{0,1,2,3}', 1, 500"),
+    "recorded_ticks": ("Index Cond: ((job_id = t.job_id)", "uuid[], bigint[], text[]", "'{}', '{}', '{}'"),
     "upcoming": ("waiting_due", "smallint[], bigint, int", "'{0,1,2,3}', 1, 500"),
     "beat": ("run_held", "bigint, bigint, uuid[], int[], int", "1, 1, '{}', '{}', 1"),
     "lock_limiters": ("limiter_pkey", "bigint[], int[]", "'{1}', '{1}'"),

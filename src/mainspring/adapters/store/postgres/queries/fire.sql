@@ -79,10 +79,13 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING
 RETURNING job_id
 
 -- name: recorded_ticks
--- Apart from `fire`, which would lock every partition of the ledger if it read the table.
-SELECT l.job_id, l.scheduled_at
-FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS t(job_id, scheduled_at, target)
-JOIN mainspring.ledger l ON l.job_id = t.job_id AND l.scheduled_at = t.scheduled_at AND l.target = t.target
+-- Apart from `fire`, which would lock every partition of the ledger if it read the table. `LIMIT` keeps one look into the
+-- index for each tick where a join would read the whole ledger.
+SELECT t.job_id, t.scheduled_at
+FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS t(job_id, scheduled_at, target), LATERAL (
+    SELECT FROM mainspring.ledger l
+    WHERE l.job_id = t.job_id AND l.scheduled_at = t.scheduled_at AND l.target = t.target LIMIT 1
+) AS l
 
 -- name: active_of_job
 SELECT id, state, gate FROM mainspring.waiting WHERE job_id = $1
