@@ -430,13 +430,16 @@ class Staging(Protocol):
         owns its shard by a live lease, and none of its ticks is ahead of now. A tick is recorded once, whoever comes
         second. A run whose due time is ahead is ``scheduled``.
 
-        The job's overlap rule is applied here, against what is on its way (waiting or live) in the same transaction;
-        between ticks that fire together the plan has decided already. skip: while anything is on its way, the tick is
-        skipped (overlap). queue: the tick's run waits for the one before it; while one is blocked, or two are on their
-        way, the tick is skipped (overlap). cancel: what is on its way is asked to stop, and the tick's run is blocked
-        until it has. A run that a version with another overlap rule or ordering key left on its way cannot be waited
-        for, since it stands in another line: while there is one (cancel: after it was asked to stop), queue and cancel
-        skip the tick (overlap). With allow an ordering key alone orders, and another key is another line.
+        The job's overlap rule is applied here, against what is on its way (waiting or live) in the same transaction.
+        Ticks that fire together are taken in order: each one counts the runs of those before it, and a tick that is
+        recorded already counts for nothing. Only for cancel the plan has kept the newest of them.
+
+        skip: while anything is on its way, the tick is skipped (overlap). queue: the tick's run waits for the one
+        before it; while one is blocked, or two are on their way, the tick is skipped (overlap). cancel: what is on its
+        way is asked to stop, and the tick's run is blocked until it has. A run that a version with another overlap rule
+        or ordering key left on its way cannot be waited for, since it stands in another line: while there is one
+        (cancel: after it was asked to stop), queue and cancel skip the tick (overlap). With allow an ordering key alone
+        orders, and another key is another line.
 
         A fixed-delay job whose tick left no run ticks again one delay from now.
         """
