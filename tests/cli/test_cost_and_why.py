@@ -112,7 +112,7 @@ def test_an_invalid_budget_is_refused(store: Store) -> None:
 
 
 def test_explain_shows_why_a_run_waits(store: Store) -> None:
-    run = store.run("jobs", "submit", "ask", "--queue", "mail", "--quiet").out.strip()
+    run = store.run("jobs", "submit", "ask", "--arg", "tokens=1", "--queue", "mail", "--quiet").out.strip()
     result = store.run("runs", "explain", run).out
     assert result.splitlines()[0].endswith(" is queued")
     assert "  no live worker takes queue 'mail'\n" in result
@@ -124,7 +124,7 @@ def test_explain_shows_why_a_run_waits(store: Store) -> None:
 
 
 def test_explain_shows_whether_a_job_ran_at_a_time(store: Store) -> None:
-    store.run("jobs", "submit", "ask", "--name", "weekday", "--cron", "0 9 * * MON-FRI", "--quiet")
+    store.run("jobs", "submit", "ask", "--arg", "tokens=1", "--name", "weekday", "--cron", "0 9 * * MON-FRI", "--quiet")
     lines = store.run("jobs", "explain", "weekday", "--at", "2020-01-06T09:00:00Z").out.splitlines()
     assert lines[0] == "2020-01-06T09:00:00Z: there was nothing to run"
     assert lines[1].startswith("  ")

@@ -15,8 +15,8 @@ def test_the_guide_to_dead_letters_works(tmp_path: Path) -> None:
     with running_site(tmp_path) as site:
         where = ("--store", site.store)
         for number in range(5):
-            # The argument has the wrong name.
-            failed = site.call("jobs", "submit", "send", "--arg", f"user={number}", "--retries", "0", "--wait", *where)
+            words = ("jobs", "submit", "send", "--arg", f"user_id={-number - 1}", "--retries", "0", "--wait")
+            failed = site.call(*words, *where)
             assert failed.code == 1
         [group] = site.run("dead-letters", "list", "--json", *where).json["items"]
         assert (group["count"], sum(group["trend"])) == (5, 5)
@@ -31,7 +31,7 @@ def test_the_guide_to_dead_letters_works(tmp_path: Path) -> None:
         assert "is stopped: 5 replayed; canary " in canary.out
         assert "failed (error)" in canary.out
         assert discarded.out == "5 would be discarded\n"
-        fix = ("--patch", '{"user": null, "user_id": 7}')
+        fix = ("--patch", '{"user_id": 7}')
         works = site.run("dead-letters", "replay", "--task", "send", "--canary", "2", "--pace", "100/s", *fix, *where)
         assert works.out.rstrip().endswith("is done: 5 replayed")
         wait_until(lambda: not site.run("dead-letters", "list", "--json", *where).json["items"])

@@ -175,7 +175,7 @@ async def test_a_database_role_without_rights_is_reported(tmp_path: Path, postgr
         found = run_command(tmp_path, command, "--store", postgres_database)
         assert found.returncode == 2
         (line,) = found.stderr.splitlines()
-        assert line == f"mainspring: store: PostgreSQL refused: permission denied for database {name}"
+        assert line == f"mainspring: --store: PostgreSQL refused: permission denied for database {name}"
 
 
 def test_a_benchmark_of_an_unreachable_server_prints_no_password(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ def test_runs_are_cancelled_by_id_or_by_a_filter(here: Here) -> None:
 
 
 def test_explain_names_the_reason_why_a_run_waits(here: Here) -> None:
-    run = here.run("jobs", "submit", "send", "--queue", "unserved", "--quiet").out.strip()
+    run = here.run("jobs", "submit", "send", "--arg", "user_id=1", "--queue", "unserved", "--quiet").out.strip()
     assert "no live worker takes queue" in here.run("runs", "explain", run).out
     assert here.json("runs", "explain", run)["status"] == "queued"
     here.run("runs", "cancel", run)
@@ -562,7 +562,7 @@ def test_an_invalid_address_is_refused(site: Site, words: list[str], message: st
         (["jobs", "show", "f" * 12], 4, "there is no job"),
         (["runs", "show", "0" * 12 + "7" + "0" * 19], 4, "there is no such object, or it is not yours"),
         (["runs", "explain", "abc"], 4, "there is no run 'abc'"),
-        (["jobs", "submit", "send", "--cron", "soon", "--name", "x"], 2, "--cron: "),
+        (["jobs", "submit", "send", "--arg", "user_id=1", "--cron", "soon", "--name", "x"], 2, "--cron: "),
         (["jobs", "submit", "send", "--payload", "{"], 2, "--payload: is not JSON"),
         (["jobs", "submit", "send", "--payload", "@nowhere"], 2, "nowhere cannot be read"),
         (["jobs", "submit", "send", "--arg", "x"], 2, "--arg: 'x' has no name"),

@@ -65,7 +65,7 @@ def plan(*arguments: str) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(found.stdout)
     assert found.exit_code == (3 if answer["steps"] else 0)
     # There is no worker in these tests.
-    assert all(warning.startswith("no worker is running") for warning in answer.pop("warnings"))
+    assert all(warning.startswith("no worker is running") for warning in answer.pop("warnings", []))
     return answer
 
 
@@ -216,9 +216,10 @@ def test_an_application_is_named_after_its_module_by_default(folder: Path) -> No
 
 
 def test_apply_warns_of_schedules_that_no_worker_runs_and_strict_refuses_them(folder: Path) -> None:
+    write(folder)
     found = run("apply", "plan_tasks:app")
-    assert "warning: no worker is running" in found.stdout
-    assert "(schedules " in found.stdout
+    assert "mainspring: no worker is running" in found.stderr
+    assert "(schedules " in found.stderr
     (folder / "mainspring.db").unlink()
     refused = run("apply", "plan_tasks:app", "--strict")
     assert refused.exit_code == 1

@@ -350,8 +350,8 @@ app.declare = declare
 def test_up_warns_of_schedules_whose_queue_no_worker_serves(commands: Commands) -> None:
     (commands.directory / "tasks.py").write_text(
         "from mainspring import Mainspring\napp = Mainspring()\n"
-        "@app.every('1h', queue='reports')\nasync def report() -> None: ...\n"
-        "@app.every('1h', queue='mail')\nasync def mail() -> None: ...\n"
+        "@app.every('1h')\n@app.task(queue='reports')\nasync def report() -> None: ...\n"
+        "@app.every('1h')\n@app.task(queue='mail')\nasync def mail() -> None: ...\n"
     )
     commands.start("up", "tasks:app", "--queue", "mail:5", "--port", str(free_port()))
     commands.wait_for_log("  schedule mail")

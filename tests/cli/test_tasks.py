@@ -63,7 +63,7 @@ def test_a_submit_has_the_options_of_its_task(site: Site, where: tuple[str, ...]
 
 def test_a_wrong_argument_is_named(site: Site, where: tuple[str, ...]) -> None:
     result: CommandResult = site.call("jobs", "submit", "charge", "--arg", "customer=ada", *where)
-    assert (result.code, result.err) == (2, "mainspring: payload.customer: expected 'int', got 'str'\n")
+    assert (result.code, result.err) == (2, "mainspring: --arg customer: expected 'int', got 'str'\n")
 
 
 def test_schedules_of_a_file_have_the_options_of_their_task(site: Site, where: tuple[str, ...]) -> None:

@@ -31,6 +31,8 @@ app = Mainspring()
 
 @app.task
 async def send(user_id: int) -> str:
+    if user_id < 0:
+        raise ValueError(f"there is no user {user_id}")
     return f"sent to {user_id}"
 
 @app.task

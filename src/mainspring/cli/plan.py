@@ -217,7 +217,7 @@ def _show(out: Console, found: "ReconcileOut") -> None:
         for field, change in step.changes.items():
             out.print(Text(f"    {field}: {_value(change.before)} → {_value(change.after)}"))
     for warning in found.warnings:
-        out.print(Text(f"warning: {warning}", "yellow"))
+        typer.echo(f"mainspring: {warning}", err=True)
     todo = _counts(found.steps, _WORDS)
     out.print(f"{found.source}: {todo or 'nothing to do'}; {len(found.unchanged)} unchanged")
 

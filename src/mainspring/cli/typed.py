@@ -44,7 +44,9 @@ def name_as_typed(error: Invalid, arguments: Sequence[str]) -> Invalid:
     for option in (*_OPTIONS.get(root, ()), _kebab(field), _kebab(root), _kebab(field.rpartition(".")[2])):
         for name in (option, _SHORT.get(option)):
             if name in typed:
-                return _rename(error, name)
+                # One option gives all arguments of a task: say which one is wrong.
+                inner = field.removeprefix("payload.") if field.startswith("payload.") else ""
+                return _rename(error, f"{name} {inner}".rstrip())
     return error
 
 
