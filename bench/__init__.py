@@ -1,1 +1,1 @@
-"""Measurements that are no part of the package."""
+"""The benchmark: how fast is Mainspring, and what does it cost?"""

@@ -9,12 +9,13 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from bench import machine
+from bench.engine import drain, herd, idle, submit
+from bench.figures import Figures, median_of_rounds, number
+from bench.measurement import Bench, Measure
 from bench.peers import pgqueuer_figures as theirs
-from mainspring.bench import drain, herd, idle, machine, submit
-from mainspring.bench.figures import Figures, median_of_rounds, number
-from mainspring.bench.measurement import Bench, Measure
-from mainspring.bench.run import place_of
-from mainspring.bench.sizes import QUICK, Sizes, scaled
+from bench.run import place_of
+from bench.sizes import QUICK, Sizes, scaled
 
 Theirs = Callable[[str, Sizes, Callable[[str], None]], Awaitable[Figures]]
 

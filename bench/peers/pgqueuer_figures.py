@@ -12,13 +12,13 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import msgspec
 
+from bench.children import Children
+from bench.figures import Figures, spread
+from bench.machine import scratch_parent
 from bench.peers.pgqueuer_worker import DSN
-from mainspring.bench.children import Children
-from mainspring.bench.figures import Figures, spread
-from mainspring.bench.machine import scratch_parent
-from mainspring.bench.sizes import Sizes
-from mainspring.bench.stamps import Stamps
-from mainspring.bench.tasks import DIRECTORY
+from bench.sizes import Sizes
+from bench.stamps import Stamps
+from bench.tasks import DIRECTORY
 
 DATABASE = "pgqueuer_bench"
 #: Two processes: with more of them it is slower here.

@@ -14,7 +14,7 @@ import uvloop
 from pgqueuer import AsyncpgDriver, Queries
 
 from bench.peers.pgqueuer_worker import DSN
-from mainspring.bench.sizes import PAYLOAD
+from bench.sizes import PAYLOAD
 
 BATCH = 1_000
 

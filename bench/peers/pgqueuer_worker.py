@@ -13,7 +13,7 @@ import asyncpg
 import uvloop
 from pgqueuer import AsyncpgPoolDriver, Job, Queries, QueueManager
 
-from mainspring.bench.tasks import DIRECTORY, RECORD
+from bench.tasks import DIRECTORY, RECORD
 
 DSN = "PEER_DSN"
 BATCH = 500

@@ -14,7 +14,6 @@ from mainspring.adapters.store.postgres import PostgresStore, upkeep
 from mainspring.adapters.store.postgres.database import SESSION, Connection
 from mainspring.adapters.store.postgres.names import Kind
 from mainspring.adapters.store.postgres.rows import bucket_of
-from mainspring.bench.local_postgres import throwaway_postgres
 from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import DAY, HOUR, SECOND
@@ -23,6 +22,7 @@ from mainspring.ports.store import Accepted, NewSession, Retention, Want
 from tests.support.builders import a_policy, a_run
 from tests.support.databases import create_database, drop_database, with_database
 from tests.support.waiting import eventually
+from tools.services.local_postgres import throwaway_postgres
 
 pytestmark = pytest.mark.postgres
 

@@ -10,11 +10,11 @@ import pytest
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres.promotion import _at, _place, _places_in, promote
-from mainspring.bench.local_postgres import ROLE, LocalPostgres
 from mainspring.domain.errors import Conflict, StoreUnavailable
 from tests.support.processes import free_port
 from tests.support.standbys import Standby, primary_and_standbys
 from tests.support.waiting import eventually
+from tools.services.local_postgres import ROLE, LocalPostgres
 
 
 @asynccontextmanager

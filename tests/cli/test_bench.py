@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 import redis
 
-from mainspring.bench import command, local_engine, suite
-from mainspring.bench.api_followers import Follower
-from mainspring.bench.api_load import Connection
-from mainspring.bench.api_submit import compare
-from mainspring.bench.figures import median_of_rounds, number, percentile, spread
-from mainspring.bench.full_cycle import LostOrDoubled
-from mainspring.bench.report import ROWS, limits, verdict
-from mainspring.bench.sizes import PAYLOAD, QUICK, Sizes, scaled
-from mainspring.bench.stamps import Stamps
-from mainspring.bench.tasks import RECORD, app
+from bench import command, suite
+from bench.api.followers import Follower
+from bench.api.load import Connection
+from bench.api.submit import compare
+from bench.engine.full_cycle import LostOrDoubled
+from bench.figures import median_of_rounds, number, percentile, spread
+from bench.report import ROWS, limits, verdict
+from bench.sites import local_engine
+from bench.sizes import PAYLOAD, QUICK, Sizes, scaled
+from bench.stamps import Stamps
+from bench.tasks import RECORD, app
+from mainspring.cli.bench import load_benchmark
+from mainspring.cli.measured_costs import BENCHMARK_PAYLOAD
 from mainspring.domain.errors import Invalid
 
 
@@ -105,6 +108,15 @@ def test_a_server_started_for_the_benchmark_stops_afterwards(address_of: Callabl
         assert client.ping()
     with redis.Redis.from_url(address) as client, pytest.raises(redis.ConnectionError):
         client.ping()
+
+
+def test_without_a_checkout_the_benchmark_says_where_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"not part of the installed package.*make bench"):
+        load_benchmark("command", tmp_path)
+
+
+def test_capacity_counts_with_the_size_of_the_payload_that_is_measured() -> None:
+    assert len(PAYLOAD) == BENCHMARK_PAYLOAD
 
 
 def test_outside_of_a_checkout_a_broker_needs_an_address(tmp_path: Path) -> None:

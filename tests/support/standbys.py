@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mainspring.bench.local_postgres import DISK, PORTS, LocalPostgres, server_account
+from tools.services.local_postgres import DISK, PORTS, LocalPostgres, server_account
 
 #: Small, because three of them run at the same time as the servers of other tests.
 SETTINGS = {"shared_buffers": "32MB", "max_wal_size": "256MB", "max_connections": "60"}

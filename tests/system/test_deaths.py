@@ -10,7 +10,6 @@ import asyncpg
 import pytest
 
 from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.bench.local_postgres import LocalPostgres, throwaway_postgres
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import RunId
@@ -21,6 +20,7 @@ from mainspring.domain.schedule import CronSchedule
 from tests.support.load import APP, PAUSE_SECONDS, a_moment, make_jobs, until_succeeded
 from tests.support.processes import START_SECONDS, Processes, kill
 from tests.support.waiting import eventually
+from tools.services.local_postgres import LocalPostgres, throwaway_postgres
 
 pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(900), pytest.mark.xdist_group("system")]
 

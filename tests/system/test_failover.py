@@ -12,7 +12,6 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.postgres_servers import servers_of
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.wakeups.postgres import PostgresWakeups
-from mainspring.bench.local_postgres import ROLE, LocalPostgres
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import HOUR, MINUTE, SECOND
 from mainspring.domain.run import NewRun
@@ -24,6 +23,7 @@ from tests.support.databases import with_database
 from tests.support.standbys import Standby, primary_and_standbys
 from tests.support.store_harness import build_wall
 from tests.support.waiting import eventually
+from tools.services.local_postgres import ROLE, LocalPostgres
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900), pytest.mark.xdist_group("failover")]
 

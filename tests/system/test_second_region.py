@@ -21,7 +21,6 @@ import asyncpg
 import pytest
 
 from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.bench.local_postgres import ROLE, LocalPostgres
 from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.ids import RunId
 from mainspring.ports.access import AuditFilter
@@ -31,6 +30,7 @@ from tests.support.processes import PYTHONPATH, ROOT, START_SECONDS, Processes, 
 from tests.support.standbys import Standby, primary_and_standbys
 from tests.support.waiting import eventually
 from tools.chaos.link import BOTH, Link
+from tools.services.local_postgres import ROLE, LocalPostgres
 
 pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(900), pytest.mark.xdist_group("failover")]
 

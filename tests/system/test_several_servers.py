@@ -15,7 +15,6 @@ import pytest
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.several import SeveralStore
 from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.bench.local_postgres import LocalPostgres, throwaway_postgres
 from mainspring.control.jobs import Jobs
 from mainspring.domain.catch_up import CatchUp
 from mainspring.domain.errors import StoreUnavailable
@@ -28,6 +27,7 @@ from tests.support.load import APP, PAUSE_SECONDS
 from tests.support.processes import START_SECONDS, Processes, kill
 from tests.support.several_harness import several
 from tests.support.waiting import eventually
+from tools.services.local_postgres import LocalPostgres, throwaway_postgres
 
 pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(900), pytest.mark.xdist_group("system")]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench.suite import API, ENGINE
 from mainspring.adapters.store.postgres.health import _OLDEST_SERVER
-from mainspring.bench.suite import API, ENGINE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -76,8 +76,8 @@ def test_every_command_that_reproduces_a_table_exists() -> None:
 
 def test_every_benchmark_named_on_a_page_is_listed_for_reproduction() -> None:
     pages = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", *DOCS.rglob("*.md")]
-    named = {name for page in pages for name in re.findall(r"python -m (bench\.\w+)", page.read_text())}
-    programs = {f"bench.{file.stem}" for file in (ROOT / "bench").glob("[!_]*.py")}
+    named = {name for page in pages for name in re.findall(r"python -m (bench\.experiments\.\w+)", page.read_text())}
+    programs = {f"bench.experiments.{file.stem}" for file in (ROOT / "bench" / "experiments").glob("[!_]*.py")}
     assert named == programs
     rows = "\n".join(line for line in REPRODUCE.splitlines() if line.startswith("|"))
     assert {name for name in named if f"`python -m {name}" not in rows} == set()

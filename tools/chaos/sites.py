@@ -10,7 +10,7 @@ from pathlib import Path
 
 import asyncpg
 
-from mainspring.bench.local_postgres import DISK, LocalPostgres, free_port, server_account
+from tools.services.local_postgres import DISK, LocalPostgres, free_port, server_account
 
 _MEGABYTE = 1 << 20
 #: The ports of servers are chosen from here on.

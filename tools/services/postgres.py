@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tools.services.service import Service, ServiceUnavailable, cache
 
 if TYPE_CHECKING:
-    from mainspring.bench import local_postgres
+    from tools.services import local_postgres
 else:
 
     def _load(path: Path) -> ModuleType:
@@ -25,7 +25,7 @@ else:
         spec.loader.exec_module(module)
         return module
 
-    local_postgres = _load(Path(__file__).parents[2] / "src/mainspring/bench/local_postgres.py")
+    local_postgres = _load(Path(__file__).parent / "local_postgres.py")
 
 __all__ = ["Postgres", "local_postgres"]
 

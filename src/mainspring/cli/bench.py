@@ -1,41 +1,30 @@
-"""``mainspring bench``: how fast is it, here?"""
+"""``mainspring bench``: run the benchmark of the checkout that this program comes from."""
 
-from typing import Annotated
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
 
 import typer
 
+from mainspring.domain.errors import Invalid
+
+#: The checkout, if the program was installed from one with ``--editable``.
+_CHECKOUT = Path(__file__).parents[3]
+
 
 def register(application: typer.Typer) -> None:
-    application.command("bench")(bench)
+    application.command(
+        "bench",
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(bench)
 
 
-def bench(
-    suite: Annotated[str, typer.Argument(help="What is measured: engine or api.")] = "engine",
-    store: Annotated[
-        str | None,
-        typer.Option("--store", help="sqlite, postgres (a server of our own), a path or a DSN; both without it."),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller numbers, in about a minute a store.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else there.")] = False,
-    only: Annotated[str, typer.Option("--only", help="Some measurements, by name: full,drain,idle …")] = "",
-    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Take medians of so many rounds.")] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option("--seconds", min=1, max=86_400, help="The window of the full cycle, or of each load on the API."),
-    ] = None,
-    soak: Annotated[str | None, typer.Option("--soak", help="Full load for so long, such as 30m, and no more.")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Worker processes on PostgreSQL.")] = None,
-    dispatch: Annotated[
-        str,
-        typer.Option(
-            "--dispatch",
-            help="What feeds the workers, one after the other: store, redis, rabbitmq, kafka (servers of our own, "
-            "from a checkout), or addresses.",
-        ),
-    ] = "",
-    scale: Annotated[float, typer.Option("--scale", min=0.0001, max=1, hidden=True)] = 1,
-) -> None:
-    """Measure throughput, latency, lateness and cost, with processes as in production.
+def bench(context: typer.Context) -> None:
+    """Measure throughput, latency, lateness and cost. Needs a checkout; see docs/reference/benchmark.md.
+
+    Example: mainspring bench --help
 
     Example: mainspring bench --store postgres --only full,drain
 
@@ -43,19 +32,16 @@ def bench(
 
     Example: mainspring bench --store postgres --only full,idle --dispatch store,redis,rabbitmq,kafka
     """
-    # Here and not above: a worker that starts has no use for any of it.
-    from mainspring.bench import command, local_engine
-    from mainspring.domain.dispatch import check_engine, read_engines
+    main = load_benchmark("__main__")
+    raise typer.Exit(main.application(context.args, prog_name="mainspring bench", standalone_mode=False) or 0)
 
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    if soak is not None:
-        names.append("soak")
-    sizes = command.sizes_of(quick=quick, rounds=rounds, seconds=seconds, soak=soak, workers=workers, scale=scale)
-    engines = read_engines(dispatch, local_engine.NAMES)
-    for engine in engines:
-        if engine in local_engine.NAMES:
-            local_engine.check_lendable(engine)
-        else:
-            check_engine(engine, "--dispatch")
-    stores = [store] if store else command.STORES
-    raise typer.Exit(command.run(suite, stores, sizes, names, as_json=json, engines=engines))
+
+def load_benchmark(module: str, checkout: Path = _CHECKOUT) -> ModuleType:
+    """Import a module of the checkout's ``bench``, which no wheel contains."""
+    if not (checkout / "bench/__main__.py").exists():
+        raise Invalid(
+            "bench", "the benchmark is not part of the installed package", "clone the repository and run: make bench"
+        )
+    if str(checkout) not in sys.path:
+        sys.path.insert(0, str(checkout))
+    return importlib.import_module(f"bench.{module}")

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from mainspring.cli.bench import load_benchmark
+from mainspring.cli.measured_costs import MEASUREMENTS, costs_of
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.cli.target import Profile, store_settings
@@ -171,10 +173,7 @@ def _below(out: Console, found: Capacity) -> None:
 
 
 def _measure(store: str, published: Costs, scale: float) -> Costs:
-    # Here and not above: who only reckons has no use for it.
-    from mainspring.bench import command
-    from mainspring.bench.costs import MEASUREMENTS, costs_of
-
+    command = load_benchmark("command")
     if store.startswith("["):
         raise Invalid("--measure", "measures one server, and the store has several", "--store with one of them")
     sizes = command.sizes_of(quick=True, rounds=None, seconds=None, soak=None, workers=None, scale=scale)
@@ -182,8 +181,6 @@ def _measure(store: str, published: Costs, scale: float) -> Costs:
 
 
 def _measured(path: Path, published: Costs) -> Costs:
-    from mainspring.bench.costs import costs_of
-
     return costs_of(_bytes(path, "--measured"), published, "--measured")
 
 

@@ -1,0 +1,1 @@
+"""Measurements of the engine: one file each."""

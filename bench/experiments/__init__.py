@@ -1,0 +1,1 @@
+"""Longer measurements, each started by hand as a program."""

@@ -1,0 +1,71 @@
+"""How fast a sink that was away catches up: a backlog of events in PostgreSQL, told to a real server.
+
+    python -m bench.experiments.events_out redis://… | kafka://… [events]
+
+A throwaway PostgreSQL with durable settings. The runs are made, claimed and settled in batches while the sink is only a
+name; then the publisher of a scheduler tells all of it. Also told: processor time of this process for each event.
+"""
+
+import asyncio
+import sys
+import time
+from random import Random
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.events import make_sinks
+from mainspring.adapters.wakeups.local import LocalWakeups
+from mainspring.bootstrap.engine import Engine
+from mainspring.control.jobs import Jobs
+from mainspring.control.publisher import SINK, Publisher
+from mainspring.domain.instant import DAY
+from mainspring.domain.run import NewRun, settle_success
+from mainspring.ports.store import NewSession, Want
+from mainspring.settings import Settings
+from tools.services.local_postgres import throwaway_postgres
+
+BATCH = 500
+#: Of each run: submitted, started, succeeded.
+EACH = 3
+
+
+def main() -> None:
+    address, events = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 500_000
+    with throwaway_postgres() as server:
+        asyncio.run(measure(server.dsn, address, events // EACH))
+
+
+async def measure(dsn: str, address: str, runs: int) -> None:
+    clock = SystemClock()
+    engine = Engine(Settings(store=dsn), clock)
+    await engine.open()
+    kind = address.partition(":")[0]
+    [sink] = make_sinks(**{"kafka": "", "redis": "", kind: address}, redis_length=10_000_000)
+    await engine.store.attach_reader(f"{SINK}{sink.name}", DAY)
+    began = time.monotonic()
+    await live(engine, runs)
+    print(f"{runs:,} runs lived in {time.monotonic() - began:.1f} s", flush=True)
+    publisher = Publisher(engine.store, sink, LocalWakeups(), clock, lambda: {0: 1}, DAY)
+    began, used = time.monotonic(), time.process_time()
+    async with publisher:
+        while publisher.sent < runs * EACH:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        took, used = time.monotonic() - began, time.process_time() - used
+    each = used / publisher.sent * 1e6
+    print(
+        f"{publisher.sent:,} events in {took:.1f} s: {publisher.sent / took:,.0f}/s; {each:.1f} µs of this process each"
+    )
+    await engine.close()
+
+
+async def live(engine: Engine, runs: int) -> None:
+    jobs = Jobs(engine.store, LocalWakeups(), engine.clock, Random(1), shards=engine.store.shards)
+    worker = await engine.store.open_session(NewSession(name="w", kind="worker", ttl=DAY))
+    for claim, start in enumerate(range(0, runs, BATCH), 1):
+        size = min(BATCH, runs - start)
+        await jobs.submit_many([NewRun(id=run, task="noop") for run in jobs.new_run_ids([""] * size)])
+        held = await engine.store.claim(worker, claim, [Want("default", size)])
+        await engine.store.settle([settle_success(run, None) for run in held])
+
+
+if __name__ == "__main__":
+    main()

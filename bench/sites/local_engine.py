@@ -1,0 +1,46 @@
+"""An engine of our own, for whoever names one without an address: lent by ``tools/services``, which a checkout has."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mainspring.domain.errors import Invalid
+
+NAMES = ("redis", "rabbitmq", "kafka")
+_CHECKOUT = Path(__file__).parents[2]
+_HINT = "give its address, such as redis://127.0.0.1:6379"
+
+
+def check_lendable(engine: str, checkout: Path = _CHECKOUT) -> None:
+    """Before anything is measured, and not when it is the engine's turn."""
+    if not (checkout / "tools/services/__main__.py").exists():
+        raise Invalid("--dispatch", f"{engine} can be started from a checkout only", _HINT)
+
+
+@contextmanager
+def address_of(engine: str, checkout: Path = _CHECKOUT) -> Iterator[str]:
+    """What was written, or the address of a fresh server, which is gone afterwards, even if this process is killed."""
+    if engine not in NAMES:
+        yield engine
+        return
+    check_lendable(engine, checkout)
+    lender = subprocess.Popen(
+        [sys.executable, "-m", "tools.services", "lend", engine],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=checkout,
+        start_new_session=True,  # Ctrl-C in a terminal is not for the server
+    )
+    # Leaving closes the pipes, which ends the server, and waits for that.
+    with lender:
+        assert lender.stdout is not None
+        assert lender.stderr is not None
+        address = lender.stdout.readline().strip()
+        if not address:
+            why = lender.stderr.read().strip().partition("\n")[0]
+            raise Invalid("--dispatch", f"{engine} cannot be started here: {why}", _HINT)
+        yield address

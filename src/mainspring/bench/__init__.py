@@ -1,1 +1,0 @@
-"""How fast it is, measured here and now."""
