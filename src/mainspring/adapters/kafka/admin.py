@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
@@ -82,14 +82,34 @@ class KafkaAdmin:
         places = [TopicPartition(name, number) for name, count in there.items() for number in range(count)]
         if not places:
             return 0
-        request = [ConsumerGroupTopicPartitions(group, places)]
-        asked = self._ask(lambda client: client.list_consumer_group_offsets(request, request_timeout=_SECONDS))
-        committed = await _answer(asked[group])
+        committed = await asyncio.to_thread(self._read_committed, group, places)
         starts, ends = await self._offsets(places, _EARLIEST), await self._offsets(places, _LATEST)
         return sum(
             max(ends[place.topic, place.partition] - max(place.offset, starts[place.topic, place.partition]), 0)
-            for place in (None if committed is None else committed.topic_partitions) or ()
+            for place in committed
         )
+
+    def _read_committed(self, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
+        """Read the offsets with a consumer that does not join the group.
+
+        The call of the administration client ends the process with SIGSEGV if the group has moved to another broker
+        (librdkafka issue 5040, open in 2.16).
+        """
+        consumer = None
+        try:
+            consumer = Consumer(self._options | {"group.id": group, "enable.auto.commit": False})
+            try:
+                return consumer.committed(places, timeout=_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.NOT_COORDINATOR:
+                    raise
+                # The client has looked for the new coordinator since.
+                return consumer.committed(places, timeout=_SECONDS)
+        except KafkaException as error:
+            raise unavailable(error) from error
+        finally:
+            if consumer is not None:
+                consumer.close()
 
     async def _offsets(self, places: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         wanted = dict.fromkeys(places, spec)
