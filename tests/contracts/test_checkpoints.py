@@ -2,7 +2,8 @@
 
 import pytest
 
-from mainspring.domain.run import HeldRun, settle_loss, settle_release
+from mainspring.domain.instant import DAY, MINUTE
+from mainspring.domain.run import HeldRun, RunState, settle_loss, settle_release
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import Checkpoint
 from tests.support.builders import a_policy, a_run
@@ -49,6 +50,20 @@ async def test_a_released_attempt_is_not_counted_but_its_checkpoint_stays(harnes
     await harness.settle(settle_release(held))
     again = await claim_one(harness)
     assert (again.attempt, again.state) == (1, b'"half"')
+
+
+async def test_a_delayed_run_receives_its_checkpoint_after_a_delayed_retry(harness: Harness) -> None:
+    await harness.submit(a_run(delay=MINUTE, policy=a_policy(retries=3)))
+    await harness.advance(2 * MINUTE)
+    await harness.stage()
+    held = await claim_one(harness)
+    await harness.store.save_checkpoints([checkpoint(held, b"1")])
+    await harness.fail(held)
+    assert await harness.state(held.id) is RunState.SCHEDULED
+    await harness.advance(DAY)
+    await harness.stage()
+    again = await claim_one(harness)
+    assert (again.id, again.attempt, again.state) == (held.id, 2, b"1")
 
 
 async def test_only_the_running_attempt_can_save_a_checkpoint(harness: Harness) -> None:
