@@ -45,6 +45,18 @@ async def test_a_failed_run_is_a_dead_letter_with_a_fingerprint(harness: Harness
     assert [(await harness.view(run.id)).fingerprint for run in (retried, succeeded)] == ["", ""]
 
 
+async def test_only_the_last_failure_of_a_run_is_a_dead_letter(harness: Harness) -> None:
+    [held] = await harness.start(a_run(policy=a_policy(retries=1)))
+    await harness.fail(held, error="first")
+    assert await list_dead(harness) == []
+    await harness.advance(HOUR)
+    await harness.stage()
+    [again] = await harness.claim(await harness.worker())
+    await harness.fail(again, error="ValueError: no 17")
+    assert await list_dead(harness) == [held.id]
+    assert (await harness.view(held.id)).fingerprint == fingerprint_of("error", "ValueError: no 17")
+
+
 async def test_every_kind_of_failure_has_a_fingerprint(harness: Harness) -> None:
     missed = a_run(deadline=MINUTE, queue="nobody")
     [lost] = await harness.start(a_run(policy=a_policy(at_most_once=True)))

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Micros
 from mainspring.domain.job import JobState, Overlap
 from mainspring.domain.limits import Limit, gates_of
 from mainspring.domain.run import (
@@ -420,6 +420,17 @@ async def test_a_queued_run_counts_in_a_rate_limit_until_it_starts(harness: Harn
     assert await harness.states(runs) == [RUNNING, QUEUED, QUEUED, BLOCKED]
     await harness.succeed(held)
     assert await harness.state(runs[3].id) is BLOCKED
+
+
+@pytest.mark.parametrize(("after", "state"), [(HOUR - 1, BLOCKED), (HOUR, QUEUED)])
+async def test_pruning_keeps_the_starts_of_the_last_period(harness: Harness, after: Micros, state: RunState) -> None:
+    await harness.freeze_clock()
+    limit = a_limit(per=HOUR)
+    await harness.succeed(*await harness.start(*limited(1, limit)))
+    await harness.move_clock(after)
+    await harness.store.prune(Retention(), 100)
+    [accepted] = await harness.submit(*limited(1, limit))
+    assert accepted.state is state
 
 
 async def test_a_run_that_ends_before_its_start_does_not_count_in_the_period(harness: Harness) -> None:
