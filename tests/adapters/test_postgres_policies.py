@@ -337,6 +337,20 @@ async def test_a_sweep_repairs_limiters(store: PostgresStore, connection: "async
     assert await store.sweep(100) == 0
 
 
+async def test_a_sweep_counts_the_running_runs_of_a_limit(
+    store: PostgresStore, connection: "asyncpg.Connection"
+) -> None:
+    await store.submit([a_run(limits=(a_limit("one", 1),)) for _ in range(2)])
+    worker = await a_worker(store)
+    scheduler = await store.join("s", HOUR)
+    await store.take(scheduler, range(store.shards))
+    assert len(await store.claim(worker, 1, [Want("default", 10)])) == 1
+    await connection.execute("UPDATE limiter SET used = 2")
+    assert [await store.sweep(100) for _ in range(2)] == [1, 0]
+    await store.stage(scheduler, range(store.shards), 100)
+    assert await store.claim(worker, 2, [Want("default", 10)]) == []
+
+
 @pytest.mark.parametrize(
     "harm",
     [

@@ -244,6 +244,15 @@ async def test_a_sweep_repairs_a_limiter(path: Path, store: SqliteStore, worker:
     assert await count_states(store, runs) == {RunState.SUCCEEDED: 4}
 
 
+async def test_a_sweep_counts_the_running_runs_of_a_limit(path: Path, store: SqliteStore, worker: Worker) -> None:
+    await store.submit([a_limited_run("a", 1) for _ in range(2)])
+    assert len(await worker.claim()) == 1
+    break_by_hand(path, "UPDATE limiter SET used = 2")
+    assert [await store.sweep(100) for _ in range(2)] == [1, 0]
+    await worker.stage()
+    assert await worker.claim() == []
+
+
 async def test_a_sweep_resolves_children_whose_parent_left_no_record(
     path: Path, store: SqliteStore, worker: Worker
 ) -> None:
