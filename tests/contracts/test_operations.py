@@ -8,7 +8,7 @@ import pytest
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.domain.job import JobState
-from mainspring.domain.run import MAX_TAGS, About, JobRef, NewRun, RunState, settle_release
+from mainspring.domain.run import MAX_TAGS, About, HeldRun, JobRef, NewRun, RunState, settle_release
 from mainspring.ports.access import Author
 from mainspring.ports.catalog import JobFilter, LogReport, RunFilter
 from mainspring.ports.store import Accepted, NewSession, Retention, Want
@@ -408,6 +408,31 @@ async def test_a_purged_job_keeps_its_runs_and_frees_its_name(harness: Harness) 
     assert await harness.state(held.id) is RunState.SUCCEEDED
     fresh = await harness.put(a_job(a_spec(name="report")))
     assert (fresh.id != job.id, fresh.version) == (True, 1)
+
+
+async def test_a_waiting_run_of_a_purged_job_keeps_its_payload(harness: Harness) -> None:
+    start = await harness.now() + 30 * SECOND
+    job = await harness.put(
+        a_job(a_spec(schedule=every(MINUTE, start=start, end=start + 90 * SECOND)), payload=b'"kept"')
+    )
+    held: list[HeldRun] = []
+    for number in range(2):
+        await harness.advance(MINUTE)
+        await harness.fire_due()
+        held += await harness.claim(await harness.worker())
+        assert len(held) == number + 1
+        await (harness.fail if number else harness.succeed)(held[-1])
+    await harness.advance(MINUTE)
+    await harness.fire_due()
+    assert await harness.states(held) == [RunState.SUCCEEDED, RunState.SCHEDULED]
+    assert await harness.store.purge([job.id], ADA) == [job.id]
+    await harness.advance(30 * DAY)
+    while await harness.store.prune(Retention(), 100):
+        continue
+    assert await harness.store.runs([held[0].id]) == [None]
+    await harness.stage()
+    [again] = await harness.claim(await harness.worker())
+    assert (again.id, again.payload) == (held[1].id, b'"kept"')
 
 
 async def test_a_purge_is_one_audit_entry_per_tenant(harness: Harness) -> None:
