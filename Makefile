@@ -25,7 +25,7 @@ COMPILE := pip compile --quiet --universal --python-version 3.11 --no-emit-index
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-clocks soak-simulation fuzz check format openapi reference manifests dist docs screenshots quickstart bench soak chaos mutants peers peers-bench services services-stop lock clean
+.PHONY: help setup run test test-all test-clocks soak-simulation fuzz check format openapi reference manifests dist docs screenshots quickstart bench soak chaos mutants coverage peers peers-bench services services-stop lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +108,14 @@ chaos: setup ## break a running cluster in every way there is, and judge what ca
 mutants: setup ## change the code in one place at a time and report changes that no test notices (MUTANTS_ARGS)
 	@$(START) postgres $(OR_SKIP)
 	$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
+
+coverage: setup ## line and branch coverage of the rules, the schedulers and the workers
+	$(BIN)/coverage erase
+	$(subst -m pytest,-m coverage run -m pytest,$(PYTEST)) -m "not slow and not postgres" tests/unit tests/services tests/worker
+	$(BIN)/coverage combine --quiet
+	@for package in domain control worker; do \
+		echo "== $$package"; $(BIN)/coverage report --include="src/mainspring/$$package/*" | sed -n '1p;$$p'; \
+	done
 
 peers: $(VENV)/.peers ## install the schedulers that the benchmark compares with
 
