@@ -42,8 +42,8 @@ _NETWORK_FILE_SYSTEMS = frozenset(
     )
 )
 
-#: What was asked is at fault, not the database: the same request would fail again.
 _DAMAGED = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
+#: What was asked is at fault, not the database: the same request would fail again.
 _REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.SQLError, apsw.TooBigError)
 
 
@@ -235,23 +235,35 @@ def teach(connection: apsw.Connection) -> None:
 
 def meaning(error: apsw.Error) -> MainspringError:
     """What an error of the engine means to whoever asked."""
-    if isinstance(error, _REFUSED):
+    if blames_request(error):
         return Invalid("batch", f"SQLite refused it: {error}")
     if isinstance(error, _DAMAGED):
         return StoreDamaged(f"the file of the store is damaged, or is no SQLite database: {error}")
+    if _lacks_schema(error):
+        return StoreDamaged(f"the file of the store is another database than before: {error}")
     return StoreUnavailable(f"SQLite: {type(error).__name__}: {error}")
 
 
 def blames_request(error: apsw.Error) -> bool:
-    return isinstance(error, _REFUSED)
+    return isinstance(error, _REFUSED) and not _lacks_schema(error)
+
+
+def _lacks_schema(error: apsw.Error) -> bool:
+    """Report whether a table or a column is gone that the migrations made: the file was overwritten."""
+    return isinstance(error, apsw.SQLError) and str(error).startswith(("no such table", "no such column"))
 
 
 class FileGuard:
-    """Notices that the file of a store, or its log, was removed or replaced: what is written then is lost."""
+    """Notices that the file of a store, or its log, was removed, replaced or cut: what is written then is lost.
+
+    Of the file's content it only watches the size, which cannot shrink while a process has it open: SQLite keeps pages
+    in its log and in memory, and could answer for minutes after ``cp`` or ``>`` has overwritten the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._paths = (str(path), f"{path}-wal")
         self._known: dict[str, tuple[int, int]] = {}
+        self._size = 0
 
     def check(self) -> None:
         """Raise ``StoreDamaged`` if a file is not the one that was there before. Call it after each commit."""
@@ -269,3 +281,7 @@ class FileGuard:
                 self._known[path] = (found.st_dev, found.st_ino)
             elif known != (found.st_dev, found.st_ino):
                 raise StoreDamaged(f"{path} was replaced while it was in use; restart with the file that is right")
+            if path == self._paths[0]:
+                if found.st_size < self._size:
+                    raise StoreDamaged(f"{path} was overwritten or cut while it was in use; restart with a backup")
+                self._size = found.st_size

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from mainspring.adapters.store.sqlite import rows
 from mainspring.adapters.store.sqlite.part import Part
+from mainspring.domain.errors import StoreDamaged
 from mainspring.domain.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
 from mainspring.domain.hints import Hint
 from mainspring.domain.ids import JobId, RunId, SessionId
@@ -17,6 +18,10 @@ from mainspring.ports.store import EVENTS_KEPT, Depth, EventBatch
 class SqliteReading(Part):
     async def now(self) -> Instant:
         self._guard.check()
+        for thread in (self._writer, self._reader, self._browser):
+            if thread.damage is not None:
+                # Built again: the same exception on several threads would collect the tracebacks of all.
+                raise StoreDamaged(str(thread.damage))
         return self._time.now()
 
     async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:

@@ -69,6 +69,8 @@ class DatabaseThread(Generic[Ask]):
         self._waiting: SimpleQueue[_Request[Ask] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._process = 0
+        #: The first damage that a request has met. Pages do not heal.
+        self.damage: StoreDamaged | None = None
 
     async def start(self) -> None:
         """Returns when the connection is open, or raises why it is not."""
@@ -132,6 +134,8 @@ class DatabaseThread(Generic[Ask]):
                 except Empty:
                     pass
                 answers = self._serve_all(connection, [request.ask for request in group])
+                if self.damage is None:
+                    self.damage = next((each for each in answers if isinstance(each, StoreDamaged)), None)
                 try:
                     # Before anything is acknowledged.
                     guard.check()
