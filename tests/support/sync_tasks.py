@@ -70,6 +70,13 @@ def close_descriptors(arguments: Arguments) -> str:
     return f"{os.getpid()}"
 
 
+def replace_descriptor(arguments: Arguments) -> str:
+    """Standard output is another file from here on: what later runs print would get into it."""
+    os.close(1)
+    assert os.open(os.devnull, os.O_WRONLY) == 1
+    return f"{os.getpid()}"
+
+
 def make_noise(arguments: Arguments) -> str:
     print("noise on standard output" * 1_000)  # noqa: T201
     os.write(1, b"more noise\n")
@@ -162,6 +169,7 @@ class Application:
             clean_up,
             exit_at_once,
             close_descriptors,
+            replace_descriptor,
             crash,
             make_noise,
             big,

@@ -208,9 +208,10 @@ async def test_the_run_says_how_its_process_ended(task: str, how: str) -> None:
         assert view.error == f"{how}; at-most-once is never repeated"
 
 
-async def test_a_child_whose_descriptors_were_closed_is_replaced() -> None:
+@pytest.mark.parametrize("task", ["close_descriptors", "replace_descriptor"])
+async def test_a_child_whose_descriptors_were_closed_is_replaced(task: str) -> None:
     async with a_worker(children=ChildSettings(children=1)) as bench:
-        (first,) = await bench.submit(call("close_descriptors"))
+        (first,) = await bench.submit(call(task))
         assert (await bench.until(first)).state is RunState.SUCCEEDED
         (second,) = await bench.submit(call("identify"))
         view = await bench.until(second)

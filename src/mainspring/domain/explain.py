@@ -252,7 +252,10 @@ def _cancelling(run: RunView) -> Reason:
 _ENDS = {
     "expired": ("its time to start had passed: startWithin", "give it more time, or more workers"),
     "deadline": ("it had not ended in time: deadline", "give it more time, or more workers"),
-    "poison": ("its workers died, again and again, while they ran it", "look at what it does to the process"),
+    "poison": (
+        "its workers or their child processes died, again and again, while they ran it",
+        "look at what it does to the process",
+    ),
     "lost": ("its worker died, and at-most-once is never repeated", ""),
     WORKER_LEFT: ("the only worker that could have run it has left", ""),
     "unreadable": ("it was stored in a way that the worker could not read", "run workers of the same version"),

@@ -462,7 +462,10 @@ def settle_loss(held: HeldRun, *, blamed: bool, how: str = "") -> Settlement:
     if held.policy.guarantee == "at-most-once":
         return _settle(held, Outcome.LOST, RunState.FAILED, "lost", f"{error}; at-most-once is never repeated")
     if (blamed and losses >= POISON_AFTER) or losses >= LOST_AFTER:
-        error = f"{losses} workers died while they ran it" + (f"; {how}" if how else "")
+        if how:
+            error = f"{losses} attempts lost their worker or their process; the last time {how}"
+        else:
+            error = f"{losses} workers died while they ran it"
         return _settle(held, Outcome.LOST, RunState.FAILED, "poison", error)
     return _settle(held, Outcome.LOST, RunState.QUEUED, "lost", error)
 

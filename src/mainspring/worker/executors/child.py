@@ -75,6 +75,8 @@ class Child:
         self._cpu = of_thread
         self._tracing: Tracing | None = None
         self.captures = False
+        #: Which files the standard descriptors are, once the application is loaded.
+        self._standard: list[tuple[int, int] | None] = []
         self._host = HostLoop()
         #: Attempts with something to tell. What is taken from one is sent before anybody else takes from it.
         self._telling: SimpleQueue[Telling[int]] = SimpleQueue()
@@ -126,6 +128,7 @@ class Child:
         except BaseException as error:
             self._send(Refused(f"{self._source} could not be loaded in a child process:\n{describe(error)}"))
             return False
+        self._standard = _identify_standard_files()
         threading.Thread(target=self._keep_telling, name="mainspring telling", daemon=True).start()
         end_when_still(begin.lifeline, begin.silence)
         self._send(Ready())
@@ -167,7 +170,8 @@ class Child:
             del self._calls[start.key]
             entry.telling.close()
             self._tell(entry.telling)
-            broken = not all(map(_is_open, range(3)))
+            # Closed, or closed and opened again as another file, into which later runs would print.
+            broken = _identify_standard_files() != self._standard
             self._send(Ended(start.key, result, error, memory, cause, entry.telling.spent(), broken))
 
     def _invoke(self, held: HeldRun) -> bytes | None:
@@ -209,12 +213,17 @@ class Child:
             leave_nobody_behind()
 
 
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
+def _identify_standard_files() -> list[tuple[int, int] | None]:
+    """Return the device and the inode behind descriptors 0 to 2; None for a closed one."""
+    found: list[tuple[int, int] | None] = []
+    for descriptor in range(3):
+        try:
+            status = os.fstat(descriptor)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return found
 
 
 def load(source: str) -> HandlerSource:
