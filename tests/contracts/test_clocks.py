@@ -1,6 +1,12 @@
 """Clock readings of nodes, stored with their sessions."""
 
+from pathlib import Path
+
+from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store.memory import MemoryStore
+from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.domain.clock_guard import ClockReading
+from mainspring.domain.cron import find_zone_database
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND
 from tests.support.store_harness import Harness
@@ -20,3 +26,14 @@ async def test_a_clock_reading_is_shown_with_its_session(harness: Harness) -> No
     again = await harness.store.session(worker)
     assert again is not None
     assert (again.clock, again.tzdata) == (ClockReading(0, 1), "2027a")
+
+
+async def test_schedulers_without_a_clock_guard_report_their_time_zone_database(tmp_path: Path) -> None:
+    for store in (MemoryStore(SystemClock(), 4), SqliteStore(tmp_path / "store.db", SystemClock())):
+        await store.open()
+        try:
+            await store.join("scheduler", DAY)
+            [seen] = await store.sessions("scheduler")
+            assert seen.tzdata == find_zone_database().version
+        finally:
+            await store.close()

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from mainspring.adapters.store.memory.rows import SessionRow
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.clock_guard import ClockReading
+from mainspring.domain.cron import find_zone_database
 from mainspring.domain.errors import Fenced
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import Micros
@@ -19,7 +20,14 @@ class MemoryCoordination:
         with self._tables.transaction() as now:
             member = SessionId(len(self._tables.sessions) + 1)
             self._tables.sessions[member] = SessionRow(
-                id=member, name=name, kind="scheduler", started_at=now, lease_until=now + ttl, lease=ttl
+                id=member,
+                name=name,
+                kind="scheduler",
+                started_at=now,
+                lease_until=now + ttl,
+                lease=ttl,
+                # No clock guard runs in a process whose store is in its memory.
+                tzdata=find_zone_database().version,
             )
             return member
 

@@ -7,6 +7,7 @@ import apsw
 from mainspring.adapters.store.sqlite import rows
 from mainspring.adapters.store.sqlite.part import Part
 from mainspring.domain.clock_guard import ClockReading
+from mainspring.domain.cron import find_zone_database
 from mainspring.domain.errors import Fenced
 from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import Instant, Micros
@@ -16,7 +17,15 @@ from mainspring.ports.coordination import Membership
 class SqliteCoordination(Part):
     async def join(self, name: str, ttl: Micros) -> SessionId:
         batch = rows.encode((name, "scheduler", ttl, "", "", (), (), "", "", (), (), None))
-        return SessionId(int(await self._writer.call("open_session", batch)))
+        session = SessionId(int(await self._writer.call("open_session", batch)))
+        # The clock guard, which reports it elsewhere, does not run where the store's clock is this machine's.
+        version = find_zone_database().version
+
+        def note(connection: apsw.Connection, _: Instant) -> None:
+            connection.execute("UPDATE session SET tzdata = ? WHERE id = ?", (version, session))
+
+        await self._work(note)
+        return session
 
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:
         found = rows.membership.decode(await self._writer.call("renew", who=member, size=ttl))
