@@ -140,7 +140,9 @@ class SignOuts:
     async def includes(self, session: str) -> bool:
         known = self._known.get(session)
         if known is None or self._clock.monotonic() >= known[1]:
-            known = self._remember(session, ended=await self._store.is_signed_out(session))
+            ended = await self._store.is_signed_out(session)
+            # It may have been signed out here after the store had looked.
+            known = self._remember(session, ended=ended or self._known.get(session, (False, 0))[0])
         return known[0]
 
     def _remember(self, session: str, *, ended: bool) -> tuple[bool, Micros]:
