@@ -13,13 +13,18 @@ _RESERVED_PREFIXES = ("MAINSPRING_", "LD_", "DYLD_")
 _LOADS_CODE = (
     *("HOME", "SHELL", "SHELLOPTS", "PS4", "PROMPT_COMMAND", "ZDOTDIR", "FPATH", "CLASSPATH", "TCLLIBPATH"),
     *("GCONV_PATH", "GLIBC_TUNABLES", "LOCPATH", "NLSPATH", "KUBECONFIG", "MAKEFLAGS"),
-    *("EDITOR", "VISUAL", "PAGER", "LESSOPEN", "LESSCLOSE"),
+    *("EDITOR", "VISUAL", "PAGER", "LESSOPEN", "LESSCLOSE", "CURL_HOME", "AWKPATH", "AWS_CONFIG_FILE"),
+    *("PSQLRC", "WGETRC", "INPUTRC", "SCREENRC", "VIMINIT"),
+    *("CC", "CXX", "CPP", "COMPILER_PATH", "GCC_EXEC_PREFIX", "RUSTFLAGS", "RUSTC", "TERMINFO"),
 )
 _LOADS_CODE_PREFIXES = (
     *("BASH_", "PYTHON", "PERL", "RUBY", "GEM_", "BUNDLE_", "NODE_", "NPM_CONFIG_", "DENO_", "BUN_", "LUA_", "PHP"),
     *("R_", "JAVA_", "_JAVA_", "JDK_", "DOTNET_", "CORECLR_", "COR_", "GUILE_", "ERL_", "ELIXIR_"),
-    *("OPENSSL_", "MALLOC_", "QT_", "GTK_", "GIO_", "XDG_", "GIT_", "SSH_", "RSYNC_", "DOCKER_", "CONTAINER"),
+    *("ANSIBLE_", "TF_", "CARGO_", "CMAKE_", "PIP_", "UV_", "OPENSSL_", "MALLOC_", "QT_"),
+    *("GTK_", "GIO_", "XDG_", "GIT_", "SSH_", "RSYNC_", "DOCKER_", "CONTAINER"),
 )
+#: Options, configuration files and programs that a tool takes from a variable of its own, such as ``TAR_OPTIONS``.
+_LOADS_CODE_SUFFIXES = ("_OPTIONS", "_OPTS", "_FLAGS", "PAGER", "EDITOR", "_ASKPASS", "_RSH", "_COMMAND")
 
 
 def check_names(field: str, names: Iterable[str]) -> None:
@@ -42,5 +47,6 @@ def check_allow_list(field: str, names: Iterable[str]) -> None:
     """Raise ``Invalid`` if one of these variables would let a submitter run code of their own."""
     for name in names:
         check_names(field, [name])
-        if name.upper() in _LOADS_CODE or name.upper().startswith(_LOADS_CODE_PREFIXES):
+        upper = name.upper()
+        if upper in _LOADS_CODE or upper.startswith(_LOADS_CODE_PREFIXES) or upper.endswith(_LOADS_CODE_SUFFIXES):
             raise Invalid(field, f"{name} makes programs load other code", "set it inside the script instead")
