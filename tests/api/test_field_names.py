@@ -101,6 +101,13 @@ async def test_unknown_fields_are_reported_together_with_what_was_meant(client: 
     refused(await client.get("/v1/jobs", params={"statis": "x"}), "statis", "did you mean `status`?")
 
 
+async def test_repeated_and_unknown_fields_are_reported_together(client: httpx2.AsyncClient) -> None:
+    body = {"task": "t", "job_type": "t", "maxRetries": 1, "retries": 1, "executAt": LATER}
+    answer = await client.post("/v1/jobs", json=body)
+    refused(answer, "job_type", "of task", "retries is another name of maxRetries", "executAt is no field")
+    assert answer.json()["hint"] == "keep one of them; did you mean `executeAt`?"
+
+
 async def test_a_batch_takes_every_name(client: httpx2.AsyncClient) -> None:
     key = {"idempotency_key": "k"}
     jobs = [*SAME, {"type": "t", "speed": 1}, {"type": "t", "executeAt": PAST, **key}]

@@ -7,8 +7,15 @@ import msgspec
 import pytest
 
 from mainspring.api.schemas.jobs import BroadcastIn, JobFields, JobIn, JobPatch
-from mainspring.domain.errors import Invalid
-from mainspring.domain.field_names import Unknown, explain_unknown, path_as_written, suggest, translate
+from mainspring.domain.field_names import (
+    Repeated,
+    Unknown,
+    explain_names,
+    explain_unknown,
+    path_as_written,
+    suggest,
+    translate,
+)
 
 
 class Wheel(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -56,12 +63,22 @@ def test_paths_of_other_names_lead_back_to_what_was_written() -> None:
     assert path_as_written("byName", found.written) == "byName"
 
 
-def test_two_names_of_one_field_are_refused_by_both() -> None:
-    with pytest.raises(Invalid) as refused:
-        translate(b'{"wheels": [{}, {"tire_size": 1, "tireSize": 1}]}', Car)
-    assert str(refused.value).startswith(
-        "wheels[1].tireSize: is another name of wheels[1].tire_size, which is given as well"
+def test_two_names_of_one_field_are_found_with_both_paths() -> None:
+    found = translate(b'{"v": 1, "max_speed": 2, "wheels": [{}, {"tire_size": 1, "tireSize": 1}]}', Car)
+    assert found.repeated == [Repeated("max_speed", "v"), Repeated("wheels[1].tireSize", "wheels[1].tire_size")]
+
+
+def test_one_error_names_fields_that_are_repeated_and_fields_that_are_unknown() -> None:
+    repeated = [Repeated("retries", "maxRetries"), Repeated("type", "task")]
+    assert str(explain_names(repeated, [])) == (
+        "retries: is another name of maxRetries, which is given as well; type is another name of task "
+        "(keep one of them)"
     )
+    assert str(explain_names(repeated[:1], [Unknown("tagz", "tags"), Unknown("a", "")])) == (
+        "retries: is another name of maxRetries, which is given as well; tagz is no field of this, nor is a "
+        "(keep one of them; did you mean `tags` for tagz?)"
+    )
+    assert str(explain_names([], [Unknown("a", "")])) == str(explain_unknown([Unknown("a", "")]))
 
 
 def test_unknown_fields_are_found_at_every_depth() -> None:
@@ -89,6 +106,21 @@ def test_unknown_fields_are_found_at_every_depth() -> None:
 )
 def test_suggests_the_field_that_was_meant(name: str, meant: str) -> None:
     assert suggest(name, JobIn.__struct_encode_fields__) == meant
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("executAt", "executeAt"),
+        ("typ", "type"),
+        ("jobTyp", "jobType"),
+        ("retires", "retries"),
+        ("SCHEDULE_TIME", "scheduleTime"),
+        ("max_retry", "maxRetries"),
+    ],
+)
+def test_other_names_are_suggested_too(name: str, meant: str) -> None:
+    assert [one.meant for one in translate(f'{{"{name}": 1}}'.encode(), JobIn).unknown] == [meant]
 
 
 @pytest.mark.parametrize(

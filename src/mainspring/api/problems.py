@@ -16,7 +16,7 @@ from mainspring.domain.errors import (
     StoreDamaged,
     StoreUnavailable,
 )
-from mainspring.domain.field_names import explain_unknown, path_as_written, translate
+from mainspring.domain.field_names import explain_names, path_as_written, translate
 from mainspring.domain.misread import misread
 from mainspring.ports.blobs import BlobsUnavailable
 
@@ -173,9 +173,9 @@ def decode(
         try:
             return decoder.decode(data)
         except msgspec.ValidationError:
-            data, names, unknown = translate(data, decoder.type)
-            if unknown:
-                found = explain_unknown(unknown)
+            data, names, unknown, repeated = translate(data, decoder.type)
+            if unknown or repeated:
+                found = explain_names(repeated, unknown)
                 raise AsWritten(found.field, found.reason, found.hint) from None
             try:
                 return decoder.decode(data)

@@ -22,6 +22,13 @@ class Unknown(NamedTuple):
     meant: str
 
 
+class Repeated(NamedTuple):
+    """A field that is given under two names: both paths as written."""
+
+    path: str
+    first: str
+
+
 class Translation(NamedTuple):
     """JSON with every known field under its own name."""
 
@@ -29,18 +36,19 @@ class Translation(NamedTuple):
     #: Paths that were written differently: the path by its own names, and the path as written.
     written: dict[str, str]
     unknown: list[Unknown]
+    repeated: list[Repeated]
 
 
 def translate(data: bytes, kind: Any) -> Translation:
     """Rename the fields of ``data`` to what ``kind`` calls them. Raw values, such as payloads, are not changed.
 
-    Raises ``Invalid`` if a field is given under two names.
+    Of a field that is given under two names the first is kept.
 
     A struct lists other names for its fields in ``OTHER_NAMES``: by attribute, in snake_case.
     """
     walk = _Walk()
     renamed = walk.value(data, _flattened(_type_info(kind)), "", "")
-    return Translation(bytes(renamed), walk.written, walk.unknown)
+    return Translation(bytes(renamed), walk.written, walk.unknown, walk.repeated)
 
 
 def path_as_written(path: str, written: Mapping[str, str]) -> str:
@@ -82,10 +90,26 @@ def explain_unknown(unknown: Sequence[Unknown]) -> Invalid:
     return Invalid(first.path, reason, f"did you mean {hint}?")
 
 
+def explain_names(repeated: Sequence[Repeated], unknown: Sequence[Unknown]) -> Invalid:
+    """Return one error for all fields that are given twice and all that do not exist."""
+    if not repeated:
+        return explain_unknown(unknown)
+    first, *others = repeated[:MOST_NAMED]
+    reasons = [f"is another name of {first.first}, which is given as well"]
+    reasons += [f"{one.path} is another name of {one.first}" for one in others]
+    hint = "keep one of them"
+    if unknown:
+        found = explain_unknown(unknown)
+        reasons.append(f"{found.field} {found.reason}")
+        hint = f"{hint}; {found.hint}"
+    return Invalid(first.path, "; ".join(reasons), hint)
+
+
 class _Walk:
     def __init__(self) -> None:
         self.written: dict[str, str] = {}
         self.unknown: list[Unknown] = []
+        self.repeated: list[Repeated] = []
 
     def value(self, data: bytes | msgspec.Raw, kinds: Sequence[inspect.Type], path: str, written: str) -> msgspec.Raw:
         """``path``: where it stands, by the names of fields; ``written``: by the names in the document."""
@@ -122,15 +146,15 @@ class _Walk:
             if known is None:
                 if kind.cls.__struct_config__.forbid_unknown_fields:
                     _, place = _joined(path, written, name, shown)
+                    # Names of this API come last: ``suggest`` prefers the later of two that differ in spelling alone.
                     own = [field.encode_name for field in kind.fields]
-                    self.unknown.append(Unknown(place, suggest(name, own)))
+                    self.unknown.append(Unknown(place, suggest(name, [*names, *own])))
                 continue
             own_name, kinds = known
             inner, place = _joined(path, written, own_name, shown)
             if own_name in given:
-                raise Invalid(
-                    place, f"is another name of {given[own_name]}, which is given as well", "keep one of them"
-                )
+                self.repeated.append(Repeated(place, given[own_name]))
+                continue
             given[own_name] = place
             if inner != place:
                 self.written[inner] = place
