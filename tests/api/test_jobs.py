@@ -233,14 +233,23 @@ async def test_a_body_of_the_wrong_type_encoding_or_size_is_rejected(client: htt
     assert (await client.put("/v1/jobs")).status_code == 405
 
 
+@pytest.mark.parametrize("body", ['{"task": "t", // a task\n"queue": "q"}', '{"job_type": /* a task */ "t"}'])
+async def test_a_comment_in_a_body_is_named(client: httpx2.AsyncClient, body: str) -> None:
+    answer = await client.post("/v1/jobs", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["hint"]) == (400, "JSON has no comments: remove this one")
+
+
 async def test_a_job_that_cannot_run_now_is_accepted_with_a_warning(client: httpx2.AsyncClient) -> None:
     made = await create(client)
     assert made["warnings"] == ["no worker is running; the job waits until one starts: mainspring worker MODULE:APP"]
     assert (await client.get(f"/v1/jobs/{made['jobId']}")).json()["warnings"] == made["warnings"]
     await client.post("/v1/workers/register", json={"name": "w", "queues": ["billing"], "tasks": ["bill"]})
     for fields, warning in (
-        ({}, "no live worker serves queue 'default'; start one with --queue default (served queues: billing)"),
-        ({"queue": "biling"}, "no live worker serves queue 'biling'; did you mean 'billing'?"),
+        (
+            {"task": "bill"},
+            "no live worker serves queue 'default'; start one with --queue default (served queues: billing)",
+        ),
+        ({"task": "bill", "queue": "biling"}, "no live worker serves queue 'biling'; did you mean 'billing'?"),
         ({"queue": "billing"}, "no live worker knows task 't'; it waits until one does"),
         (
             {"queue": "billing", "task": "bill", "name": "n", "every": "1h", "datacenters": ["mars"]},
@@ -250,6 +259,30 @@ async def test_a_job_that_cannot_run_now_is_accepted_with_a_warning(client: http
         assert (await create(client, **fields))["warnings"] == [warning]
     made = await create(client, queue="billing", task="bill")
     assert "warnings" not in made
+
+
+async def test_a_job_is_warned_of_its_queue_its_data_center_and_its_task_at_once(client: httpx2.AsyncClient) -> None:
+    await client.post("/v1/workers/register", json={"name": "w", "queues": ["billing"], "tasks": ["bill"]})
+    fields = {"task": "nope", "queue": "nowhere", "datacenters": ["mars"]}
+    found = (await create(client, **fields))["warnings"]
+    assert [warning.partition(";")[0] for warning in found] == [
+        "no live worker serves queue 'nowhere'",
+        "no live worker is in data center 'mars'",
+        "no live worker knows task 'nope'",
+    ]
+    refused = await client.post("/v1/jobs?strict=true", json=fields)
+    assert all(warning in refused.json()["detail"] for warning in found)
+
+
+@pytest.mark.parametrize("when", [{"delay": "1h"}, {"name": "r", "every": "1h"}])
+async def test_a_change_to_a_queue_that_nothing_serves_has_a_warning(
+    client: httpx2.AsyncClient, when: dict[str, str]
+) -> None:
+    await client.post("/v1/workers/register", json={"name": "w", "queues": ["billing"], "tasks": ["bill"]})
+    job = (await create(client, task="bill", queue="billing", **when))["jobId"]
+    changed = (await client.put(f"/v1/jobs/{job}", json={"queue": "biling"})).json()
+    assert changed["warnings"] == ["no live worker serves queue 'biling'; did you mean 'billing'?"]
+    assert "warnings" not in (await client.put(f"/v1/jobs/{job}", json={"queue": "billing"})).json()
 
 
 async def test_strict_refuses_a_job_that_cannot_run_now(client: httpx2.AsyncClient) -> None:

@@ -57,6 +57,16 @@ def test_a_task_that_no_worker_of_the_queue_knows_is_named() -> None:
     assert found == "no live worker of queue 'default' knows task 'bill'; workers of mail do"
 
 
+def test_an_unknown_queue_task_and_data_center_are_all_named() -> None:
+    workers = (Worker(datacenter="eu"), Worker(queues=("mail",)))
+    assert find(*workers, queue="nowhere", task="bill", datacenters=("mars",)) == (
+        "no live worker serves queue 'nowhere'; start one with --queue nowhere (served queues: default, mail)",
+        "no live worker is in data center 'mars'; data centers with live workers: eu",
+        "no live worker knows task 'bill'; it waits until one does",
+    )
+    assert len(find(*workers, queue="nowhere", datacenters=("eu",))) == 1
+
+
 def test_labels_must_be_those_of_a_worker_that_knows_the_task() -> None:
     other = Worker(tasks=("bill",), labels=("gpu=a100",))
     assert find(Worker(), other, requires=("gpu=a100",)) == (

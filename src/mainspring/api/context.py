@@ -328,7 +328,7 @@ class Api:
         """Refuse a job that no live worker can run, for a caller that asked for that."""
         found = await self.warnings(job)
         if found:
-            raise Conflict(f"{found[0]} (refused, because strict was asked for)")
+            raise Conflict(f"{'; '.join(found)} (refused, because strict was asked for)")
 
     async def quotas(self, tenant: str) -> Quotas:
         return (await self._quotas.get()).get(tenant, _NO_QUOTAS)

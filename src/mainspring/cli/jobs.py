@@ -84,13 +84,16 @@ async def submit(
     at: Annotated[str | None, typer.Option("--at", help="Once, at this time, such as 2030-12-31T23:59:59Z.")] = None,
     delay: Annotated[str | None, typer.Option("--delay", help="Once, after this long, such as 10m.")] = None,
     queue: Annotated[
-        str | None, typer.Option("--queue", "-q", help="The queue; default without.", show_default=False)
+        str | None, typer.Option("--queue", "-q", help="The queue, instead of that of the task.", show_default=False)
     ] = None,
     priority: Annotated[
         int | None, typer.Option("--priority", min=1, max=10, help="1 urgent … 10 idle.", show_default=False)
     ] = None,
     retries: Annotated[
-        int | None, typer.Option("--retries", min=0, help="How often it is tried again.", show_default=False)
+        int | None,
+        typer.Option(
+            "--retries", min=0, help="How often it is tried again, instead of as the task declares.", show_default=False
+        ),
     ] = None,
     timeout: Annotated[
         str | None, typer.Option("--timeout", help="How long one attempt may take, such as 30s.", show_default=False)
@@ -304,7 +307,10 @@ async def show_job(api: Client, out: Output, job: Job) -> None:
     Example: mainspring jobs show weekly-report
     """
     found = await api.ask("GET", f"/v1/jobs/{await api.job(job)}")
-    out.tell(found, [read(found, Shown).job_id], lambda: show_details(out, read(found, Shown)))
+    shown = read(found, Shown)
+    out.tell(found, [shown.job_id], lambda: show_details(out, shown))
+    for warning in shown.warnings:
+        out.note(warning)
 
 
 @command(group, "update")
@@ -342,6 +348,8 @@ async def update(
         body["expectedVersion"] = version
     before = read(await api.ask("GET", f"/v1/jobs/{identifier}"), dict[str, Raw])
     changed = await api.ask("PATCH", f"/v1/jobs/{identifier}", body=body)
+    for warning in read(changed, Shown).warnings:
+        out.note(warning)
 
     def show() -> None:
         after = read(changed, dict[str, Raw])

@@ -83,11 +83,13 @@ class Obstacles:
         if not able:
             return ["no worker is running; the job waits until one starts: mainspring worker MODULE:APP"]
         serving = [worker for worker in able if queue in worker.queues]
-        if not serving:
-            return [f"no live worker serves queue {queue!r}; {_suggest_queue(queue, able)}"]
-        found = _find_missing_datacenters(serving, queue, requires, datacenters)
+        found = [] if serving else [f"no live worker serves queue {queue!r}; {_suggest_queue(queue, able)}"]
+        # Without a worker of the queue any other one counts: what is wrong besides the queue is reported with it.
+        found += _find_missing_datacenters(serving or able, queue if serving else "", requires, datacenters)
         if not any(_knows(worker, task) for worker in able):
             return [*found, f"no live worker knows task {task!r}; it waits until one does"]
+        if not serving:
+            return found
         if not any(_knows(worker, task) for worker in serving):
             others = sorted({name for worker in able if _knows(worker, task) for name in worker.queues})
             return [*found, f"no live worker of queue {queue!r} knows task {task!r}; workers of {_list(others)} do"]
@@ -98,22 +100,22 @@ class Obstacles:
 
 
 def _find_missing_datacenters(
-    serving: Collection[LiveWorker], queue: str, requires: tuple[str, ...], datacenters: tuple[str, ...]
+    workers: Collection[LiveWorker], queue: str, requires: tuple[str, ...], datacenters: tuple[str, ...]
 ) -> list[str]:
-    live = {worker.datacenter for worker in serving if worker.datacenter}
-    here = f"data centers with live workers of the queue: {_list(sorted(live))}" if live else "no live worker names one"
+    """``queue``: the one that ``workers`` serve; empty: they are all that are alive."""
+    which, where = (f"worker of queue {queue!r}", "workers of the queue") if queue else ("worker", "workers")
+    live = {worker.datacenter for worker in workers if worker.datacenter}
+    here = f"data centers with live {where}: {_list(sorted(live))}" if live else "no live worker names one"
     preference = preference_of(requires)
     if preference is not None:
         if live.isdisjoint(preference.order):
-            return [f"no live worker of queue {queue!r} is in {_list(list(preference.order))}; {here}"]
+            return [f"no live {which} is in {_list(list(preference.order))}; {here}"]
         return []
     wanted = [] if datacenters == (ALL,) else list(datacenters)
     one = place_of(requires)
     if one is not None and one not in wanted:
         wanted.append(one)
-    return [
-        f"no live worker of queue {queue!r} is in data center {name!r}; {here}" for name in wanted if name not in live
-    ]
+    return [f"no live {which} is in data center {name!r}; {here}" for name in wanted if name not in live]
 
 
 def _knows(worker: LiveWorker, task: str) -> bool:

@@ -99,7 +99,7 @@ async def new_version(api: Api, principal: Principal, job: Job, fields: JobField
     put = (await api.jobs.put_jobs([new]))[0]
     if put.outcome is PutOutcome.STALE:
         raise Conflict(f"the job has version {put.job.version} by now")
-    return Answer(200, await _recurring_out(api, put.job, await api.warnings(new)))
+    return Answer(200, await _recurring_out(api, put.job, await api.warn(new)))
 
 
 async def _edit_one_off(api: Api, principal: Principal, run: RunView, patch: JobPatch) -> Answer | None:
@@ -132,7 +132,8 @@ async def _edit_one_off(api: Api, principal: Principal, run: RunView, patch: Job
     seen = (await api.store.seen_by(run.tenant).runs([run.id], payloads=True))[0]
     if seen is None:
         raise Missing
-    return Answer(200, one_off_out(seen, parents=await parents_of(api, principal, seen)))
+    warnings = await api.warn(new)
+    return Answer(200, one_off_out(seen, parents=await parents_of(api, principal, seen), warnings=warnings))
 
 
 @one_job.operation(
