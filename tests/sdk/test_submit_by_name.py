@@ -58,6 +58,11 @@ async def test_a_submit_by_name_has_the_options_of_the_task(site: Site) -> None:
     assert [limit.key for limit in view.policy.limits] == ["to:42"]
 
 
+async def test_a_time_in_the_past_is_rejected_by_the_name_of_the_option(site: Site) -> None:
+    with pytest.raises(Invalid, match=r"^at: 2020-01-01T00:00:00Z is \S+ in the past"):
+        await site.client.submit("send", {"user_id": 42}, at=datetime(2020, 1, 1, tzinfo=UTC))
+
+
 async def test_an_option_of_the_call_wins(site: Site) -> None:
     at = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     view = await site.view(await site.client.submit("send", {"user_id": 1}, at=at, queue="other", retries=0))

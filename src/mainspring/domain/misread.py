@@ -12,6 +12,7 @@ from mainspring.domain.field_names import Unknown, explain_unknown, suggest
 _STEPS = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 _AT, _IN = " - at `", "key` in `"
 _ENUM, _UNKNOWN, _MISSING = "Invalid enum value ", "Object contains unknown field ", "Object missing required field "
+_BYTE = re.compile(r"\(byte (\d+)\)$")
 _BOUND = re.compile(r"Expected '(\w+)' (of length )?(<=|>=|<|>) ([-\d.]+)")
 _BOUNDS = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
 #: What the patterns of fields mean, in words: what is wrong, and what would be right.
@@ -53,6 +54,8 @@ def misread(error: msgspec.MsgspecError, kind: Any = None, data: bytes = b"") ->
         reason, hint = PATTERNS.get(pattern, ("does not have the right form", ""))
     if (bound := _BOUND.fullmatch(reason)) is not None:
         reason = _bounded(*bound.groups())
+    if (byte := _BYTE.search(reason)) is not None and data[int(byte[1]) :][:2] in (b"//", b"/*"):
+        hint = "JSON has no comments: remove this one"
     if not reason.startswith("JSON"):
         reason = reason[:1].lower() + reason[1:]
     if is_key:

@@ -37,6 +37,10 @@ class Cancelled(msgspec.Struct):
     status: str
 
 
+#: Options of a call whose fields have other names in the API.
+_OPTIONS = {"scheduleTime": "at", "maxRetries": "retries", "orderingKey": "ordering_key", "startWithin": "start_within"}
+
+
 class RemoteBackend:
     """An API in the place of a store. Belongs to one event loop."""
 
@@ -53,6 +57,12 @@ class RemoteBackend:
         return [self._ids.run(self.clock.now(), 0) for _ in ordering_keys]
 
     async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
+        try:
+            return await self._submit(runs, given)
+        except Invalid as error:
+            raise Invalid(_OPTIONS.get(error.field, error.field), error.reason, error.hint) from None
+
+    async def _submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
         for run in runs:
             run.check()
         places = {run.id: f"#{number}" for number, run in enumerate(runs)}
