@@ -1,5 +1,6 @@
 """An exception as the short text that is kept with the attempt."""
 
+import os
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -8,7 +9,10 @@ from mainspring.domain.errors import MainspringError
 from mainspring.runtime.masking import masks
 from mainspring.worker.telling import current
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
+_ROOT = Path(__file__).resolve().parents[1]
+_PACKAGE = f"{_ROOT}{os.sep}"
+#: Tasks of an application, although they are in the package.
+_DEMO = f"{_ROOT / 'demo'}{os.sep}"
 _LAST_FRAMES = 12
 
 
@@ -46,9 +50,13 @@ def _describe(error: BaseException) -> str:
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
     theirs = trace
-    while theirs is not None and theirs.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+    while theirs is not None and _is_ours(theirs.tb_frame.f_code.co_filename):
         theirs = theirs.tb_next
     return theirs
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_PACKAGE) and not file.startswith(_DEMO)
 
 
 def _stands_alone(error: BaseException) -> bool:
