@@ -90,7 +90,10 @@ def test_a_one_off_job_is_created_for_later(site: Site, ids: dict[str, str], pag
     expect(page.locator(".head .badge")).to_have_text("scheduled")
 
 
-def test_a_form_for_a_task_has_a_field_for_each_argument(site: Site, ids: dict[str, str], page: Page) -> None:
+def test_a_form_for_a_task_has_a_field_for_each_argument(
+    site: Site, ids: dict[str, str], page: Page, watched: list[Watched]
+) -> None:
+    watched[0].allowed = ["400"]
     page.goto("tasks?text=many_arguments")
     page.get_by_role("link", name="New job: many_arguments").click()
     expect(page.locator("#of-task")).to_contain_text("Every kind of argument.")
@@ -101,6 +104,8 @@ def test_a_form_for_a_task_has_a_field_for_each_argument(site: Site, ids: dict[s
     expect(preview).to_contain_text("Still to be said: count")
     page.get_by_label("count", exact=True).fill("ten")
     expect(page.locator(".field", has=page.get_by_label("count", exact=True))).to_contain_text("is no number")
+    page.get_by_role("button", name="Make the job").click()
+    expect(page.locator(".toast")).to_have_text("count: is no number · for example 3")
     page.get_by_label("count", exact=True).fill("10")
     page.get_by_label("title", exact=True).fill("a [title]")
     page.get_by_label("color (optional)", exact=True).select_option("blue")
