@@ -114,6 +114,8 @@ def test_a_misspelled_verb_is_answered_with_a_verb(refuse: Refuse) -> None:
         (("--set", "jitter=x", "--cron", "@daily", "--name", "n"), "--set jitter: is not a duration"),
         (("--set", "retry.firstDelay=1"), "--set retry.firstDelay: is no field of this"),
         (("--set=startWithin=x",), "--set startWithin: is not a duration"),
+        (("--cron", "@daily"), "--name: is missing (a recurring job is known by its name)"),
+        (("--config", "none.toml"), "--config none.toml: cannot be read: "),
     ],
 )
 def test_an_error_names_the_option_that_was_typed(
@@ -122,6 +124,28 @@ def test_an_error_names_the_option_that_was_typed(
     store = str(tmp_path / "x.db")
     run_command(tmp_path, "migrate", "--store", store)
     assert refuse("jobs", "submit", "t", *options, "--store", store).startswith(f"mainspring: {message}")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("dead-letters", "list", "--group", "x"), "--group: does not have the right form"),
+        (("calendars", "preview", "x", "--from", "x"), "--from: is not a time with a zone"),
+        (("plan", "--file", "none.toml"), "--file none.toml: cannot be read: "),
+        (("plan", "-f", "none.toml"), "-f none.toml: cannot be read: "),
+        (("plan", "--file=none.toml"), "--file none.toml: cannot be read: "),
+    ],
+)
+def test_an_error_names_the_option_of_a_filter_or_file(
+    tmp_path: Path, refuse: Refuse, words: tuple[str, ...], message: str
+) -> None:
+    store = str(tmp_path / "x.db")
+    run_command(tmp_path, "migrate", "--store", store)
+    assert refuse(*words, "--store", store).startswith(f"mainspring: {message}")
+
+
+def test_completion_without_a_shell_names_the_shells(refuse: Refuse) -> None:
+    assert refuse("completion") == "mainspring: Missing argument 'SHELL'. Choose from: bash, zsh, fish"
 
 
 def test_an_error_of_a_setting_keeps_its_name(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:

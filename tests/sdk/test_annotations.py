@@ -45,6 +45,29 @@ async def test_a_pydantic_model_with_aliases_is_submitted_and_read_back(app: Mai
         assert await (await task.submit(value)).result() == value
 
 
+class Upload(pydantic.BaseModel):
+    content: bytes
+
+
+class Base64Upload(Upload):
+    model_config = pydantic.ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+
+async def test_a_pydantic_model_with_bytes_names_the_setting_that_it_needs(app: Mainspring) -> None:
+    @app.task
+    async def store(upload: Upload) -> None: ...
+
+    @app.task
+    async def store_base64(upload: Base64Upload) -> Base64Upload:
+        return upload
+
+    with pytest.raises(Invalid, match=r"Upload cannot be written as JSON: .*ser_json_bytes=\"base64\""):
+        await store.submit(Upload(content=b"\x00\xff"))
+    async with TestScheduler(app):
+        value = Base64Upload(content=b"\x00\xff")
+        assert await (await store_base64.submit(value)).result() == value
+
+
 @pytest.mark.parametrize(
     "kind",
     [

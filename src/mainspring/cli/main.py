@@ -135,7 +135,9 @@ def main() -> None:
 
 
 def _suggest(message: str) -> str:
-    """The message. If the first word is unknown, it suggests only commands that are safe to try."""
+    """The message on one line. If the first word is unknown, it suggests only commands that are safe to try."""
+    # A list of choices has one on each line.
+    message = message.replace(":\n\t", ": ").replace(",\n\t", ", ")
     words = sys.argv[2:] if sys.argv[1:2] == ["help"] else sys.argv[1:]
     unknown = f"No such command '{words[0]}'." if words else ""
     known = {command for commands in _MODULES.values() for command in commands}

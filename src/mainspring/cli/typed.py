@@ -14,6 +14,7 @@ _OPTIONS = {
     "createdBefore": ("--before",),
     "cronExpression": ("--cron",),
     "expiresIn": ("--expires",),
+    "fingerprint": ("--group",),
     "freezes": ("--freeze",),
     "holidays": ("--holiday",),
     "idempotencyKey": ("--unique",),
@@ -25,9 +26,12 @@ _OPTIONS = {
     "queues": ("--queue",),
     "requires": ("--require",),
     "scheduleTime": ("--at",),
+    "since": ("--from",),
     "tags": ("--tag",),
     "timezone": ("--tz",),
 }
+#: Options whose errors name the file.
+_FILES = ("--config", "--file", "-f")
 _SHORT = {"--file": "-f", "--limit": "-n", "--queue": "-q", "--yes": "-y"}
 
 
@@ -47,11 +51,20 @@ def name_as_typed(error: Invalid, arguments: Sequence[str]) -> Invalid:
                 # One option gives all arguments of a task: say which one is wrong.
                 inner = field.removeprefix("payload.") if field.startswith("payload.") else ""
                 return _rename(error, f"{name} {inner}".rstrip())
-    return error
+    if (file_option := _find_file_option(field, arguments)) is not None:
+        return _rename(error, f"{file_option} {field}")
+    # The one option of `jobs submit` that can be missing. The task has no option.
+    return _rename(error, "--name") if field == "name" and error.reason == "is missing" else error
 
 
 def _rename(error: Invalid, option: str | None) -> Invalid:
     return Invalid(option or error.field, error.reason, error.hint)
+
+
+def _find_file_option(file: str, arguments: Sequence[str]) -> str | None:
+    """The option that was given this file, as ``--file NAME`` or as ``--file=NAME``."""
+    given = [*pairwise(arguments), *((option, value) for option, _, value in (a.partition("=") for a in arguments))]
+    return next((option for option, value in given if value == file and option in _FILES), None)
 
 
 def _kebab(field: str) -> str:

@@ -17,7 +17,11 @@ def to_json(value: object) -> object:
     model: Any = type(value)
     if not hasattr(model, "model_dump"):
         raise TypeError(f"{model.__name__} cannot be written as JSON")
-    by_name = model.model_dump(value, mode="json", by_alias=False)
+    try:
+        by_name = model.model_dump(value, mode="json", by_alias=False)
+    except ValueError as error:
+        hint = 'for bytes set model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")'
+        raise ValueError(f"{model.__name__} cannot be written as JSON: {error} ({hint})") from None
     by_alias = model.model_dump(value, mode="json", by_alias=True)
     if by_alias != by_name:
         with suppress(ValueError):
