@@ -153,7 +153,7 @@ $(BIN)/uv: | $(BIN)/python
 # The developer set has all of this, too. Without it the installer is not kept: it is a quarter of the whole.
 $(VENV)/.run: pyproject.toml requirements/run.txt | $(BIN)/python
 	@[ -x $(UV) ] || $(MAKE) --no-print-directory $(UV)
-	@echo 'Installing what running needs into $(VENV): requirements/run.txt, about 110 MB'
+	@echo 'Installing what running needs into $(VENV): requirements/run.txt, about 140 MB'
 	@$(INSTALL) --requirement requirements/run.txt --editable .
 	@[ $(UV) != $(BIN)/uv ] || [ -e $(VENV)/.installed ] || $(BIN)/python -m pip uninstall --quiet --yes uv
 	@touch $@
