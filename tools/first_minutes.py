@@ -12,9 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -28,6 +26,7 @@ PAGES = {ROOT / "README.md": "\n## ", ROOT / "docs/getting-started.md": "\n## Wh
 _BLOCK = re.compile(r"^(?:<!-- log: (\w+) -->\n)?```(python|sh|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# (\w+\.py)\n")
 _PORT = "7070"
+_READY = "mainspring: ready\n"
 #: A line of the log begins with its time.
 _LOGGED = re.compile(r"^\d\d:\d\d:\d\d ", re.MULTILINE)
 _SECONDS = 300
@@ -154,13 +153,12 @@ class Player:
             if self._up.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"{text}{self._logged()}")
             time.sleep(_LOOK_SECONDS)
-        # Without the first runs: whether they begin before it is looked at is a matter of luck.
-        return _LOGGED.split(self._logged(), maxsplit=1)[0]
+        # Without log lines: the first runs may begin before it is ready, or after.
+        shown, ready, _ = self._logged().partition(_READY)
+        return "".join(line for line in shown.splitlines(keepends=True) if not _LOGGED.match(line)) + ready
 
     def _is_ready(self) -> bool:
-        with suppress(OSError):
-            return bool(urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=60).status == 200)
-        return False
+        return _READY in self._logged()
 
     def _stop(self) -> None:
         """As Ctrl-C does."""
@@ -178,8 +176,9 @@ class Player:
         while True:
             logged = self._logged()[seen:]
             entries = [entry for entry in re.split(rf"(?m)^(?={_LOGGED.pattern})", logged) if f"={task} " in entry]
-            if any("succeeded" in entry for entry in entries):
-                return "".join(entries)
+            succeeded = next((at for at, entry in enumerate(entries) if "succeeded" in entry), None)
+            if succeeded is not None:
+                return "".join(entries[: succeeded + 1])
             if time.monotonic() > until:
                 raise RuntimeError(f"no run of {task} has succeeded:\n{self._logged()}")
             time.sleep(_LOOK_SECONDS)
@@ -196,8 +195,13 @@ def mask(text: str) -> str:
 
 
 def find_facts(text: str) -> set[str]:
-    """What a log must have, however its lines look: addresses, names of tasks and schedules, and errors."""
-    return set(re.findall(r"http://[^\s)]+|(?<=task=)\w+|(?<=schedule )\w+|\w+Error: [^\"'\n]+", text))
+    """What a log must have, however its lines look: addresses, names of tasks and schedules, attempts, errors."""
+    return set(
+        re.findall(
+            r"http://[^\s)]+|attempt=\d+/\d+|mainspring: ready|(?<=task=)\w+|(?<=schedule )\w+|\w+Error: [^\"'\n]+",
+            text,
+        )
+    )
 
 
 def find_difference(output: Output) -> str:

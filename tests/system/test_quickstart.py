@@ -52,6 +52,8 @@ def test_outputs_that_differ_in_ids_times_and_layout_are_alike(shown: str, print
         ('"welcome, user 42"', '"welcome, user 43"', False),
         ("  dashboard http://127.0.0.1:7070/\n", "started", True),
         ("task=a error='KeyError: b'", "task=a succeeded", True),
+        ("task=a attempt=1/4", "task=a attempt=1/6", True),
+        ("mainspring: ready", "mainspring: http", True),
     ],
 )
 def test_other_outputs_differ(shown: str, printed: str, logged: bool) -> None:
