@@ -21,18 +21,17 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres.database import PACKAGE
-from mainspring.adapters.store.postgres.schema import make_at, newest
+from mainspring.adapters.store.postgres.schema import newest
 from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.adapters.store.sqlite import connection as connections
-from mainspring.bootstrap.backups import take_backup
 from mainspring.domain.dependencies import Rule
 from mainspring.domain.instant import DAY, HOUR, SECOND, Instant
 from mainspring.domain.plan import plan
 from mainspring.domain.run import Idempotency, RunState, settle_success
 from mainspring.ports.access import Author
+from mainspring.ports.backup import FORMAT
 from mainspring.ports.catalog import Pause
 from mainspring.ports.store import EventBatch, Want
-from mainspring.settings import Settings
 from tests.cli.test_move import ALL, SHARDS, Installation, everything, run
 from tests.support.builders import a_job, a_run, a_spec, a_worker, every, some_runs
 from tests.support.databases import as_administrator, create_database, drop_database, with_database, with_user
@@ -363,8 +362,12 @@ async def test_backup_and_restore_refuse_wrong_files_and_stores(site: Site, tmp_
     assert "schema version 9000" in await refused(
         "restore", str(alter(Path(file), tmp_path / "newer", newer)), "--store", site.target
     )
-    strange = msgspec.structs.replace(manifest, format=2)
+    strange = msgspec.structs.replace(manifest, format=FORMAT + 1)
     assert "upgrade the program" in await refused("backup", "verify", str(alter(Path(file), tmp_path / "f", strange)))
+    older = msgspec.structs.replace(manifest, format=FORMAT - 1)
+    assert "older checkout" in await refused(
+        "restore", str(alter(Path(file), tmp_path / "g", older)), "--store", site.target
+    )
 
     [part] = [part for part in manifest.parts if part.name in ("store.db", "history")]
     damaged = msgspec.structs.replace(
@@ -609,28 +612,22 @@ async def test_backup_and_restore_refuse_another_kind_of_store(tmp_path: Path) -
 
 
 @pytest.mark.postgres
-async def test_restore_migrates_a_backup_of_an_older_schema(postgres_dsn: str, tmp_path: Path) -> None:
-    known = [number for number, *_ in named_sql.migrations(PACKAGE)]
+async def test_restore_migrates_a_backup_of_an_older_schema(
+    postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, known = str(tmp_path / "a.backup"), named_sql.migrations(PACKAGE)
+    newer = (newest() + 1, "newer.sql", "-- expand\nALTER TABLE meta ADD COLUMN color text NOT NULL DEFAULT 'red'")
     async with databases(postgres_dsn, "older", "newer") as (source, target):
-        # Earlier schemas lack columns that a backup needs.
-        for last in range(15, known[-1]):
-            schema = f"old_{last}"
-            connection = await asyncpg.connect(source)
-            async with connection.transaction():
-                await make_at(connection, schema, [number for number in known if number <= last])
-                await connection.execute(f"INSERT INTO {schema}.meta (shards) VALUES (8)")
-                await connection.execute(f"INSERT INTO {schema}.shard (id) SELECT generate_series(0, 7)")
-                await connection.execute(f"INSERT INTO {schema}.name (kind, name) VALUES (1, 'acme')")
-            await connection.close()
-            file = tmp_path / f"{last}.backup"
-            settings = Settings(store=source, schema=schema)
-            manifest, _ = await take_backup(settings, file, "0", lambda *_: None)
-            assert manifest.migrations[-1] == last
-            await command("restore", str(file), "--store", target, "--replace")
-            connection = await asyncpg.connect(target)
-            assert await connection.fetchval("SELECT max(version) FROM mainspring.migration") == newest()
-            assert await connection.fetchval("SELECT EXISTS (SELECT FROM mainspring.name WHERE name = 'acme')")
-            await connection.close()
+        store = PostgresStore(source, shards=8)
+        await store.open()
+        await store.close()
+        await command("backup", file, "--store", source)
+        monkeypatch.setattr(named_sql, "migrations", lambda _: [*known, newer])
+        await command("restore", file, "--store", target)
+        connection = await asyncpg.connect(target)
+        assert await connection.fetchval("SELECT max(version) FROM mainspring.migration") == newest() == newer[0]
+        assert await connection.fetchval("SELECT color FROM mainspring.meta") == "red"
+        await connection.close()
         store = PostgresStore(target, shards=8)
         await store.open()
         try:

@@ -12,8 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mainspring.adapters.clock.system import SystemClock
+from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres import PostgresStore
 from mainspring.adapters.store.postgres import health as postgres_health
+from mainspring.adapters.store.postgres.database import PACKAGE
 from mainspring.adapters.store.postgres.health import expected_indexes
 from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.bootstrap.blobs import make_run_logs
@@ -201,8 +203,18 @@ async def test_the_migrations_create_the_indexes_that_doctor_expects(postgres: s
             "1 are not valid: waiting_due",
         ),
         (["ALTER TABLE mainspring.run SET UNLOGGED"], "durable tables", "problem", "run would be empty after a crash"),
-        (["DELETE FROM mainspring.migration WHERE version > 2"], "schema", "warning", "version 2, "),
-        (["INSERT INTO mainspring.migration VALUES (9999, 'x')"], "schema", "problem", "version 9999; this program"),
+        (
+            ["INSERT INTO mainspring.migration (version, name, needs) VALUES (9999, 'x', 9999)"],
+            "schema",
+            "problem",
+            "version 9999; this program",
+        ),
+        (
+            ["UPDATE mainspring.migration SET name = '0001_engine.sql' WHERE version = 1"],
+            "schema",
+            "problem",
+            "made by an older checkout",
+        ),
         (["DROP SCHEMA mainspring CASCADE"], "schema", "warning", "there is none yet"),
     ],
 )
@@ -293,6 +305,15 @@ async def test_doctor_reports_a_missing_file_and_does_not_create_it(tmp_path: Pa
     finding = (await examine(str(tmp_path / "absent.db")))["store"]
     assert finding["level"] == "problem"
     assert not (tmp_path / "absent.db").exists()
+
+
+@pytest.mark.postgres
+async def test_doctor_finds_an_older_schema(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = (9_999, "9999_newer.sql", "-- expand\n")
+    known = named_sql.migrations(PACKAGE)
+    monkeypatch.setattr(named_sql, "migrations", lambda _: [*known, newer])
+    finding = (await examine(postgres))["schema"]
+    assert (finding["level"], finding["says"]) == ("warning", f"version {len(known)}, 9999 is the newest")
 
 
 @pytest.fixture

@@ -119,8 +119,11 @@ def _read(path: Path, content: bytes) -> Manifest:
         format: int
 
     try:
-        if (form := msgspec.json.decode(content, type=Head).format) > FORMAT:
+        form = msgspec.json.decode(content, type=Head).format
+        if form > FORMAT:
             raise Conflict(f"{path} has form {form}, this program knows {FORMAT}: upgrade the program")
+        if form < FORMAT:
+            raise Conflict(f"{path} was made by an older checkout (form {form}): restore it with that checkout")
         return msgspec.json.decode(content, type=Manifest)
     except msgspec.MsgspecError as error:
         raise Conflict(f"{path} is not a backup: {error}") from None

@@ -9,8 +9,8 @@ import msgspec
 from mainspring.domain.instant import Instant
 from mainspring.domain.restored import Restored, Unfinished
 
-#: Of the file's form. A program refuses one that is newer than what it knows.
-FORMAT = 1
+#: The form of the file. A program refuses a backup of another form; checkouts before the first release wrote form 1.
+FORMAT = 2
 #: Numbers of sessions and places of events, given out after the backup was taken, are not given out again: so many are
 #: left out.
 LEFT_OUT = 1 << 20

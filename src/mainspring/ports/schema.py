@@ -5,6 +5,9 @@ from typing import Protocol
 
 import msgspec
 
+#: Ends the error about a store that a checkout from before the first release made.
+TOO_OLD = "start with a new store, or run that checkout"
+
 
 class MigrationKind(StrEnum):
     #: Programs that do not know it work on beside those that do.

@@ -19,7 +19,7 @@ from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres.belongings import Grant, dependants, grant_again, grants_of
 from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, connecting
 from mainspring.adapters.store.postgres.rows import STATES
-from mainspring.adapters.store.postgres.schema import go_on, make_at
+from mainspring.adapters.store.postgres.schema import go_on, make_at, refuse_older_checkout
 from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.domain.instant import isoformat
 from mainspring.domain.restored import AUTHOR, RESTORED, PausedBefore, Restored, Unfinished, paused_before, why_held
@@ -121,6 +121,7 @@ class PostgresBackups:
             tables = await connection.fetch(_TABLES, schema)
             if not any(table["name"] == "meta" for table in tables):
                 raise StoreUnavailable(f"there is no store in the schema {schema}")
+            await refuse_older_checkout(connection, schema)
             await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             # Before the snapshot is taken, or what is dropped in between would be missing from it.
             names = ", ".join(f"{schema}.{table['name']}" for table in tables)

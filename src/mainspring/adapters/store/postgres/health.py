@@ -32,7 +32,7 @@ from mainspring.domain.diagnosis import (
     not_buried_since,
     warned,
 )
-from mainspring.domain.errors import MainspringError, StoreUnavailable
+from mainspring.domain.errors import Conflict, MainspringError, StoreUnavailable
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Instant, Micros, format_duration
 from mainspring.domain.pains import worst_of
 from mainspring.domain.retention import CLASSES
@@ -182,14 +182,14 @@ class PostgresHealth:
             *server_findings(dict(server)),
             await self._pooler(connection, server),
         ]
-        version, needs = await self._version(connection)
-        findings.append(_schema(version, needs))
+        schema, readable = await self._examine_schema(connection)
         findings += [
+            schema,
             *await self._transactions(connection, server["sees_all"]),
             *slots(await self._all(connection, "slots")),
             *standbys(await self._all(connection, "standbys")),
         ]
-        if version < schemas.oldest() or needs > schemas.newest():
+        if not readable:
             return Examination(findings=findings)
         findings += vacuum(await self._all(connection, "vacuum", self._schema))
         findings += await self._tables(connection, server["now"])
@@ -220,17 +220,18 @@ class PostgresHealth:
         assert row is not None
         return row
 
-    async def _version(self, connection: Connection) -> tuple[int, int]:
-        """That of the schema, and the one that programs which work on it must know."""
+    async def _examine_schema(self, connection: Connection) -> tuple[Finding, bool]:
+        """The finding, and whether this program can read the tables."""
         try:
+            await schemas.refuse_older_checkout(connection, self._schema)
             row = await self._one(connection, "schema_version")
+        except Conflict as error:
+            says, _, advice = str(error).partition(": ")
+            return blamed("schema", says, advice), False
         except asyncpg.UndefinedTableError:
-            return 0, 0
-        except asyncpg.UndefinedColumnError:
-            # As an older program made it.
-            version = await connection.fetchval(f"SELECT coalesce(max(version), 0) FROM {self._schema}.migration")
-            return version, version
-        return row["version"], row["needs"]
+            return _schema(0, 0), False
+        version, needs = row["version"], row["needs"]
+        return _schema(version, needs), version >= schemas.oldest() and needs <= schemas.newest()
 
     async def _pooler(self, connection: Connection, server: asyncpg.Record) -> Finding:
         """A pooler tells the process that it gives itself, not the server's; in transaction mode it also changes."""

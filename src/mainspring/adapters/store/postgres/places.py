@@ -13,7 +13,7 @@ from mainspring.domain.errors import StoreUnavailable
 from mainspring.domain.instant import Micros
 from mainspring.ports.catalog import SessionView
 
-#: What the triggers of migration 15 raise.
+#: The error code that the triggers of ``refuse_elsewhere`` raise.
 _ELSEWHERE = "MS010"
 #: Numbers of sessions are a server's own by their remainder: so many servers there can be.
 MOST_SERVERS = 64

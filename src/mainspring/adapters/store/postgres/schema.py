@@ -17,7 +17,7 @@ import asyncpg
 from mainspring.adapters.store import named_sql
 from mainspring.adapters.store.postgres.database import PACKAGE, Connection, Database, wait_for_turn
 from mainspring.domain.errors import Conflict
-from mainspring.ports.schema import Migrated, Migration, MigrationKind
+from mainspring.ports.schema import TOO_OLD, Migrated, Migration, MigrationKind
 from mainspring.runtime.log import get_logger
 
 _log = get_logger("mainspring.schema")
@@ -26,12 +26,11 @@ _CREATE = """
 CREATE TABLE IF NOT EXISTS {schema}.migration (
     version    integer PRIMARY KEY,
     name       text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT now()
-);
-ALTER TABLE {schema}.migration ADD COLUMN IF NOT EXISTS needs integer
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    needs      integer NOT NULL   -- the version that a program must know to work on this schema
+)
 """
-# What programs that work here must know; null, as older programs left it: the migration itself.
-_APPLIED = "SELECT version, coalesce(needs, version) AS needs FROM {schema}.migration"
+_APPLIED = "SELECT version, needs FROM {schema}.migration"
 _TOO_OLD = """
 SELECT name FROM {schema}.session
 WHERE live AND lease_until > {schema}.now_us() AND coalesce(knows, 0) < $1 ORDER BY id LIMIT 5
@@ -69,6 +68,7 @@ async def migrate(database: Database, shards: int, *, contract: bool = False) ->
         if not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema):
             await connection.execute(f"CREATE SCHEMA {schema}")
         await connection.execute(_CREATE.format(schema=schema))
+        await refuse_older_checkout(connection, schema)
         applied = {row["version"]: row["needs"] for row in await connection.fetch(_APPLIED.format(schema=schema))}
         _refuse_newer(applied)
         missing = [item for item in known if item[0].number not in applied]
@@ -123,8 +123,9 @@ async def is_current(database: Database) -> bool:
 
     async def work(connection: Connection) -> bool:
         try:
+            await refuse_older_checkout(connection, database.schema)
             rows = await connection.fetch(_APPLIED.format(schema=database.schema))
-        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
+        except asyncpg.UndefinedTableError:
             return False
         applied = {row["version"]: row["needs"] for row in rows}
         _refuse_newer(applied)
@@ -132,6 +133,13 @@ async def is_current(database: Database) -> bool:
         return all(item.number in applied for item in wanted if item.kind is not MigrationKind.CONTRACT)
 
     return await database.run(work)
+
+
+async def refuse_older_checkout(connection: "Connection | asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
+    """Raise ``Conflict`` if a checkout from before the first release made the schema: its first migration differs."""
+    first = await connection.fetchval(f"SELECT name FROM {schema}.migration WHERE version = 1")
+    if first not in (None, named_sql.migrations(PACKAGE)[0][1]):
+        raise Conflict(f"the schema {schema} was made by an older checkout (its first migration is {first}): {TOO_OLD}")
 
 
 def _refuse_newer(applied: dict[int, int]) -> None:

@@ -13,7 +13,7 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 FROM (SELECT datname, age(datfrozenxid) AS age FROM pg_database ORDER BY 2 DESC LIMIT 1) AS frozen
 
 -- name: schema_version
-SELECT coalesce(max(version), 0) AS version, coalesce(max(coalesce(needs, version)), 0) AS needs FROM mainspring.migration
+SELECT coalesce(max(version), 0) AS version, coalesce(max(needs), 0) AS needs FROM mainspring.migration
 
 -- name: vacuum
 SELECT c.relname AS name, pg_stat_get_dead_tuples(c.oid) AS dead, pg_stat_get_live_tuples(c.oid) AS live,
