@@ -17,8 +17,7 @@ import apsw
 import pytest
 
 from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.adapters.store.sqlite import connection as connections
-from mainspring.domain.ids import RunId, SessionId
+from mainspring.domain.ids import SessionId
 from mainspring.domain.instant import MINUTE, SECOND
 from mainspring.domain.limits import Breaker
 from mainspring.domain.run import HeldRun, NewRun, RunState, settle_failure, settle_success
@@ -294,26 +293,6 @@ async def test_limiters_of_unused_keys_are_deleted(
     connection = apsw.Connection(str(path))
     assert [connection.execute(f"SELECT count(*) FROM {table}").get for table in ("limiter", "mark")] == [0, 0]
     connection.close()
-
-
-async def test_scheduled_runs_survive_a_migration(path: Path) -> None:
-    connection = apsw.Connection(str(path))
-    connections.migrate(connection, SHARDS, newest=4)
-    connection.execute("INSERT INTO body (id, task, payload) VALUES (1, 'greet', '1')")
-    run = a_run(shard=0)
-    connection.execute(
-        "INSERT INTO waiting (id, state, shard, tenant, queue, priority, attempt, lost, late, fence, body, timeout,"
-        " due, created_at, session)"
-        " VALUES (?, 'scheduled', 0, 'default', 'default', 5, 1, 0, 0, 7, 1, 1000000, 17, 3, 9)",
-        (run.id,),
-    )
-    connection.close()
-    store = SqliteStore(path, ManualClock(), shards=SHARDS)
-    await store.open()
-    [view] = await store.runs([RunId(run.id)])
-    assert view is not None
-    assert (view.state, view.due, view.attempt, view.session) == (RunState.SCHEDULED, 17, 1, 9)
-    await store.close()
 
 
 async def test_a_scheduled_run_with_a_limit_emits_its_event_when_it_is_queued(

@@ -336,7 +336,7 @@ def alter(file: Path, *statements: str) -> None:
     ("statement", "check", "level", "says"),
     [
         ("PRAGMA journal_mode = DELETE", "journal", "warning", "delete, not a write-ahead log"),
-        ("UPDATE meta SET schema_version = 1", "schema", "warning", "version 1, "),
+        ("PRAGMA application_id = 0", "store", "problem", "made by an older checkout"),
         ("UPDATE meta SET schema_version = 999", "schema", "problem", "version 999; this program knows"),
         (
             (

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import asyncpg
 import pytest
 
@@ -28,12 +29,22 @@ if __name__ == "__main__":
     asyncio.run(main())
 """
 # The tables that a start reads, as the last of these checkouts made them.
+SQLITE = "CREATE TABLE meta (schema_version INTEGER); INSERT INTO meta VALUES (23)"
 POSTGRES = """
 CREATE SCHEMA mainspring;
 CREATE TABLE mainspring.meta (shards integer);
 CREATE TABLE mainspring.migration (version integer PRIMARY KEY, name text NOT NULL, needs integer);
 INSERT INTO mainspring.migration VALUES (1, '0001_engine.sql', 1), (28, '0028_task.sql', 0);
 """
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    path = tmp_path / "old.db"
+    connection = apsw.Connection(str(path))
+    connection.execute(SQLITE)
+    connection.close()
+    return str(path)
 
 
 @pytest.fixture
@@ -44,7 +55,7 @@ async def postgres(postgres_database: str) -> str:
     return postgres_database
 
 
-@pytest.fixture(params=[pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def store(request: pytest.FixtureRequest) -> str:
     """The address of a store that an older checkout made."""
     address: str = request.getfixturevalue(request.param)

@@ -11,10 +11,13 @@ from mainspring.adapters.private_files import create_private_file
 from mainspring.adapters.store import named_sql
 from mainspring.domain.errors import Conflict, Invalid, MainspringError, StoreDamaged, StoreUnavailable
 from mainspring.domain.instant import SECOND, Micros
+from mainspring.ports.schema import TOO_OLD
 
 PACKAGE = "mainspring.adapters.store.sqlite"
 MIGRATIONS = named_sql.migrations(PACKAGE)
 QUERIES = named_sql.load(PACKAGE, "queries.sql")
+#: The application_id that 0001_schema.sql writes into the header of the file: "MSPR".
+APPLICATION_ID = 0x4D535052
 
 #: How long to wait for another process that writes.
 BUSY_TIMEOUT: Micros = 5 * SECOND
@@ -175,36 +178,36 @@ def refuse_moved(connection: apsw.Connection) -> None:
         raise Conflict(str(connection.execute("SELECT told FROM moved").get))
 
 
-def migrate(connection: apsw.Connection, shards: int, newest: int | None = None) -> None:
+def migrate(connection: apsw.Connection, shards: int) -> None:
     """Apply the migrations that are missing, all or none; one process at a time. Refuses a schema from the future."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        _migrate(connection, shards, MIGRATIONS[-1][0] if newest is None else newest)
+        _migrate(connection, shards)
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 
 
-def _migrate(connection: apsw.Connection, shards: int, newest: int) -> None:
-    current = schema_version(connection)
+def _migrate(connection: apsw.Connection, shards: int) -> None:
+    current, newest = schema_version(connection), MIGRATIONS[-1][0]
     if current > newest:
         raise Conflict(f"the file has schema version {current}, this program knows {newest}: upgrade the program")
     for number, _, text in MIGRATIONS:
-        if not current < number <= newest:
+        if number <= current:
             continue
         connection.execute(text)
         if number == 1:
             connection.execute(
-                "INSERT INTO meta (only_row, schema_version, store_id, shards) VALUES (1, 1, ?, ?)",
-                (secrets.token_hex(16), shards),
+                "INSERT INTO meta (only_row, schema_version, store_id, hint_key, shards) VALUES (1, 1, ?, ?, ?)",
+                (secrets.token_hex(16), secrets.token_hex(16), shards),
             )
             connection.executemany("INSERT INTO shard (id) VALUES (?)", [(shard,) for shard in range(shards)])
         connection.execute("UPDATE meta SET schema_version = ?", (number,))
 
 
 def schema_version(connection: apsw.Connection) -> int:
-    """0: there is nothing in the file yet."""
+    """Return the version; 0: the file is empty. ``Conflict`` if another program or an older checkout made the file."""
     # One look: between two somebody else may make the schema.
     look = "SELECT iif(count(*) = 0, 0, 1 + coalesce(sum(type = 'table' AND name = 'meta'), 0)) FROM sqlite_master"
     found = _number(connection, look)
@@ -212,7 +215,12 @@ def schema_version(connection: apsw.Connection) -> int:
         if found == 1:
             raise Conflict("the file is a database of something else: it has tables, but none of Mainspring's")
         return 0
-    return _number(connection, "SELECT schema_version FROM meta")
+    version = _number(connection, "SELECT schema_version FROM meta")
+    if _number(connection, "PRAGMA application_id") != APPLICATION_ID:
+        raise Conflict(
+            f"{connection.filename} was made by an older checkout (its schema version is {version}): {TOO_OLD}"
+        )
+    return version
 
 
 def shards_of(connection: apsw.Connection) -> int:

@@ -96,7 +96,7 @@ class SqliteHealth:
             findings.append(self._time(connection))
             return Examination(findings=findings, signs=self._signs(connection))
         except Conflict as error:
-            return _unreachable(str(error), "point MAINSPRING_STORE to where it went")
+            return _unreachable(str(error), "point MAINSPRING_STORE to another store")
         except apsw.Error as error:
             return _unreachable(f"SQLite: {error}", "restore a backup: the file is damaged, or no database")
         finally:

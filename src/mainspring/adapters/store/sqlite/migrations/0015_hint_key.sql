@@ -1,4 +1,0 @@
--- What hints are sealed with where the settings name no key. The store's own id would not do: it stands in the names of
--- queues, groups and keys of every engine.
-ALTER TABLE meta ADD COLUMN hint_key TEXT NOT NULL DEFAULT '';
-UPDATE meta SET hint_key = lower(hex(randomblob(16)));
