@@ -15,6 +15,7 @@ from tests.support.databases import create_database, drop_database, migrated_tem
 from tests.support.kept_connections import KeptConnections
 from tests.support.kept_sqlite import KeptSqlite
 from tests.support.several_harness import SeveralHarness
+from tests.support.state_changes import ALLOWED_MOVES, find_moves, record_known_ends
 from tests.support.store_harness import SERVE_THE_API, Harness, MemoryHarness, PostgresHarness, SqliteHarness
 
 
@@ -170,12 +171,18 @@ def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def harness(make_harness: Callable[[], Harness]) -> AsyncIterator[Harness]:
-    """An empty store whose clock only the test moves. After every test the sweeper must find nothing."""
+    """An empty store whose clock only the test moves.
+
+    After every test the sweeper must find nothing, and no run may have made a move that ``MOVES`` does not have.
+    """
     harness = make_harness()
     await harness.open()
     try:
         await harness.freeze_clock()
+        known_ends = record_known_ends(harness.store)
         yield harness
         assert await harness.store.sweep(1_000) == 0, "a run was blocked without a reason"
+        changes = [change for change in await harness.state_changes() if change[0] not in known_ends]
+        assert find_moves(changes) <= ALLOWED_MOVES
     finally:
         await harness.close()

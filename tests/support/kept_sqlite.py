@@ -12,6 +12,7 @@ from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.store.sqlite import SqliteStore
 from mainspring.domain.instant import Instant
 from mainspring.ports.clock import Clock
+from tests.support.state_changes import record_in_sqlite
 
 
 class KeptSqlite:
@@ -53,6 +54,7 @@ class KeptSqlite:
         self._opened.append(store)
         # Commits mostly wait for the disk, and no test here cuts the power.
         await store._writer.ask(_do_not_sync)
+        await store._writer.ask(record_in_sqlite)
         if not self._first_rows:
             await store._writer.ask(self._remember_rows)
         return store

@@ -14,6 +14,7 @@ from mainspring.domain.run import NewRun
 from tests.support.builders import SHARDS
 from tests.support.databases import create_database, make_template, migrations_digest, with_database
 from tests.support.kept_connections import KeptConnections
+from tests.support.state_changes import POSTGRES_TRIGGERS, StateChange
 from tests.support.store_harness import TEST_CLOCK_SQL, Harness, PostgresHarness, build_wall
 
 
@@ -62,7 +63,9 @@ class SeveralHarness(Harness):
     @classmethod
     async def prepare(cls, dsn: str, names: Sequence[str]) -> list[str]:
         """Create the databases of one sharded store and return their addresses."""
-        template = await make_template(dsn, f"template_several_{migrations_digest(TEST_CLOCK_SQL)}", cls._prepare_one)
+        template = await make_template(
+            dsn, f"template_several_{migrations_digest(TEST_CLOCK_SQL + POSTGRES_TRIGGERS)}", cls._prepare_one
+        )
         addresses = [with_database(dsn, name) for name in names]
         for name, address in zip(names, addresses, strict=True):
             await create_database(dsn, name, template)
@@ -106,6 +109,9 @@ class SeveralHarness(Harness):
         finally:
             for part in self.parts:
                 await part.disconnect()
+
+    async def state_changes(self) -> list[StateChange]:
+        return [change for part in self.parts for change in await part.state_changes()]
 
     async def spoil_policy(self, run: RunId) -> None:
         for part in self.parts:

@@ -47,6 +47,13 @@ from tests.support.clock import ManualClock
 from tests.support.databases import as_administrator
 from tests.support.kept_connections import KeptConnections
 from tests.support.kept_sqlite import KeptSqlite
+from tests.support.state_changes import (
+    POSTGRES_TRIGGERS,
+    RecordingTables,
+    StateChange,
+    read_from_postgres,
+    read_from_sqlite,
+)
 
 #: Values that only a newer version of the program can read.
 UNKNOWN_POLICY = '{"guarantee":"exactly-once"}'
@@ -113,6 +120,10 @@ class Harness(ABC):
     @abstractmethod
     async def let_transactions_end(self) -> None:
         """Wait until every transaction on the server that could hold events back has ended."""
+
+    @abstractmethod
+    async def state_changes(self) -> list[StateChange]:
+        """Return every state that a run got since the harness was opened, oldest first."""
 
     async def spoil_policy(self, run: RunId) -> None:
         """Overwrite the stored policy of a live run with one that this program cannot read."""
@@ -257,7 +268,13 @@ class ClockedHarness(Harness):
 class MemoryHarness(ClockedHarness):
     def __init__(self) -> None:
         super().__init__()
-        self.store = MemoryStore(self.clock, shards=SHARDS)
+        self._tables = RecordingTables(self.clock, SHARDS)
+        store = MemoryStore(self.clock, shards=SHARDS)
+        store._tables = self._tables
+        self.store = store
+
+    async def state_changes(self) -> list[StateChange]:
+        return self._tables.state_changes
 
 
 class SqliteHarness(ClockedHarness):
@@ -272,6 +289,9 @@ class SqliteHarness(ClockedHarness):
 
     async def close(self) -> None:
         self._kept.take_back(self.store)
+
+    async def state_changes(self) -> list[StateChange]:
+        return await read_from_sqlite(self.store)
 
     async def spoil_policy(self, run: RunId) -> None:
         self._write("UPDATE body SET policy = ? WHERE id = (SELECT body FROM run WHERE id = ?)", UNKNOWN_POLICY, run)
@@ -341,7 +361,7 @@ class PostgresHarness(Harness):
             await harness.store.close()
         connection = await asyncpg.connect(dsn)
         try:
-            await connection.execute(TEST_CLOCK_SQL.format(schema=harness._schema))
+            await connection.execute((TEST_CLOCK_SQL + POSTGRES_TRIGGERS).format(schema=harness._schema))
         finally:
             await connection.close()
 
@@ -382,6 +402,9 @@ class PostgresHarness(Harness):
         deletes = [f'DELETE FROM "{table["relname"]}"' for table in tables]
         reset = ["UPDATE shard SET owner = NULL, epoch = 0", "UPDATE test_clock SET offset_us = 0, frozen_us = NULL"]
         await self._connection.execute("; ".join(deletes + reset))
+
+    async def state_changes(self) -> list[StateChange]:
+        return await read_from_postgres(self._connection)
 
     async def spoil_policy(self, run: RunId) -> None:
         await self._connection.execute("UPDATE body SET policy = $1 WHERE id = $2", UNKNOWN_POLICY.encode(), run)

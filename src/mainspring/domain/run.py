@@ -7,10 +7,13 @@
                  │                      │ └──▶ queued      (released, lost: again at once)
                  └──────────────────────┘                  (a retry waits for its back-off)
 
-``blocked`` waits for other runs, for its ordering key, or for a limit. What is tried again, or was queued when a
-breaker opened, may have to wait there, too. A run that is running and was asked to stop shows as ``cancelling``.
-Whatever has not started can become ``cancelled``, ``skipped`` (expired) or ``failed`` (deadline). A run whose end was
-seen elsewhere, in the life before a restore, is given that end whatever it is (``KnownEnd``).
+A blocked run waits for other runs, for its ordering key, or for a limit. A retry may be blocked by them too, and so is
+a queued run when a breaker opens. An edit, or another submission of its unique key, may delay a queued run: it is
+scheduled again. A running run that was asked to stop shows as ``cancelling``. A run that has not started can become
+``cancelled``, ``skipped`` (expired) or ``failed`` (deadline).
+
+``MOVES`` lists all of these. The contract tests check it in every store. Only ``finish`` goes beyond it: a run
+whose end is known from before a restore gets that end from any state (``KnownEnd``).
 """
 
 import hashlib
@@ -91,10 +94,8 @@ MOVES: dict[RunState, frozenset[RunState]] = {
     RunState.SCHEDULED: _NOT_STARTED | {RunState.BLOCKED},
     # What waited for others may still have to wait for its time.
     RunState.BLOCKED: _NOT_STARTED | {RunState.SCHEDULED},
-    # What was queued waits again when a breaker opens.
-    RunState.QUEUED: frozenset(
-        {RunState.RUNNING, RunState.BLOCKED, RunState.CANCELLED, RunState.SKIPPED, RunState.FAILED}
-    ),
+    # A breaker that opens blocks it. An edit, or another submission of its unique key, delays it.
+    RunState.QUEUED: (_NOT_STARTED - {RunState.QUEUED}) | {RunState.RUNNING, RunState.BLOCKED, RunState.SCHEDULED},
     RunState.RUNNING: frozenset({RunState.CANCELLING, RunState.SCHEDULED, RunState.QUEUED, RunState.BLOCKED})
     | (ENDED - {RunState.SKIPPED}),
     RunState.CANCELLING: ENDED - {RunState.SKIPPED},
@@ -103,10 +104,6 @@ MOVES: dict[RunState, frozenset[RunState]] = {
     RunState.CANCELLED: frozenset(),
     RunState.SKIPPED: frozenset(),
 }
-
-
-def may_move(before: RunState, after: RunState) -> bool:
-    return after in MOVES[before]
 
 
 class Outcome(StrEnum):
