@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from mainspring.adapters.dispatch.memory import MemoryDispatch
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.dispatcher import Dispatcher
@@ -13,6 +12,7 @@ from mainspring.domain.instant import SECOND
 from mainspring.runtime.engines import Engines, GuardedEngine
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_run
+from tests.support.memory_dispatch import MemoryDispatch
 from tests.support.virtual import in_virtual_time
 
 

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
-from mainspring.adapters.dispatch.memory import MemoryDispatch
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.dispatcher import READER, Dispatcher
@@ -25,6 +24,7 @@ from mainspring.testing.virtual_time import VirtualClock
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.worker import Worker
 from tests.support.builders import a_run, some_runs
+from tests.support.memory_dispatch import MemoryDispatch
 from tests.support.virtual import in_virtual_time
 from tests.support.worker_kit import FaultyStore, Tasks
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mainspring.adapters.dispatch.memory import MemoryDispatch
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.bootstrap.engine import Engine
@@ -36,6 +35,7 @@ from mainspring.settings import Settings
 from mainspring.testing.virtual_time import virtual_loop
 from tests.support.builders import a_job, a_limit, a_run, a_spec, a_worker
 from tests.support.clock import ManualClock
+from tests.support.memory_dispatch import MemoryDispatch
 from tests.support.virtual import in_virtual_time
 
 SHARDS = 4

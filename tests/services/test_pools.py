@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 
-from mainspring.adapters.dispatch.memory import MemoryDispatch
 from mainspring.domain.errors import Invalid
 from mainspring.domain.hints import Sealer
 from mainspring.domain.instant import SECOND
@@ -16,6 +15,7 @@ from mainspring.runtime.engines import GuardedEngine
 from mainspring.testing.virtual_time import VirtualClock
 from mainspring.worker.settings import WorkerSettings
 from tests.support.builders import a_policy, a_run
+from tests.support.memory_dispatch import MemoryDispatch
 from tests.support.virtual import in_virtual_time
 from tests.support.worker_kit import Bench, Tasks, running_worker
 

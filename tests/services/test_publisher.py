@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from mainspring.adapters.events.memory import MemorySink
 from mainspring.adapters.store.memory import MemoryStore
 from mainspring.adapters.wakeups.local import LocalWakeups
 from mainspring.control.publisher import SINK, Publisher
@@ -18,6 +17,7 @@ from mainspring.domain.run import NewRun, settle_cancel, settle_success
 from mainspring.ports.store import EventBatch, NewSession, Want
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_policy, a_run, a_worker, some_runs
+from tests.support.memory_sink import MemorySink
 from tests.support.virtual import in_virtual_time
 
 

@@ -6,7 +6,6 @@ from uuid import uuid4
 
 from mainspring.adapters.clock.system import SystemClock
 from mainspring.adapters.dispatch.kafka import KafkaDispatch
-from mainspring.adapters.dispatch.memory import MemoryDispatch
 from mainspring.adapters.dispatch.rabbitmq import RabbitDispatch
 from mainspring.adapters.dispatch.redis import RedisDispatch
 from mainspring.adapters.kafka.admin import KafkaAdmin
@@ -18,6 +17,7 @@ from mainspring.domain.kafka import read_kafka
 from mainspring.domain.redis_address import read_redis
 from mainspring.ports.dispatch import Dispatch
 from tests.support import rabbitmq
+from tests.support.memory_dispatch import MemoryDispatch
 
 SHORT_LEASE: Micros = 300 * MILLISECOND
 

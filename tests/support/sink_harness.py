@@ -12,13 +12,13 @@ import redis.asyncio as redis
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from mainspring.adapters.events.kafka import KafkaSink
-from mainspring.adapters.events.memory import MemorySink
 from mainspring.adapters.events.redis import RedisSink
 from mainspring.domain.events import Event, Subject, Topic, compose
 from mainspring.domain.instant import SECOND
 from mainspring.domain.kafka import read_kafka
 from mainspring.domain.redis_address import read_redis
 from mainspring.ports.events_out import Sink
+from tests.support.memory_sink import MemorySink
 from tests.support.waiting import wait_until
 
 NOW = 1_790_000_000 * SECOND

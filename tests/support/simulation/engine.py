@@ -3,12 +3,12 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from mainspring.adapters.dispatch.memory import MemoryDispatch, _Queue
 from mainspring.domain.errors import EngineUnavailable
 from mainspring.domain.hints import Hint, Sealer
 from mainspring.domain.instant import MILLISECOND, SECOND, Micros
 from mainspring.ports.clock import Clock
 from mainspring.ports.dispatch import Delivery
+from tests.support.memory_dispatch import MemoryDispatch, _Queue
 from tests.support.simulation.faults import CALM, Faults
 from tests.support.simulation.loop import Process
 

@@ -1,4 +1,4 @@
-"""An engine inside one process: the twin of the others for simulations, and what their contract is read against."""
+"""A broker inside one process: for simulations, and the reference that the contract tests compare brokers with."""
 
 import asyncio
 import heapq

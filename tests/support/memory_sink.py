@@ -1,4 +1,4 @@
-"""A sink in this process: the reference, and what tests look into."""
+"""A sink that keeps its events in memory: the reference of the contract tests."""
 
 from collections import defaultdict
 from collections.abc import Sequence
