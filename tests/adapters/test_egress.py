@@ -1,21 +1,18 @@
 """The egress guard: the requests it refuses, and that it connects to the address it has checked. Real local servers."""
 
 import asyncio
-import datetime
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from mainspring.adapters.egress.guarded import MAX_BODY, GuardedEgress
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import HOUR, MILLISECOND, Micros
 from mainspring.ports.egress import Answer, NoAnswer, Outgoing
+from tests.support.certificates import make_certificate
 
 LOCAL = ["127.0.0.0/8"]
 #: Shorter than the timeout that the test sets, so that no single read times out.
@@ -227,7 +224,10 @@ async def test_the_next_address_is_tried_when_the_first_refuses_the_connection()
 
 
 async def test_tls_sends_the_name_and_verifies_the_certificate_for_it(tmp_path: Path) -> None:
-    serving, trusting = _make_tls_contexts(tmp_path, "secure.test")
+    make_certificate(tmp_path, "secure.test")
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    trusting = ssl.create_default_context(cafile=tmp_path / "certificate.pem")
     resolve, _ = make_resolver(["127.0.0.1"])
     egress = GuardedEgress(LOCAL, resolve=resolve, tls=trusting)
     async with Server().on(tls=serving) as server:
@@ -292,29 +292,3 @@ async def test_a_refused_connection_and_a_reply_that_is_not_http_have_their_own_
             await get(GuardedEgress(LOCAL), url)
     with pytest.raises(NoAnswer, match="ConnectError"):
         await get(GuardedEgress(LOCAL), url)
-
-
-def _make_tls_contexts(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Contexts of a server and of a client that trusts it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
-        .not_valid_after(datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = certificate.public_bytes(serialization.Encoding.PEM)
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "both.pem").write_bytes(pem + secret)
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(folder / "both.pem")
-    return serving, ssl.create_default_context(cadata=pem.decode())
