@@ -69,6 +69,21 @@ class Put(msgspec.Struct, frozen=True):
     outcome: PutOutcome
 
 
+def build_conflict(new: NewJob, made: str) -> Put:
+    """Build the answer for a job whose idempotency key has made something else, under the id ``made``."""
+    job = Job(
+        id=JobId(made),
+        tenant=new.tenant,
+        spec=new.spec,
+        version=0,
+        state=JobState.SCHEDULED,
+        next_fire=None,
+        rev=0,
+        payload=new.payload,
+    )
+    return Put(job, PutOutcome.CONFLICT)
+
+
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     """A process that introduces itself. The name is a label; the id it gets is fresh with every start."""
 

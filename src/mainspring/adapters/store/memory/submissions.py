@@ -13,11 +13,11 @@ from mainspring.domain.dependencies import Rule, check_no_circle
 from mainspring.domain.errors import Invalid, NotFound
 from mainspring.domain.ids import JobId, RunId
 from mainspring.domain.instant import Instant
-from mainspring.domain.job import Job, JobState, NewJob
+from mainspring.domain.job import JobState, NewJob
 from mainspring.domain.run import REPLACED, Idempotency, NewRun, RunState
 from mainspring.domain.schedule import next_after
 from mainspring.ports.access import Author
-from mainspring.ports.store import Accepted, Put, PutOutcome
+from mainspring.ports.store import Accepted, Put, PutOutcome, build_conflict
 
 _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
 
@@ -187,17 +187,7 @@ class MemorySubmissions:
         if row is not None:
             same = new.idempotency is not None and new.idempotency.fingerprint == used.fingerprint
             return Put(row.job(with_payload=True), PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
-        job = Job(
-            id=JobId(used.made),
-            tenant=new.tenant,
-            spec=new.spec,
-            version=0,
-            state=JobState.SCHEDULED,
-            next_fire=None,
-            rev=0,
-            payload=new.payload,
-        )
-        return Put(job, PutOutcome.CONFLICT)
+        return build_conflict(new, used.made)
 
     def _put_job(self, new: NewJob, now: Instant) -> tuple[JobRow, PutOutcome]:
         tables = self._tables

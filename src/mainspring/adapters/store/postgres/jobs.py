@@ -28,7 +28,7 @@ from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.schedule import next_after
 from mainspring.domain.slo import begin as begin_slo
 from mainspring.ports.access import Author
-from mainspring.ports.store import Put, PutOutcome
+from mainspring.ports.store import Put, PutOutcome, build_conflict
 
 OVER = (JobState.FINISHED, JobState.CANCELLED)
 _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
@@ -323,8 +323,7 @@ def _put_before(new: NewJob, used: KeyUsed, found: dict[JobId, Job]) -> Put:
     if job is not None and used.kind == JOB:
         same = new.idempotency is not None and new.idempotency.fingerprint == used.fingerprint
         return Put(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
-    job = _as_it_is(JobId(used.id), new.tenant, new.spec, 0, JobState.SCHEDULED)
-    return Put(msgspec.structs.replace(job, payload=new.payload), PutOutcome.CONFLICT)
+    return build_conflict(new, used.id)
 
 
 def _as_it_is(

@@ -1,12 +1,14 @@
 """Rows of the audit, written in the transaction of the change."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import apsw
 import msgspec
 
 from mainspring.adapters.store.changes import what_differs
+from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant
+from mainspring.domain.run import RunState
 from mainspring.ports.access import Author
 
 
@@ -20,9 +22,13 @@ class Change(msgspec.Struct, frozen=True):
     after: bytes | None = None
 
 
-def moved(tenant: str, target: str, before: str, after: str) -> Change:
-    """From one state to another."""
-    return Change(tenant, target, *(what_differs({"state": before}, {"state": after}) or ()))
+def find_state_changes(before: Iterable[tuple[str, str, str]], after: Mapping[RunId, RunState]) -> list[Change]:
+    """Compare the states of runs before a call, as (id, tenant, state), with those after it."""
+    return [
+        Change(tenant, run, *(what_differs({"state": state}, {"state": after[RunId(run)]}) or ()))
+        for run, tenant, state in before
+        if after[RunId(run)] != state
+    ]
 
 
 def write_audit(

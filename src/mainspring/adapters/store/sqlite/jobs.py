@@ -20,7 +20,7 @@ from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.schedule import next_after
 from mainspring.domain.slo import begin
 from mainspring.ports.access import Author
-from mainspring.ports.store import KEYS_KEPT, Put, PutOutcome
+from mainspring.ports.store import KEYS_KEPT, Put, PutOutcome, build_conflict
 
 _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
 _TICKING = (JobState.SCHEDULED, JobState.PAUSED)
@@ -133,17 +133,7 @@ def _put_before(connection: apsw.Connection, new: NewJob, now: Instant) -> Put |
         return Put(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
     if not rows.standing.decode(read(connection, "run_states", ids=rows.encode([made]))):
         return None
-    job = Job(
-        id=JobId(made),
-        tenant=new.tenant,
-        spec=new.spec,
-        version=0,
-        state=JobState.SCHEDULED,
-        next_fire=None,
-        rev=0,
-        payload=new.payload,
-    )
-    return Put(job, PutOutcome.CONFLICT)
+    return build_conflict(new, made)
 
 
 def _put(

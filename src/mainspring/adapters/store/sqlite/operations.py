@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.adapters.store.changes import retagged, what_differs
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.audit import Change, moved, write_audit
+from mainspring.adapters.store.sqlite.audit import Change, find_state_changes, write_audit
 from mainspring.adapters.store.sqlite.editing import edit, set_about
 from mainspring.adapters.store.sqlite.jobs import add_version, stored_jobs
 from mainspring.adapters.store.sqlite.queues import SqliteQueues
@@ -45,12 +45,7 @@ class SqliteOperations(SqliteQueues):
             before = rows.standing.decode(read(connection, "run_states", ids=ids))
             [answer] = call_procedures(connection, [call], now)
             after = dict(rows.run_states.decode(answer))
-            changes = [
-                moved(tenant, run, state, after[RunId(run)])
-                for run, tenant, state in before
-                if after[RunId(run)] != state
-            ]
-            write_audit(connection, now, "runs.finish", author, changes)
+            write_audit(connection, now, "runs.finish", author, find_state_changes(before, after))
             return after
 
         return await self._work(finish)

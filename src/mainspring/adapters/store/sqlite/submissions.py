@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import apsw
 
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.audit import moved, write_audit
+from mainspring.adapters.store.sqlite.audit import find_state_changes, write_audit
 from mainspring.adapters.store.sqlite.queues import SqliteQueues
 from mainspring.adapters.store.sqlite.threads import Call, call_procedures, read
 from mainspring.adapters.store.sqlite.tied import submit_tied
@@ -64,12 +64,7 @@ class SqliteSubmissions(SqliteQueues):
             before = rows.standing.decode(read(connection, "run_states", ids=ids))
             [answer] = call_procedures(connection, [call], now)
             after = dict(rows.run_states.decode(answer))
-            changes = [
-                moved(tenant, run, state, after[RunId(run)])
-                for run, tenant, state in before
-                if after[RunId(run)] != state
-            ]
-            write_audit(connection, now, "runs.cancel", author, changes)
+            write_audit(connection, now, "runs.cancel", author, find_state_changes(before, after))
             return answer
 
         # Whoever has no author shares a commit with others.
