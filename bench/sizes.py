@@ -39,7 +39,6 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     #: Claims are timed beside none and beside each of these numbers of future runs.
     future: tuple[int, ...] = (1_000_000, 10_000_000)
     claims: int = 60
-    claim_batch: int = 500
     #: Scheduled runs of 500 bytes, for what one takes on disk.
     stored: int = 1_000_000
     wheel: int = 1_000_000

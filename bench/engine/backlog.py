@@ -18,8 +18,7 @@ class Kept(msgspec.Struct):
     """What keeping ahead came to."""
 
     submitted: int = 0
-    #: How often the queue was looked at while it should have been full, and the fewest runs that were found in it.
-    looks: int = 0
+    #: The fewest runs that were found in the queue while it should have been full.
     fewest: int = 0
 
 
@@ -82,7 +81,6 @@ async def _keep_ahead(load: Load, backlog: int, batch: int) -> Kept:
             if ahead + batch > backlog:
                 oldest = await head.oldest()
                 ahead = 0 if oldest is None else (len(firsts) - bisect_right(firsts, oldest) + 1) * batch
-                kept.looks += 1
                 kept.fewest = min(kept.fewest, ahead)
                 if ahead + batch > backlog:
                     await asyncio.sleep(_PAUSE)

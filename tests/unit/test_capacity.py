@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.capacity import allowed_downtime, capacity_of, cost_per_job
+from mainspring.domain.capacity import capacity_of, cost_per_job
 from mainspring.domain.costs import Costs, Load, Prices
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import DAY, HOUR, MILLISECOND, SECOND
@@ -177,12 +177,6 @@ def test_other_costs_are_included_in_the_cost_per_job() -> None:
 def test_36_jobs_a_second_of_17_8_seconds_need_800_workers_of_one_slot() -> None:
     found = estimate(jobs_per_day=1e6, peak=3.11, takes=round(17.8 * SECOND), slots=1)
     assert found["workers"] == pytest.approx(800, rel=0.02)
-
-
-@pytest.mark.parametrize(("percent", "seconds"), [(99.99, 3_153.6), (99.9, 31_536), (99.995, 1_576.8)])
-def test_the_allowed_downtime_of_a_year_follows_from_the_availability(percent: float, seconds: float) -> None:
-    assert allowed_downtime(percent) == pytest.approx(seconds)
-    assert ceil(allowed_downtime(99.99) / 60) == 53
 
 
 def test_retries_add_attempts_and_rows_but_no_payload() -> None:

@@ -69,13 +69,6 @@ class LocalPostgres:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     @property
-    def socket_dsn(self) -> str | None:
-        """As ``dsn``, by the Unix socket; ``None`` when the path is too long for one."""
-        if not self._socket_directory:
-            return None
-        return f"postgresql://{ROLE}@/{ROLE}?host={self._socket_directory}&port={self.port}"
-
-    @property
     def port(self) -> int:
         """The port it listens on, or did when it last ran."""
         try:

@@ -65,10 +65,6 @@ class Fleet:
     def names(self) -> set[str]:
         return set(self._working) | set(self._leaving)
 
-    @property
-    def working(self) -> int:
-        return len(self._working)
-
     async def resize(self, wanted: int) -> None:
         """Start or let go as many as it takes. The youngest goes first: it has the least at hand."""
         self._look_for_dead()

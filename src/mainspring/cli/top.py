@@ -316,12 +316,12 @@ def register(application: typer.Typer) -> None:
                 await api.clock.sleep(round(interval * SECOND))
                 frame = await view.look()
                 out.line(frame, f"{frame.time}  {frame.queued} queued  {frame.running} running")
-            await _live(api, out, view, interval)
+            await _live(view, interval)
         finally:
             await view.end()
 
 
-async def _live(api: Client, out: Output, view: View, interval: float) -> None:
+async def _live(view: View, interval: float) -> None:
     screen = console()
     pressed = asyncio.Event()
     frame: Frame | None = None

@@ -18,7 +18,6 @@ from mainspring.domain.quantities import DAY_SECONDS, format_count, format_size
 
 #: A month has 30 days here, as in a bill that is compared with another.
 MONTH_DAYS = 30
-YEAR_SECONDS = 365 * DAY_SECONDS
 #: Of each kind one may die: so many are there however small the load is.
 LEAST_APIS, LEAST_SCHEDULERS, LEAST_WORKERS = 2, 3, 2
 #: Connections of one process at most, by the default settings: a pool of eight, and what each kind has beside it.
@@ -76,11 +75,6 @@ def capacity_of(load: Load, costs: Costs, prices: Prices) -> Capacity:
 
 def cost_per_job(monthly: float, jobs_per_day: float) -> float:
     return monthly / (jobs_per_day * MONTH_DAYS)
-
-
-def allowed_downtime(percent: float) -> float:
-    """Seconds in a year that may be lost: 99.99 % leaves 3,154."""
-    return YEAR_SECONDS * (100 - percent) / 100
 
 
 def _rates(load: Load) -> tuple[Figure, ...]:

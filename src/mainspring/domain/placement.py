@@ -44,12 +44,6 @@ def shard_beside(run: str, key: str, shards: int, places: int) -> int:
     return shard_in(place_of(run, places), shards, key, 0) if places else shard_for(key, shards)
 
 
-def shards_in(places: Sequence[int], shards: int) -> list[int]:
-    """All shards of some places."""
-    wanted = set(places)
-    return [shard for shard in range(shards) if shard % places_of(shards) in wanted]
-
-
 def moves_for_balance(homes: Mapping[int, int], servers: Sequence[int]) -> list[tuple[int, int]]:
     """(place, server to move to): the fewest moves after which no two servers differ by more than one place.
 

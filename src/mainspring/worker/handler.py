@@ -9,11 +9,6 @@ import msgspec
 from mainspring.domain.instant import Micros
 from mainspring.domain.run import HeldRun
 
-#: async: on the worker's loop. child: in a child process that hosts threads and can be killed. process: alone in a
-#: child process of its own for CPU-bound work. thread: a bare thread of the worker, for code that stops when asked to.
-Mode: TypeAlias = Literal["async", "child", "process", "thread"]
-
-
 #: What ``invoke`` returns when the run is settled already, with its result. No result is empty: that is not JSON.
 SETTLED = b""
 
@@ -34,6 +29,8 @@ class SyncHandler(msgspec.Struct, frozen=True):
 
     task: str
     invoke: Callable[[HeldRun], bytes | None]
+    #: child: in a child process that hosts threads and can be killed. process: alone in a child process of its own, for
+    #: CPU-bound work. thread: a bare thread of the worker, for code that stops when asked to.
     mode: Literal["child", "process", "thread"] = "child"
     #: An attempt that shows no life for so long is stopped.
     heartbeat: Micros | None = None

@@ -115,7 +115,7 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
         first = (await api.store.seen_by(tenant).runs([accepted[0].id]))[0]
         if first is not None and first.about is not None and first.about.workflow is not None:
             workflow = first.about.workflow
-    return _made(workflow, asked.name, runs, accepted, await _warnings(api, tenant, runs))
+    return _made(workflow, asked.name, runs, accepted, await _warnings(api, runs))
 
 
 @workflows.operation(
@@ -290,7 +290,7 @@ async def retry_workflow(api: Api, call: Call[WorkflowRetryIn, Nothing]) -> Answ
     if admitted.count < len(runs) and admitted.why_not_more is not None:
         raise admitted.why_not_more
     accepted = await api.jobs.submit_whole(runs)
-    return _made(RunId(call.path["id"]), _name(some), runs, accepted, await _warnings(api, some.tenant, runs))
+    return _made(RunId(call.path["id"]), _name(some), runs, accepted, await _warnings(api, runs))
 
 
 @workflows.operation(
@@ -377,7 +377,7 @@ def _digest(key: str, number: int) -> str:
     return hashlib.blake2b(f"{key}\x1f{number}".encode(), digest_size=16).hexdigest()
 
 
-async def _warnings(api: Api, tenant: str, runs: list[NewRun]) -> list[str]:
+async def _warnings(api: Api, runs: list[NewRun]) -> list[str]:
     return sorted({warning for run in runs for warning in await api.warn(run)})[:MOST_WARNINGS]
 
 

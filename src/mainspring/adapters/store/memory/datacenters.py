@@ -53,13 +53,13 @@ class MemoryDatacenters:
                 to, why = serving(preference, seen, order.since, now)
                 if to != order.serving:
                     tables.orders[word] = msgspec.structs.replace(order, serving=to, why=why)
-                    self._note(word, why or f"moved back to {to}", now)
+                    self._note(word, why or f"moved back to {to}")
             return list(tables.orders.values())
 
     async def orders(self) -> list[Order]:
         return list(self._tables.orders.values())
 
-    def _note(self, word: str, why: str, now: Instant) -> None:
+    def _note(self, word: str, why: str) -> None:
         tables = self._tables
         for job in list(tables.active):
             for run in tables.runs_of(job):

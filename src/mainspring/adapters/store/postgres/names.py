@@ -53,9 +53,6 @@ class Names:
         except KeyError:
             raise Unnamed from None
 
-    def known_number(self, kind: Kind, name: str) -> int | None:
-        return self._numbers.get((kind, name))
-
     async def find(self, kind: Kind, name: str) -> int | None:
         """The number of a name, if it has one: asking gives it none."""
         if (kind, name) not in self._numbers:

@@ -35,7 +35,7 @@ class UsageReading(Part):
             Usage(
                 day=row["day"],
                 tenant=self._names.name(row["tenant"]),
-                key=self._shown(by, row["key"]),
+                key=self._shown(row["key"]),
                 unit=row["unit"],
                 amount=row["amount"],
             )
@@ -53,7 +53,7 @@ class UsageReading(Part):
             return key if is_id(key) else None
         return await self._names.find(Kind.TASK if by == "task" else Kind.TENANT, key)
 
-    def _shown(self, by: GroupBy, key: str | int) -> str:
+    def _shown(self, key: str | int) -> str:
         if isinstance(key, str):
             return "" if key == NO_JOB else key
         return self._names.name(key) if key else ""
