@@ -7,17 +7,15 @@ already, and abort the process as it ends (PyO3/pyo3-async-runtimes, issue 40).
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
-from mainspring.adapters.blobs.parts import in_parts
+from mainspring.adapters.blobs.parts import ThreadedBlobs
 from mainspring.domain.blobs import BlobAddress
 from mainspring.domain.errors import Invalid
 from mainspring.domain.instant import Micros, from_datetime
@@ -26,7 +24,6 @@ from mainspring.ports.blobs import Blob, BlobsUnavailable
 _T = TypeVar("_T")
 
 _LISTED = 1_000
-_THREADS = 8
 _TIMEOUT = timedelta(seconds=10)
 #: What a request carries in that time at least. More is read in pieces, and sent in one of as many times that.
 _PIECE = 1_000_000
@@ -38,12 +35,12 @@ _NO_BUCKET = "NoSuchBucket"
 _BEYOND = "416 Range Not Satisfiable"
 
 
-class BucketBlobs:
+class BucketBlobs(ThreadedBlobs):
     """``credentials``: by the names that the environment would have them under, such as ``AWS_ACCESS_KEY_ID``. What
     is not among them comes from the environment, or from the machine's role."""
 
     def __init__(self, address: BlobAddress, credentials: Mapping[str, str]) -> None:
-        self.shown = address.shown
+        super().__init__(address.shown)
         config: Any = {name.lower(): value for name, value in credentials.items()}
         client: Any = {"connect_timeout": timedelta(seconds=3)}
         if address.endpoint:
@@ -62,20 +59,6 @@ class BucketBlobs:
             # Its first line names a key of the configuration, and no value.
             raise Invalid(address.shown, str(error).partition("\n")[0][:200]) from None
         self._patient = cache(store)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
-
-    async def put(self, name: str, data: bytes) -> None:
-        await self._do(lambda: self._put(name, data))
-
-    async def put_all(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        await in_parts(self._do, self._put, objects, _THREADS)
-
-    async def get(self, name: str, first: int = 0, size: int | None = None) -> bytes | None:
-        return await self._do(lambda: self._get(name, first, size))
-
-    async def delete(self, names: Collection[str]) -> None:
-        if names:
-            await self._do(lambda: self._delete(names))
 
     async def list(self, prefix: str) -> AsyncIterator[Sequence[Blob]]:
         batches = iter(obstore.list(self._store, prefix, chunk_size=_LISTED))
@@ -92,17 +75,6 @@ class BucketBlobs:
     async def signed_url(self, name: str, valid_for: Micros) -> str | None:
         url: str = await self._do(lambda: obstore.sign(self._store, "GET", name, timedelta(microseconds=valid_for)))
         return url
-
-    async def check(self) -> None:
-        # In two containers processes may have the same number.
-        name = f"check-{uuid4().hex}"
-        await self.put(name, b"mainspring")
-        if await self.get(name) != b"mainspring":
-            raise BlobsUnavailable(f"{self.shown}: what was written is not what is read")
-        await self.delete([name])
-
-    async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _do(self, work: Callable[[], _T]) -> _T:
         try:

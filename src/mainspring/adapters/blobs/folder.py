@@ -4,14 +4,12 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
-from uuid import uuid4
 
-from mainspring.adapters.blobs.parts import in_parts
+from mainspring.adapters.blobs.parts import ThreadedBlobs
 from mainspring.adapters.private_files import examine_modes, make_private_directory
 from mainspring.domain.diagnosis import Finding
 from mainspring.domain.instant import Instant, Micros
@@ -20,31 +18,16 @@ from mainspring.ports.blobs import Blob, BlobsUnavailable
 _T = TypeVar("_T")
 
 _LISTED = 1_000
-#: Of its own: those of a disk that hangs are not to be had by anybody else.
-_THREADS = 8
 #: Begins with a dot, so no object is called so.
 _UNFINISHED = ".unfinished-"
 
 
-class FolderBlobs:
+class FolderBlobs(ThreadedBlobs):
     """The folder has to be there: it may be a disk that is not mounted now."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
         self._folder = folder.expanduser()
-        self.shown = str(folder)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
-
-    async def put(self, name: str, data: bytes) -> None:
-        await self._do(lambda: self._put(name, data))
-
-    async def put_all(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        await in_parts(self._do, self._put, objects, _THREADS)
-
-    async def get(self, name: str, first: int = 0, size: int | None = None) -> bytes | None:
-        return await self._do(lambda: self._get(name, first, size))
-
-    async def delete(self, names: Collection[str]) -> None:
-        await self._do(lambda: self._delete(names))
 
     async def list(self, prefix: str) -> AsyncIterator[Sequence[Blob]]:
         root = await self._do(self._root)
@@ -58,14 +41,6 @@ class FolderBlobs:
     async def signed_url(self, name: str, valid_for: Micros) -> str | None:
         return None
 
-    async def check(self) -> None:
-        # In two containers processes may have the same number.
-        name = f"check-{uuid4().hex}"
-        await self.put(name, b"mainspring")
-        if await self.get(name) != b"mainspring":
-            raise BlobsUnavailable(f"{self.shown}: what was written is not what is read")
-        await self.delete([name])
-
     async def examine_modes(self, check: str) -> Finding:
         """Report whether other users of the machine can access what is kept here."""
         return await self._do(lambda: examine_modes(check, self._reachable(), recursive=True))
@@ -74,9 +49,6 @@ class FolderBlobs:
         """What others can reach: nothing below a folder that is private itself."""
         root = self._root()
         return [root / entry.name for entry in os.scandir(root)] if root.stat().st_mode & 0o077 else []
-
-    async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _do(self, work: Callable[[], _T]) -> _T:
         try:
