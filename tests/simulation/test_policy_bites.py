@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.adapters.store.memory.rows import Change, RunRow
+from mainspring.adapters.store.changes import Change
+from mainspring.adapters.store.memory.rows import RunRow
 from mainspring.control.scheduler.closed_times import ClosedTimes
 from mainspring.domain.calendar import Calendar
 from mainspring.domain.closings import Closings

@@ -69,6 +69,19 @@ class Put(msgspec.Struct, frozen=True):
     outcome: PutOutcome
 
 
+def refuse_put(new: NewJob, job: JobId, version: int, state: JobState, same: bool) -> PutOutcome | None:
+    """Return why a known job stays as it is, or None if it may be changed.
+
+    ``same``: the job already has the new spec and payload. A client that repeats a call whose answer was lost is not
+    refused.
+    """
+    if new.must_be_new and state in (JobState.SCHEDULED, JobState.PAUSED) and not (same and job == new.id):
+        return PutOutcome.EXISTS
+    if new.expected_version in (None, version) or (same and version - 1 == new.expected_version):
+        return None
+    return PutOutcome.STALE
+
+
 def build_conflict(new: NewJob, made: str) -> Put:
     """Build the answer for a job whose idempotency key has made something else, under the id ``made``."""
     job = Job(

@@ -1,6 +1,6 @@
 """What the audit keeps of a change: only what differs, as JSON. The same for every store."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -8,8 +8,33 @@ from mainspring.domain.access import ApiKey, Quotas
 from mainspring.domain.instant import Instant, isoformat
 from mainspring.domain.job import Job, JobState
 from mainspring.domain.run import MAX_TAGS, RunView
+from mainspring.ports.access import Author
 
 _encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One change that the audit records."""
+
+    #: Empty if it concerns no single tenant.
+    tenant: str
+    target: str
+    before: bytes | None = None
+    after: bytes | None = None
+
+
+def sum_up(author: Author, changes: Iterable[Change]) -> list[tuple[str, Change, int]]:
+    """Return one audit entry for each tenant: the tenant, its first change and how many there were.
+
+    Only the entry of a single change has ``before`` and ``after``.
+    """
+    by_tenant: dict[str, list[Change]] = {}
+    for change in changes:
+        by_tenant.setdefault(change.tenant if author.tenant is None else author.tenant, []).append(change)
+    return [
+        (tenant, changed[0] if len(changed) == 1 else Change(tenant, changed[0].target), len(changed))
+        for tenant, changed in by_tenant.items()
+    ]
 
 
 def what_differs(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[bytes, bytes] | None:

@@ -4,8 +4,7 @@ from itertools import islice
 
 import msgspec
 
-from mainspring.adapters.store.changes import quotas_changed, words_of_key
-from mainspring.adapters.store.memory.rows import Change
+from mainspring.adapters.store.changes import Change, quotas_changed, words_of_key
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.access import DEFAULT_TENANT, ApiKey, Tenant
 from mainspring.domain.instant import Instant

@@ -10,7 +10,7 @@ from mainspring.adapters.store.calendars import (
     refuse_unknown,
     refuse_used,
 )
-from mainspring.adapters.store.memory.rows import Change
+from mainspring.adapters.store.changes import Change
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.calendar import Calendar, CalendarSpec
 from mainspring.domain.job import NewJob

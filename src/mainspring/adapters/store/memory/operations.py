@@ -4,8 +4,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from mainspring.adapters.store.changes import retagged, what_differs, words_of_run
-from mainspring.adapters.store.memory.rows import Change
+from mainspring.adapters.store.changes import Change, retagged, what_differs, words_of_run
 from mainspring.adapters.store.memory.tables import Tables, blocked_first
 from mainspring.domain.ids import JobId, RunId, SessionId
 from mainspring.domain.instant import Instant

@@ -352,16 +352,6 @@ class UniqueKey(msgspec.Struct, frozen=True):
     until: Instant | None
 
 
-class Change(msgspec.Struct, frozen=True):
-    """One thing that somebody changed, for the audit."""
-
-    #: Empty: of no tenant.
-    tenant: str
-    target: str
-    before: bytes | None = None
-    after: bytes | None = None
-
-
 class ShardRow(msgspec.Struct):
     owner: SessionId | None = None
     #: Grows with every change of owner.

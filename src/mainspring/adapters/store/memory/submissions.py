@@ -4,9 +4,9 @@ from collections.abc import Collection, Container, Sequence
 
 import msgspec
 
-from mainspring.adapters.store.changes import job_moved, what_differs, words_of_job
+from mainspring.adapters.store.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.adapters.store.memory.calendars import mind_calendars
-from mainspring.adapters.store.memory.rows import Change, JobRow, RunRow, UsedKey
+from mainspring.adapters.store.memory.rows import JobRow, RunRow, UsedKey
 from mainspring.adapters.store.memory.slos import watch
 from mainspring.adapters.store.memory.tables import Tables, gate_of_run
 from mainspring.domain.dependencies import Rule, check_no_circle
@@ -17,7 +17,7 @@ from mainspring.domain.job import JobState, NewJob
 from mainspring.domain.run import REPLACED, Idempotency, NewRun, RunState
 from mainspring.domain.schedule import next_after
 from mainspring.ports.access import Author
-from mainspring.ports.store import Accepted, Put, PutOutcome, build_conflict
+from mainspring.ports.store import Accepted, Put, PutOutcome, build_conflict, refuse_put
 
 _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
 
@@ -209,7 +209,7 @@ class MemorySubmissions:
             return row, PutOutcome.CREATED
         row = tables.jobs[known]
         same = row.spec == new.spec and row.payload == new.payload
-        refused = _refusal(row, new, same)
+        refused = refuse_put(new, row.id, row.version, row.state, same)
         if refused is not None:
             return row, refused
         if same and row.ticking:
@@ -287,15 +287,6 @@ class MemorySubmissions:
             ]
             tables.audit("runs.cancel", author, changes)
             return {row.id: row.shown_state() for row in rows}
-
-
-def _refusal(row: JobRow, new: NewJob, same: bool) -> PutOutcome | None:
-    """Why a known job is not touched. Whoever asks again because the answer was lost finds what they wanted done."""
-    if new.must_be_new and row.ticking and not (same and row.id == new.id):
-        return PutOutcome.EXISTS
-    if new.expected_version in (None, row.version) or (same and row.version - 1 == new.expected_version):
-        return None
-    return PutOutcome.STALE
 
 
 def _moved(tenant: str, target: str, before: str, after: str) -> Change:

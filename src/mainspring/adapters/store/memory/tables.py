@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 
+from mainspring.adapters.store.changes import Change, sum_up
 from mainspring.adapters.store.memory.families import Families
 from mainspring.adapters.store.memory.limiters import Limiters
 from mainspring.adapters.store.memory.rows import (
-    Change,
     Gate,
     Index,
     JobRow,
@@ -689,12 +689,7 @@ class Tables:
         """One row a tenant; none for nobody, or for nothing."""
         if author is None:
             return
-        by_tenant: dict[str, list[Change]] = {}
-        for change in changes:
-            tenant = change.tenant if author.tenant is None else author.tenant
-            by_tenant.setdefault(tenant, []).append(change)
-        for tenant, changed in by_tenant.items():
-            first, alone = changed[0], len(changed) == 1
+        for tenant, change, count in sum_up(author, changes):
             self.audits.append(
                 AuditEntry(
                     position=len(self.audits) + 1,
@@ -702,10 +697,10 @@ class Tables:
                     tenant=tenant,
                     author=author.name,
                     action=action,
-                    target=first.target,
-                    count=len(changed),
-                    before=first.before if alone else None,
-                    after=first.after if alone else None,
+                    target=change.target,
+                    count=count,
+                    before=change.before,
+                    after=change.after,
                     why=author.why,
                 )
             )

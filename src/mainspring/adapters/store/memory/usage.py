@@ -5,8 +5,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from mainspring.adapters.store.changes import what_differs
-from mainspring.adapters.store.memory.rows import Change
+from mainspring.adapters.store.changes import Change, what_differs
 from mainspring.adapters.store.memory.tables import Tables
 from mainspring.domain.budget import Budget, BudgetStatus
 from mainspring.domain.ids import derived_id

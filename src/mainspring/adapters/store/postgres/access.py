@@ -3,10 +3,10 @@
 import asyncpg
 import msgspec
 
-from mainspring.adapters.store.changes import quotas_changed, words_of_key
+from mainspring.adapters.store.changes import Change, quotas_changed, words_of_key
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
-from mainspring.adapters.store.postgres.part import Change, Part
+from mainspring.adapters.store.postgres.part import Part
 from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
 from mainspring.domain.instant import Instant
 from mainspring.ports.access import ALL_CHANGES, AuditEntry, AuditFilter, Author

@@ -13,9 +13,10 @@ from mainspring.adapters.store.calendars import (
     refuse_unknown,
     refuse_used,
 )
+from mainspring.adapters.store.changes import Change
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
-from mainspring.adapters.store.postgres.part import Change, Part
+from mainspring.adapters.store.postgres.part import Part
 from mainspring.adapters.store.postgres.rows import decode_spec
 from mainspring.domain.calendar import Calendar, CalendarSpec
 from mainspring.domain.job import NewJob

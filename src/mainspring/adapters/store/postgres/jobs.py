@@ -6,12 +6,11 @@ from itertools import islice
 import asyncpg
 import msgspec
 
-from mainspring.adapters.store.changes import job_moved, what_differs, words_of_job
+from mainspring.adapters.store.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.adapters.store.postgres.calendars import Calendars
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.keys import JOB, KeyUsed, KeyWanted, key_wanted
 from mainspring.adapters.store.postgres.names import Kind
-from mainspring.adapters.store.postgres.part import Change
 from mainspring.adapters.store.postgres.reading import Reading
 from mainspring.adapters.store.postgres.rows import (
     JOB_STATE_CODES,
@@ -28,7 +27,7 @@ from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.schedule import next_after
 from mainspring.domain.slo import begin as begin_slo
 from mainspring.ports.access import Author
-from mainspring.ports.store import Put, PutOutcome, build_conflict
+from mainspring.ports.store import Put, PutOutcome, build_conflict, refuse_put
 
 OVER = (JobState.FINISHED, JobState.CANCELLED)
 _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
@@ -166,7 +165,7 @@ class Jobs(Staging, Reading, Calendars):
                 raise NotFound(f"there is no job {job.spec.name!r}")
             spec = decode_spec(before["spec"])
             same = spec == job.spec and before["payload"] == job.payload
-            refused = _refusal(job, job_id, version, state, same) if version else None
+            refused = refuse_put(job, job_id, version, state, same) if version else None
             if refused is not None:
                 placed[job_id] = _Placed(job_id, refused)
                 continue
@@ -306,15 +305,6 @@ class Jobs(Staging, Reading, Calendars):
     async def job_named(self, tenant: str, name: str) -> JobId | None:
         rows = await self._db.fetch("job_named", int(Kind.TENANT), tenant, name)
         return JobId(rows[0]["id"]) if rows else None
-
-
-def _refusal(new: NewJob, job_id: JobId, version: int, state: JobState, same: bool) -> PutOutcome | None:
-    """Why a known job is not touched. Whoever asks again because the answer was lost finds what they wanted done."""
-    if new.must_be_new and state not in OVER and not (same and job_id == new.id):
-        return PutOutcome.EXISTS
-    if new.expected_version in (None, version) or (same and version - 1 == new.expected_version):
-        return None
-    return PutOutcome.STALE
 
 
 def _put_before(new: NewJob, used: KeyUsed, found: dict[JobId, Job]) -> Put:

@@ -7,11 +7,10 @@ from functools import partial
 import asyncpg
 import msgspec
 
-from mainspring.adapters.store.changes import retagged, what_differs, words_of_run
+from mainspring.adapters.store.changes import Change, retagged, what_differs, words_of_run
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.jobs import OVER, Jobs
 from mainspring.adapters.store.postgres.names import Kind
-from mainspring.adapters.store.postgres.part import Change
 from mainspring.adapters.store.postgres.passage import Leaver, candidate, gates_in
 from mainspring.adapters.store.postgres.rows import (
     AT_LIMIT,

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
+from mainspring.adapters.store.changes import Change, sum_up
 from mainspring.adapters.store.postgres.database import Connection, Statements
 from mainspring.adapters.store.postgres.names import Kind, Names
 from mainspring.adapters.store.postgres.rows import Policies
@@ -11,16 +10,6 @@ from mainspring.adapters.wakeups.postgres import PostgresWakeups
 from mainspring.domain.errors import Invalid
 from mainspring.domain.ids import shard_of
 from mainspring.ports.access import Author
-
-
-class Change(msgspec.Struct, frozen=True):
-    """One thing that somebody changed, for the audit."""
-
-    #: Empty: of no tenant.
-    tenant: str
-    target: str
-    before: bytes | None = None
-    after: bytes | None = None
 
 
 class Part:
@@ -57,19 +46,15 @@ class Part:
         """One row a tenant, inside the transaction of the change; none for nobody, or for nothing."""
         if author is None:
             return
-        by_tenant: dict[str, list[Change]] = {}
-        for change in changes:
-            by_tenant.setdefault(change.tenant if author.tenant is None else author.tenant, []).append(change)
-        for tenant, changed in by_tenant.items():
-            first, alone = changed[0], len(changed) == 1
+        for tenant, change, count in sum_up(author, changes):
             await connection.execute(
                 self._db.sql["add_audit"],
                 tenant,
                 author.name,
                 action,
-                first.target,
-                len(changed),
-                first.before if alone else None,
-                first.after if alone else None,
+                change.target,
+                count,
+                change.before,
+                change.after,
                 author.why,
             )

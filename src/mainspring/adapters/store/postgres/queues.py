@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import asyncpg
 import msgspec
 
-from mainspring.adapters.store.changes import what_differs
+from mainspring.adapters.store.changes import Change, what_differs
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
-from mainspring.adapters.store.postgres.part import Change, Part
+from mainspring.adapters.store.postgres.part import Part
 from mainspring.adapters.store.unreadable import UNREADABLE
 from mainspring.domain.ids import RunId, SessionId
 from mainspring.domain.queues import NO_POLICY, Candidate, QueuePolicy, Turns, Wanted, choose

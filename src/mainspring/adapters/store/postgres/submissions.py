@@ -10,13 +10,12 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from mainspring.adapters.store.changes import what_differs
+from mainspring.adapters.store.changes import Change, what_differs
 from mainspring.adapters.store.postgres.classes import Classes
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.families import FEW, Family, check_circles
 from mainspring.adapters.store.postgres.keys import JOB, RUN, Keys, KeyUsed, KeyWanted, key_wanted
 from mainspring.adapters.store.postgres.names import Kind
-from mainspring.adapters.store.postgres.part import Change
 from mainspring.adapters.store.postgres.passage import Candidate, Leaver, Passage, flat
 from mainspring.adapters.store.postgres.queues import Queues
 from mainspring.adapters.store.postgres.rows import (

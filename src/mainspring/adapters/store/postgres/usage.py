@@ -5,10 +5,10 @@ from collections.abc import Collection
 import asyncpg
 import msgspec
 
-from mainspring.adapters.store.changes import what_differs
+from mainspring.adapters.store.changes import Change, what_differs
 from mainspring.adapters.store.postgres.database import Connection
 from mainspring.adapters.store.postgres.names import Kind
-from mainspring.adapters.store.postgres.part import Change, Part
+from mainspring.adapters.store.postgres.part import Part
 from mainspring.domain.budget import Budget, BudgetStatus
 from mainspring.domain.ids import JobId, derived_id, is_id
 from mainspring.domain.instant import Instant

@@ -5,9 +5,9 @@ from typing import cast
 import apsw
 import msgspec
 
-from mainspring.adapters.store.changes import quotas_changed, words_of_key
+from mainspring.adapters.store.changes import Change, quotas_changed, words_of_key
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.audit import Change, write_audit
+from mainspring.adapters.store.sqlite.audit import write_audit
 from mainspring.adapters.store.sqlite.part import Part
 from mainspring.adapters.store.sqlite.threads import read
 from mainspring.domain.access import ApiKey, Tenant

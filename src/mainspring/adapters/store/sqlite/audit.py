@@ -3,23 +3,12 @@
 from collections.abc import Iterable, Mapping
 
 import apsw
-import msgspec
 
-from mainspring.adapters.store.changes import what_differs
+from mainspring.adapters.store.changes import Change, sum_up, what_differs
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant
 from mainspring.domain.run import RunState
 from mainspring.ports.access import Author
-
-
-class Change(msgspec.Struct, frozen=True):
-    """One thing that somebody changed."""
-
-    #: Empty: of no tenant.
-    tenant: str
-    target: str
-    before: bytes | None = None
-    after: bytes | None = None
 
 
 def find_state_changes(before: Iterable[tuple[str, str, str]], after: Mapping[RunId, RunState]) -> list[Change]:
@@ -37,11 +26,7 @@ def write_audit(
     """One row a tenant; none for nobody, or for nothing."""
     if author is None:
         return
-    by_tenant: dict[str, list[Change]] = {}
-    for change in changes:
-        by_tenant.setdefault(change.tenant if author.tenant is None else author.tenant, []).append(change)
-    for tenant, changed in by_tenant.items():
-        first = changed[0] if len(changed) == 1 else Change(changed[0].tenant, changed[0].target)
+    for tenant, change, count in sum_up(author, changes):
         connection.execute(
             "INSERT INTO audit (at, tenant, author, action, target, count, before, after, why)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -50,10 +35,10 @@ def write_audit(
                 tenant,
                 author.name,
                 action,
-                first.target,
-                len(changed),
-                None if first.before is None else first.before.decode(),
-                None if first.after is None else first.after.decode(),
+                change.target,
+                count,
+                None if change.before is None else change.before.decode(),
+                None if change.after is None else change.after.decode(),
                 author.why,
             ),
         )

@@ -12,8 +12,9 @@ import msgspec
 
 from mainspring.adapters.backup_file import PIECE
 from mainspring.adapters.private_files import create_private_file
+from mainspring.adapters.store.changes import Change
 from mainspring.adapters.store.sqlite import connection as connections
-from mainspring.adapters.store.sqlite.audit import Change, write_audit
+from mainspring.adapters.store.sqlite.audit import write_audit
 from mainspring.domain.errors import Conflict, StoreUnavailable
 from mainspring.domain.instant import Instant, isoformat
 from mainspring.domain.restored import AUTHOR, RESTORED, PausedBefore, Restored, Unfinished, paused_before, why_held

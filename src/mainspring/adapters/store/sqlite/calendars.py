@@ -14,8 +14,9 @@ from mainspring.adapters.store.calendars import (
     refuse_unknown,
     refuse_used,
 )
+from mainspring.adapters.store.changes import Change
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.audit import Change, write_audit
+from mainspring.adapters.store.sqlite.audit import write_audit
 from mainspring.adapters.store.sqlite.part import Part
 from mainspring.domain.calendar import Calendar, CalendarSpec
 from mainspring.domain.instant import Instant

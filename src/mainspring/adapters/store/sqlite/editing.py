@@ -5,9 +5,9 @@ from typing import cast
 import apsw
 import msgspec
 
-from mainspring.adapters.store.changes import what_differs, words_of_run
+from mainspring.adapters.store.changes import Change, what_differs, words_of_run
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.audit import Change, write_audit
+from mainspring.adapters.store.sqlite.audit import write_audit
 from mainspring.adapters.store.sqlite.threads import read
 from mainspring.domain.ids import RunId
 from mainspring.domain.instant import Instant

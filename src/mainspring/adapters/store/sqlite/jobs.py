@@ -5,9 +5,9 @@ from typing import cast
 
 import apsw
 
-from mainspring.adapters.store.changes import job_moved, what_differs, words_of_job
+from mainspring.adapters.store.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.audit import Change, write_audit
+from mainspring.adapters.store.sqlite.audit import write_audit
 from mainspring.adapters.store.sqlite.calendars import calendar_rev, mind_calendars
 from mainspring.adapters.store.sqlite.connection import QUERIES
 from mainspring.adapters.store.sqlite.queues import SqliteQueues
@@ -20,7 +20,7 @@ from mainspring.domain.plan import dropped_ticks
 from mainspring.domain.schedule import next_after
 from mainspring.domain.slo import begin
 from mainspring.ports.access import Author
-from mainspring.ports.store import KEYS_KEPT, Put, PutOutcome, build_conflict
+from mainspring.ports.store import KEYS_KEPT, Put, PutOutcome, build_conflict, refuse_put
 
 _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
 _TICKING = (JobState.SCHEDULED, JobState.PAUSED)
@@ -151,7 +151,7 @@ def _put(
     ticking = state in _TICKING
     same = before is not None and before.spec == new.spec and before.payload == new.payload
     if before is not None:
-        refused = _refusal(before, new, same)
+        refused = refuse_put(new, job, version, state, same)
         if refused is not None:
             return Put(before, refused)
         if same and ticking:
@@ -187,15 +187,6 @@ def _watch(connection: apsw.Connection, job: Job, before: Job | None, now: Insta
             " WHERE job_id = ?2",
             (now, job.id),
         )
-
-
-def _refusal(job: Job, new: NewJob, same: bool) -> PutOutcome | None:
-    """Why a known job is not touched. Whoever asks again because the answer was lost finds what they wanted done."""
-    if new.must_be_new and job.state in _TICKING and not (same and job.id == new.id):
-        return PutOutcome.EXISTS
-    if new.expected_version in (None, job.version) or (same and job.version - 1 == new.expected_version):
-        return None
-    return PutOutcome.STALE
 
 
 def _make(connection: apsw.Connection, new: NewJob, now: Instant) -> None:

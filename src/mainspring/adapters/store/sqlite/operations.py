@@ -6,9 +6,9 @@ from typing import cast
 import apsw
 import msgspec
 
-from mainspring.adapters.store.changes import retagged, what_differs
+from mainspring.adapters.store.changes import Change, retagged, what_differs
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.audit import Change, find_state_changes, write_audit
+from mainspring.adapters.store.sqlite.audit import find_state_changes, write_audit
 from mainspring.adapters.store.sqlite.editing import edit, set_about
 from mainspring.adapters.store.sqlite.jobs import add_version, stored_jobs
 from mainspring.adapters.store.sqlite.queues import SqliteQueues

@@ -7,9 +7,9 @@ from typing import cast
 import apsw
 import msgspec
 
-from mainspring.adapters.store.changes import what_differs
+from mainspring.adapters.store.changes import Change, what_differs
 from mainspring.adapters.store.sqlite import rows
-from mainspring.adapters.store.sqlite.audit import Change, write_audit
+from mainspring.adapters.store.sqlite.audit import write_audit
 from mainspring.adapters.store.sqlite.part import Part
 from mainspring.adapters.store.sqlite.threads import Call, call_procedures
 from mainspring.domain.access import DEFAULT_TENANT

@@ -5,8 +5,8 @@ from collections.abc import Collection
 import apsw
 import msgspec
 
-from mainspring.adapters.store.changes import what_differs
-from mainspring.adapters.store.sqlite.audit import Change, write_audit
+from mainspring.adapters.store.changes import Change, what_differs
+from mainspring.adapters.store.sqlite.audit import write_audit
 from mainspring.adapters.store.sqlite.part import Part
 from mainspring.domain.budget import Budget, BudgetStatus
 from mainspring.domain.ids import derived_id
