@@ -1,10 +1,13 @@
 """What the annotations of a task promise holds for its arguments and its result."""
 
-from typing import Annotated, Any
+import dataclasses
+from typing import Annotated, Any, NamedTuple, get_origin
 
 import msgspec
 import pydantic
 import pytest
+from pydantic.alias_generators import to_camel
+from typing_extensions import TypedDict
 
 from mainspring import Invalid, Limit, Mainspring, RetryPolicy, Unique
 from mainspring.domain.run import RunState
@@ -25,6 +28,44 @@ class Nested(pydantic.BaseModel):
     orders: list[Order]
 
 
+class Renamed(pydantic.BaseModel):
+    """No name is both read and written: only the name of the field works both ways."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+    order_id: int = pydantic.Field(validation_alias="orderId", serialization_alias="id")
+    parts: list["Renamed"] = []
+    shop: str = pydantic.Field("web", alias="shopName")
+
+
+class Chosen(pydantic.BaseModel):
+    """The outer model reads its own names, the inner one does not."""
+
+    model_config = pydantic.ConfigDict(alias_generator=to_camel, populate_by_name=True)
+    first_order: Renamed
+
+
+@dataclasses.dataclass
+class Counted:
+    many: Annotated[int, pydantic.Field(ge=1)]
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    many: int = pydantic.Field(ge=1)
+
+
+class Named(NamedTuple):
+    many: Annotated[int, pydantic.Field(ge=1)]
+
+
+class Typed(TypedDict):
+    many: Annotated[int, pydantic.Field(ge=1)]
+
+
+class Struct(msgspec.Struct):
+    many: Annotated[int, pydantic.Field(ge=1)]
+
+
 @pytest.fixture
 def app() -> Mainspring:
     return Mainspring()
@@ -32,8 +73,14 @@ def app() -> Mainspring:
 
 @pytest.mark.parametrize(
     "value",
-    [Order(orderId=7), Written(order_id=7), Nested(orders=[Order(orderId=7)])],
-    ids=["alias", "written", "nested"],
+    [
+        Order(orderId=7),
+        Written(order_id=7),
+        Nested(orders=[Order(orderId=7)]),
+        Renamed.model_validate({"orderId": 7, "parts": [{"orderId": 8, "shopName": "app"}], "shopName": "app"}),
+        Chosen.model_validate({"firstOrder": {"orderId": 7}}),
+    ],
+    ids=["alias", "written", "nested", "renamed", "mixed"],
 )
 async def test_a_pydantic_model_with_aliases_is_submitted_and_read_back(app: Mainspring, value: Any) -> None:
     async def echo(value: Any) -> Any:
@@ -88,6 +135,40 @@ async def test_constraints_of_annotations_are_checked_at_submit(app: Mainspring,
             await task.submit(bad)
         await task.submit([1] if "list" in str(kind) else 1)
         assert s.runs(task).succeeded == 1
+
+
+@pytest.mark.parametrize("kind", [Counted, Checked, list[Counted], Counted | None, Named, Typed])
+async def test_constraints_of_fields_are_checked_at_submit(app: Mainspring, kind: Any) -> None:
+    async def count(many: Any) -> int:
+        one = many[0] if isinstance(many, list) else many
+        result: int = one["many"] if isinstance(one, dict) else one.many if not isinstance(one, tuple) else one[0]
+        return result
+
+    count.__annotations__["many"] = kind
+    task: Any = app.task(count)
+
+    def value(many: int) -> Any:
+        if kind is Checked:
+            made: Any = object.__new__(Checked)
+            made.many = many
+            return made
+        if kind is Typed:
+            return {"many": many}
+        if kind is Named:
+            return Named(many)
+        return [Counted(many)] if get_origin(kind) is list else Counted(many)
+
+    async with TestScheduler(app):
+        with pytest.raises(Invalid, match="greater than or equal to 1"):
+            await task.submit(value(0))
+        assert await (await task.submit(value(1))).result() == 1
+
+
+def test_constraints_that_neither_library_reads_are_refused_at_declaration(app: Mainspring) -> None:
+    async def count(many: Struct) -> None: ...
+
+    with pytest.raises(Invalid, match="cannot be read"):
+        app.task(count)
 
 
 async def test_text_constraints_of_pydantic_are_checked_and_applied(app: Mainspring) -> None:

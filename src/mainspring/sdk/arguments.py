@@ -82,7 +82,6 @@ class Arguments:
             shape = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
             self._shape = shape
             self._decode = msgspec.json.Decoder(shape, dec_hook=from_json).decode
-            self._shape = shape
         except (TypeError, ValueError) as error:
             raise Invalid(task, f"its parameters cannot be read from JSON: {error}") from error
 

@@ -1,10 +1,11 @@
 """Python values as JSON, and back; refuses what JSON would quietly make something else of."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -37,7 +38,14 @@ def from_json(kind: Any, value: object) -> object:
     read = getattr(kind, "model_validate_json", None)
     if read is None:
         raise TypeError(f"{kind!r} cannot be read from JSON")
-    return read(msgspec.json.encode(value))
+    text = msgspec.json.encode(value)
+    try:
+        return read(text)
+    except ValueError:
+        # ``to_json`` writes the names of fields if no alias is both written and read. TypeError: an old Pydantic.
+        with suppress(ValueError, TypeError):
+            return read(text, by_alias=True, by_name=True)
+        raise
 
 
 encode = msgspec.json.Encoder(enc_hook=to_json).encode
@@ -82,8 +90,9 @@ class _AcceptsAll(type):
 def readable_type(task: str, what: str, kind: Any) -> Any:
     """The type itself, or one that Pydantic reads if msgspec does not read it in full.
 
-    msgspec reads its own constraints (``msgspec.Meta``) and ignores those of Pydantic and annotated-types. It reads no
-    unions of models of Pydantic. Refuses a type that cannot be read from JSON. ``what``: the argument, or the result.
+    msgspec reads its own constraints (``msgspec.Meta``) and ignores those of Pydantic and annotated-types, also on the
+    fields of a dataclass, TypedDict or NamedTuple. It reads no unions of models of Pydantic. Refuses a type that cannot
+    be read from JSON. ``what``: the argument, or the result.
     """
     by_pydantic = _has_foreign_constraints(kind) or any(map(_unites_models, _nested(kind)))
     chosen = _read_by_pydantic(task, what, kind) if by_pydantic else kind
@@ -161,9 +170,35 @@ def _nested(kind: Any) -> Iterator[Any]:
         yield from _nested(part)
 
 
-def _has_foreign_constraints(kind: Any) -> bool:
-    constraints = [one for part in _nested(kind) for one in getattr(part, "__metadata__", ())]
-    return any(type(one).__module__.partition(".")[0] in ("pydantic", "annotated_types") for one in constraints)
+def _has_foreign_constraints(kind: Any, seen: set[Any] | None = None) -> bool:
+    seen = set() if seen is None else seen
+    for part in _nested(kind):
+        if hasattr(part, "__pydantic_core_schema__") and not _is_model(part):
+            # A dataclass of Pydantic: what it checks is not in its annotations alone.
+            return True
+        constraints = getattr(part, "__metadata__", ())
+        if any(type(one).__module__.partition(".")[0] in ("pydantic", "annotated_types") for one in constraints):
+            return True
+        if isinstance(part, type) and not _is_model(part) and part not in seen:
+            seen.add(part)
+            if any(_has_foreign_constraints(field, seen) for field in _fields(part)):
+                return True
+    return False
+
+
+#: Attributes of a NamedTuple, a Struct, and a TypedDict of any module.
+_HAS_FIELDS = ("_fields", "__struct_fields__", "__required_keys__")
+
+
+def _fields(kind: type) -> Iterable[Any]:
+    """The annotations of a dataclass, TypedDict, NamedTuple or Struct."""
+    if not (is_dataclass(kind) or any(hasattr(kind, mark) for mark in _HAS_FIELDS)):
+        return ()
+    try:
+        return get_type_hints(kind, include_extras=True).values()
+    except (NameError, TypeError):
+        # msgspec refuses it with the reason.
+        return ()
 
 
 def _unites_models(kind: Any) -> bool:
