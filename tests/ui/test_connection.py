@@ -4,6 +4,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
+from mainspring.api.operation import LONGEST
 from tests.support.ui_site import Site
 from tests.ui.conftest import Watched, wait_for_frames
 
@@ -14,6 +15,8 @@ def allow_failed_requests(watched: list[Watched]) -> None:
         "ERR_INTERNET_DISCONNECTED",
         "htmx:sendError",
         "htmx:afterRequest",
+        "htmx:timeout",
+        "Response Status Error Code",
         "Failed to load resource",
     ]
 
@@ -45,6 +48,64 @@ def test_an_action_without_an_answer_is_explained_and_its_dialog_closed(
     page.locator("dialog[open]").get_by_role("button", name="Pause").click()
     expect(page.locator(".toast.is-bad")).to_contain_text("The server did not answer")
     expect(page.locator("dialog[open]")).to_have_count(0)
+    expect(page.locator("#disconnected")).to_be_visible()
+    page.unroute("**/*")
+
+
+def answer_as_a_proxy(page: Page) -> None:
+    page.route("**/*", lambda route: route.fulfill(status=502, content_type="text/html", body="<h1>Bad Gateway</h1>"))
+
+
+def test_a_page_stays_when_a_proxy_answers_for_the_server(
+    site: Site, ids: dict[str, str], page: Page, watched: list[Watched]
+) -> None:
+    allow_failed_requests(watched)
+    page.goto("queues")
+    answer_as_a_proxy(page)
+    page.evaluate("htmx.trigger('#live', 'live')")
+    expect(page.locator("#disconnected")).to_be_visible()
+    expect(page.locator("#live tbody tr").first).to_be_visible()
+    page.unroute("**/*")
+    expect(page.locator("#disconnected")).to_be_hidden()
+
+
+def test_an_action_that_a_proxy_answers_is_explained_and_its_dialog_closed(
+    site: Site, ids: dict[str, str], page: Page, watched: list[Watched]
+) -> None:
+    allow_failed_requests(watched)
+    page.goto("queues/payments")
+    page.get_by_role("button", name="Pause").first.click()
+    answer_as_a_proxy(page)
+    page.locator("dialog[open]").get_by_role("button", name="Pause").click()
+    expect(page.locator(".toast.is-bad")).to_contain_text("The server did not answer")
+    expect(page.locator("dialog[open]")).to_have_count(0)
+    expect(page.get_by_role("heading", name="payments")).to_be_visible()
+    page.unroute("**/*")
+
+
+def test_a_server_without_its_store_counts_as_disconnected(
+    site: Site, ids: dict[str, str], page: Page, watched: list[Watched]
+) -> None:
+    """The figures of the page are then as old as without a server."""
+    allow_failed_requests(watched)
+    page.goto("queues")
+    page.route("**/*", lambda route: route.fulfill(status=503, headers={"hx-reswap": "none"}))
+    page.evaluate("htmx.trigger('#live', 'live')")
+    expect(page.locator("#disconnected")).to_be_visible()
+    page.unroute("**/*")
+    expect(page.locator("#disconnected")).to_be_hidden()
+
+
+def test_a_server_that_never_answers_counts_as_disconnected(
+    site: Site, ids: dict[str, str], page: Page, watched: list[Watched]
+) -> None:
+    allow_failed_requests(watched)
+    page.goto("queues")
+    # The server gives up on a page earlier, and says so.
+    assert page.evaluate("htmx.config.timeout") > LONGEST * 1000
+    page.evaluate("htmx.config.timeout = 1")
+    page.route("**/*", lambda route: None)
+    page.evaluate("htmx.trigger('#live', 'live')")
     expect(page.locator("#disconnected")).to_be_visible()
     page.unroute("**/*")
 

@@ -29,20 +29,21 @@ function keepState() {
   callbacks.beforeNodeMorphed = (element) => !(isRefresh && element.id === "pager");
 }
 
-// The server cannot be reached: the page says since when, greys its figures and explains an action that failed. The next
-// answer to any request ends that.
+// The server cannot be reached, or answers that it has no data: the page shows since when, greys its figures and explains
+// an action that failed. The next other answer to any request ends that.
+const UNAVAILABLE = [502, 503, 504];
 const isDisconnected = () => "disconnected" in document.body.dataset;
 
 function connection() {
   const bar = document.getElementById("disconnected");
   if (!bar) return;
-  const failed = ({ detail: { requestConfig } }) => {
+  const failed = ({ detail: { requestConfig, xhr } }) => {
     if (!isDisconnected()) {
       document.body.dataset.disconnected = "";
       bar.textContent = `Disconnected since ${absolute(new Date(), false)} – retrying`;
       bar.hidden = false;
     }
-    if (requestConfig?.verb === "get") return;
+    if (requestConfig?.verb === "get" || isOurs(xhr)) return;
     const toast = document.createElement("div");
     toast.className = "toast is-bad";
     toast.setAttribute("role", "alert");
@@ -52,10 +53,18 @@ function connection() {
     requestConfig.elt?.closest?.("dialog")?.close();
     document.getElementById("toasts").append(toast);
   };
+  // Mainspring says where its errors belong; those of a proxy in front of it belong nowhere in the page.
+  const isOurs = (xhr) => Boolean(xhr?.getResponseHeader("hx-reswap"));
+  // An action on many runs may take long.
+  document.addEventListener("htmx:configRequest", ({ detail }) => { if (detail.verb !== "get") detail.timeout = 0; });
   for (const kind of ["htmx:sendError", "htmx:timeout"]) document.addEventListener(kind, failed);
-  document.addEventListener("htmx:beforeOnLoad", () => {
+  document.addEventListener("htmx:beforeOnLoad", (event) => {
+    if (UNAVAILABLE.includes(event.detail.xhr.status)) return failed(event);
     delete document.body.dataset.disconnected;
     bar.hidden = true;
+  });
+  document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+    if (detail.xhr.status >= 500 && !isOurs(detail.xhr)) detail.shouldSwap = false;
   });
 }
 
