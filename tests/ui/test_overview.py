@@ -89,3 +89,9 @@ async def test_without_samples_only_the_current_load_is_drawn() -> None:
         load = read_chart(await overview(service, query), "Load")
         assert list(read_values(load, "waiting").values()) == [3]
         assert len(load["x"]) > 60
+
+
+async def test_failed_attempts_are_not_shown_as_retries() -> None:
+    """The figure counts the last attempt of a failed run, too."""
+    page = await overview(make_service())
+    assert "0.0 %, 0 failed attempts" in page

@@ -45,6 +45,7 @@ class Point(Wire):
     cancelled: int
     skipped: int
     retried: int
+    """Attempts that failed, of runs that were retried and of runs that failed."""
     late_ms_mean: float
     late_ms_max: float
     took_ms_mean: float

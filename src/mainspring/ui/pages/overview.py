@@ -115,7 +115,8 @@ def _figures(stats: Stats, seconds: int) -> dict[str, Any]:
         "per_minute": ended / minutes,
         "failed": failed,
         "failed_share": failed / ended * 100 if ended else 0.0,
-        "retried": sum(point.retried for point in points),
+        # Of retried runs and of failed ones.
+        "failed_attempts": sum(point.retried for point in points),
         "late_p50": _seconds(stats.late_ms_p50),
         "late_p95": _seconds(stats.late_ms_p95),
         "took_p50": _seconds(stats.took_ms_p50),
