@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 
+from bench.__main__ import application as benchmark
 from mainspring.cli.main import build_application
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,8 @@ def build_command_line() -> Any:
     command: Any = typer.main.get_command(build_application())
     for parameter in command.params:
         parameter.callback = None
+    # The product passes the options of the benchmark on without reading them.
+    command.commands["bench"] = typer.main.get_command(benchmark)
     return command
 
 
@@ -38,7 +41,11 @@ def parse(arguments: list[str]) -> None:
     """Parse the arguments as the command line does, and run nothing."""
     command, context, name = build_command_line(), None, "mainspring"
     while True:
-        context = command.make_context(name, list(arguments), parent=context)
+        try:
+            context = command.make_context(name, list(arguments), parent=context)
+        except typer.Exit:
+            # --help
+            return
         rest = [*context._protected_args, *context.args] if hasattr(command, "commands") else []
         if not rest:
             return
@@ -107,7 +114,9 @@ def test_a_mentioned_command_and_its_options_exist() -> None:
             raise AssertionError(f"{path}: mainspring {said}: {error}") from None
 
 
-@pytest.mark.parametrize("line", ["worker tasks:app --queues mail", "calendars put", "schedules apply", "runs show"])
+@pytest.mark.parametrize(
+    "line", ["worker tasks:app --queues mail", "calendars put", "schedules apply", "runs show", "bench --onyl full"]
+)
 def test_a_wrong_command_is_found(line: str) -> None:
     with pytest.raises(Exception, match=r"No such|Missing parameter") as error:
         parse(line.split())
