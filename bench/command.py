@@ -14,10 +14,10 @@ from bench.run import POSTGRES, SQLITE
 from bench.run import run as run_on
 from bench.sites.local_engine import address_of
 from bench.sizes import QUICK, Sizes, scaled
-from mainspring.domain.coordination import STORE
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import SECOND, parse_duration
-from mainspring.sections import without_secrets
+from mainspring.config.sections import without_secrets
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import SECOND, parse_duration
+from mainspring.core.model.cluster.coordination import STORE
 
 STORES = (SQLITE, POSTGRES)
 _SHORTEST_SOAK = 20

@@ -15,8 +15,8 @@ from bench.machine import scratch_parent
 from bench.measurement import Measurement
 from bench.sites.site import Place
 from bench.sizes import Sizes
-from mainspring.bootstrap.stores import path_of
-from mainspring.domain.errors import Invalid
+from mainspring.config.stores import path_of
+from mainspring.core.model.base.errors import Invalid
 from tools.services.local_postgres import PostgresUnavailable, throwaway_postgres
 
 POSTGRES, SQLITE = "postgres", "sqlite"

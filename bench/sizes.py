@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mainspring.domain.coordination import STORE
+from mainspring.core.model.cluster.coordination import STORE
 
 #: What one no-op carries in every measurement: 168 bytes of JSON, as the arguments of an ordinary call would be.
 PAYLOAD = b'{"user_id":123456,"email":"someone@example.com","note":"' + b"x" * 110 + b'"}'

@@ -27,7 +27,7 @@ from bench.figures import Figures, median_of_rounds, minutes
 from bench.measurement import Bench, Measurement
 from bench.sites.site import Place
 from bench.sizes import Sizes
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
 
 ENGINE: tuple[Measurement, ...] = (
     Measurement(

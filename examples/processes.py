@@ -63,7 +63,7 @@ def run(package: str, work: Coroutine[None, None, bool]) -> NoReturn:
     """Until it is done, or Ctrl-C: what it has started ends with it. Its settings are those of the example, in its
     processes too, unless the environment names others."""
     os.environ.setdefault("MAINSPRING_CONFIG", str(Path(__file__).parent / package / "mainspring.toml"))
-    _COPIES.set_forkserver_preload(["mainspring.cli.main", "mainspring.worker.worker", f"examples.{package}"])
+    _COPIES.set_forkserver_preload(["mainspring.cli.main", "mainspring.core.worker.worker", f"examples.{package}"])
     # It loads while we start.
     forkserver.ensure_running()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -11,7 +11,7 @@ import pytest
 import time_machine
 
 from mainspring.cli import logs
-from mainspring.runtime.tasks import cancel_and_wait
+from mainspring.core.runtime.tasks import cancel_and_wait
 from tests.support.builders import SHARDS
 from tests.support.databases import create_database, drop_database, with_database
 from tests.support.kept_connections import KeptConnections

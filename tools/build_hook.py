@@ -12,7 +12,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_PLACE = "mainspring/runtime"
+_PLACE = "mainspring/core/runtime"
 
 
 class BuildHook(BuildHookInterface):  # type: ignore[misc]

@@ -18,12 +18,12 @@ import time
 
 import asyncpg
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import IdMaker, RunId
-from mainspring.domain.instant import HOUR
-from mainspring.domain.run import NewRun, Verdict, settle_success
-from mainspring.ports.store import NewSession, Want
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import IdMaker, RunId
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.run import NewRun, Verdict, settle_success
+from mainspring.core.store import NewSession, Want
+from mainspring.stores.postgres import PostgresStore
 from tools.services import all_services, ensure
 from tools.services.patroni import Patroni
 

@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import psutil
 
-from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.stores.postgres import PostgresStore
 from tests.api.conftest import Service
 from tests.support.builders import SHARDS
 from tests.support.databases import with_database

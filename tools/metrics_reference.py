@@ -3,7 +3,7 @@
 python -m tools.metrics_reference > docs/reference/metrics.md
 """
 
-from mainspring.runtime.metrics.declared import ALL, STANDARD, Kind, Metric, Whose
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Kind, Metric, Whose
 
 _HEAD = """# Metrics
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.partitions import FAMILIES, HISTORIES, day_of
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import DAY, MINUTE, Instant
-from mainspring.domain.job import version_body_id
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import DAY, MINUTE, Instant
+from mainspring.core.model.schedules.job import version_body_id
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES, day_of
 
 _CHUNK = 250_000
 _TASKS = 20

@@ -17,14 +17,14 @@ import asyncpg
 import httpx2
 import psutil
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.bootstrap.health import examine
-from mainspring.domain.diagnosis import Finding
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.ports.health import SettingView
-from mainspring.settings import Settings
-from mainspring.ui.app import UiSettings, make_ui
+from mainspring.config.health import examine
+from mainspring.config.settings import Settings
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.cluster.diagnosis import Finding
+from mainspring.core.ports.health import SettingView
+from mainspring.stores.postgres import PostgresStore
+from mainspring.web.app import UiSettings, make_ui
 from tests.api.conftest import Service
 from tests.support.builders import SHARDS, a_fire, a_job, a_run, a_spec, a_tick, every
 from tests.support.databases import create_database, drop_database, with_database

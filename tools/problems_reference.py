@@ -3,7 +3,7 @@
 python -m tools.problems_reference > docs/reference/problems.md
 """
 
-from mainspring.api.problem_types import PATH, TYPES
+from mainspring.http.problem_types import PATH, TYPES
 
 _HEAD = f"""# Problems
 

@@ -40,8 +40,8 @@ asyncio.run(main())
 _CRON = f"""
 import asyncio
 from {_APPLICATION} import app
-from mainspring.domain.job import JobSpec, NewJob
-from mainspring.domain.schedule import CronSchedule
+from mainspring.core.model.schedules.job import JobSpec, NewJob
+from mainspring.core.model.schedules.schedule import CronSchedule
 async def main():
     async with app:
         engine = await app.engine()

@@ -5,10 +5,10 @@ from typing import Any, Protocol, TypeVar
 
 from bench.engine.load import Load
 from bench.sizes import QUEUE
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR
-from mainspring.domain.run import HeldRun, settle_success
-from mainspring.ports.store import NewSession, Store, Want
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.run import HeldRun, settle_success
+from mainspring.core.store import NewSession, Store, Want
 
 #: As the submitting process and a worker under load do it.
 SUBMIT = 1_000

@@ -5,9 +5,9 @@ import asyncpg
 from bench.engine.bare import CLAIM, SUBMIT
 from bench.engine.load import Load
 from bench.sizes import PAYLOAD, QUEUE, TASK
-from mainspring.adapters.store.postgres.database import SESSION, Database
-from mainspring.domain.ids import shard_of
-from mainspring.domain.instant import DAY, HOUR
+from mainspring.core.model.base.ids import shard_of
+from mainspring.core.model.base.instant import DAY, HOUR
+from mainspring.stores.postgres.database import SESSION, Database
 
 
 class Statements:

@@ -8,8 +8,8 @@ from bench.engine.load import Load
 from bench.figures import Figures, spread
 from bench.measurement import Bench
 from bench.sizes import QUEUE, STAMP, Sizes
-from mainspring.domain.job import JobSpec, NewJob
-from mainspring.domain.schedule import CronSchedule
+from mainspring.core.model.schedules.job import JobSpec, NewJob
+from mainspring.core.model.schedules.schedule import CronSchedule
 
 _BATCH = 500
 #: What declaring them may take, and how long the last of them is waited for.

@@ -10,7 +10,7 @@ import apsw
 
 from bench.engine.load import Load
 from bench.sizes import TASK
-from mainspring.domain.instant import DAY, HOUR, Instant
+from mainspring.core.model.base.instant import DAY, HOUR, Instant
 
 #: They come due between an hour and five days from now, in no order.
 _FIRST, _LAST = HOUR, 5 * DAY

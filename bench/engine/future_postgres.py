@@ -6,7 +6,7 @@ import asyncpg
 
 from bench.engine.future import due_of
 from bench.engine.load import Load
-from mainspring.domain.instant import DAY, HOUR, Instant
+from mainspring.core.model.base.instant import DAY, HOUR, Instant
 
 _BATCH = 1_000
 

@@ -17,11 +17,11 @@ import uvloop
 
 from bench.sizes import PAYLOAD, QUEUE, TASK
 from bench.tasks import app
-from mainspring.bootstrap.engine import Engine
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.instant import Instant
-from mainspring.domain.run import NewRun
-from mainspring.settings import Settings, load
+from mainspring.config.engine import Engine
+from mainspring.config.node import Node, Role
+from mainspring.config.settings import Settings, load
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.run import NewRun
 
 PACKAGE = "bench."
 

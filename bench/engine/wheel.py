@@ -7,9 +7,9 @@ from bench.engine.load import Load
 from bench.figures import Figures
 from bench.measurement import Bench
 from bench.sizes import Sizes
-from mainspring.control.scheduler.wheel import TimingWheel
-from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.worker.memory import resident_bytes
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.scheduler.wheel import TimingWheel
+from mainspring.core.worker.executors.memory import resident_bytes
 
 _HORIZON = 60 * SECOND
 

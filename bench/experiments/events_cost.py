@@ -23,7 +23,7 @@ from bench.measurement import Bench
 from bench.run import POSTGRES, place_of
 from bench.sites.site import Place, Site
 from bench.sizes import QUICK
-from mainspring.domain.events import Topic
+from mainspring.core.model.events.events import Topic
 
 _SIZES = msgspec.structs.replace(QUICK, seconds=30)
 

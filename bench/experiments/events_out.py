@@ -11,16 +11,16 @@ import sys
 import time
 from random import Random
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.events import make_sinks
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.bootstrap.engine import Engine
-from mainspring.control.jobs import Jobs
-from mainspring.control.publisher import SINK, Publisher
-from mainspring.domain.instant import DAY
-from mainspring.domain.run import NewRun, settle_success
-from mainspring.ports.store import NewSession, Want
-from mainspring.settings import Settings
+from mainspring.config.engine import Engine
+from mainspring.config.settings import Settings
+from mainspring.config.sinks import make_sinks
+from mainspring.core.model.base.instant import DAY
+from mainspring.core.model.runs.run import NewRun, settle_success
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import NewSession, Want
+from mainspring.core.submit.jobs import Jobs
+from mainspring.features.events.service import SINK, Publisher
 from tools.services.local_postgres import throwaway_postgres
 
 BATCH = 500

@@ -19,11 +19,11 @@ from uuid import uuid4
 import asyncpg
 
 from bench.machine import family_processor_seconds
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.adapters.kafka.producer import BatchProducer, Record
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.instant import SECOND
-from mainspring.domain.kafka import read_kafka
+from mainspring.core.model.base.instant import SECOND
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
+from mainspring.integrations.kafka.producer import BatchProducer, Record
+from mainspring.stores.postgres import PostgresStore
 from tools.services import ensure
 from tools.services.local_postgres import throwaway_postgres
 

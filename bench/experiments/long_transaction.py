@@ -14,11 +14,11 @@ from statistics import median, quantiles
 import asyncpg
 
 from bench.run import POSTGRES, place_of
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR
-from mainspring.domain.run import settle_success
-from mainspring.ports.store import Want
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.run import settle_success
+from mainspring.core.store import Want
+from mainspring.stores.postgres import PostgresStore
 from tests.support.builders import a_run, a_worker
 
 _BATCH = 500

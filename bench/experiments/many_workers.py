@@ -24,10 +24,10 @@ from collections.abc import AsyncIterator, Sequence
 import asyncpg
 
 from bench.machine import family_processor_seconds, processor_seconds
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import SECOND
-from mainspring.ports.store import NewSession, Want
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.store import NewSession, Want
+from mainspring.stores.postgres import PostgresStore
 from tools.services.local_postgres import LocalPostgres, throwaway_postgres
 
 _LEASE_SECONDS = 30

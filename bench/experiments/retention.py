@@ -19,14 +19,14 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import msgspec
 
-from mainspring.adapters.blobs.folder import FolderBlobs
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.control.archive import Archiver, manifests
-from mainspring.domain.ids import IdMaker, JobId
-from mainspring.domain.instant import DAY, HOUR
-from mainspring.domain.run import NewRun, settle_success
-from mainspring.ports.store import NewSession, Retention, Want
+from mainspring.core.model.base.ids import IdMaker, JobId
+from mainspring.core.model.base.instant import DAY, HOUR
+from mainspring.core.model.runs.run import NewRun, settle_success
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import NewSession, Retention, Want
+from mainspring.features.archive.service import Archiver, manifests
+from mainspring.integrations.files.folder import FolderBlobs
+from mainspring.stores.postgres import PostgresStore
 from tools.much_history import write_history
 
 _BATCH = 200

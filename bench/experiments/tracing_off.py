@@ -10,7 +10,7 @@ import sys
 from time import thread_time
 from timeit import repeat
 
-from mainspring.runtime.tracing.current import current_traceparent
+from mainspring.core.runtime.tracing.current import current_traceparent
 
 _TIMES = 20_000
 

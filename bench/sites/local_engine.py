@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
 
 NAMES = ("redis", "rabbitmq", "kafka")
 _CHECKOUT = Path(__file__).parents[2]

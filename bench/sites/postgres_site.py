@@ -9,9 +9,9 @@ import asyncpg
 from bench.figures import Figures
 from bench.sites.site import Kept, Span
 from bench.sizes import QUEUE
-from mainspring.adapters.store.postgres.database import connecting
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import Instant
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import Instant
+from mainspring.stores.postgres.database import connecting
 from tools.services.local_postgres import LocalPostgres
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from bench.figures import Figures
-from mainspring.domain.instant import Instant
+from mainspring.core.model.base.instant import Instant
 
 
 class Span(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import apsw
 
 from bench.figures import Figures
 from bench.sites.site import Kept, Span
-from mainspring.domain.instant import Instant
+from mainspring.core.model.base.instant import Instant
 
 
 class SqliteSite:

@@ -19,7 +19,7 @@ from bench.sites.site import Site
 from bench.sizes import QUEUE
 from bench.stamps import Stamps
 from bench.tasks import DIRECTORY
-from mainspring.domain.coordination import STORE
+from mainspring.core.model.cluster.coordination import STORE
 
 APPLICATION = "bench.tasks:app"
 #: Runs that a worker has under way at most: two claims of the largest size.

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mainspring.domain.errors import (
+    from mainspring.core.model.base.errors import (
         Conflict,
         Denied,
         Fenced,
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
         NotFound,
         StoreUnavailable,
     )
-    from mainspring.domain.job import Overlap
-    from mainspring.domain.verdicts import GiveUp
+    from mainspring.core.model.runs.verdicts import GiveUp
+    from mainspring.core.model.schedules.job import Overlap
     from mainspring.sdk.app import Mainspring
     from mainspring.sdk.context import Context
     from mainspring.sdk.datacenters import prefer
@@ -61,25 +61,25 @@ __all__ = [
 _MODULES = {
     "Breaker": "mainspring.sdk.limits",
     "CatchUp": "mainspring.sdk.policies",
-    "Conflict": "mainspring.domain.errors",
+    "Conflict": "mainspring.core.model.base.errors",
     "Context": "mainspring.sdk.context",
-    "Denied": "mainspring.domain.errors",
+    "Denied": "mainspring.core.model.base.errors",
     "FanOut": "mainspring.sdk.fan_out",
-    "Fenced": "mainspring.domain.errors",
-    "GiveUp": "mainspring.domain.verdicts",
-    "Invalid": "mainspring.domain.errors",
+    "Fenced": "mainspring.core.model.base.errors",
+    "GiveUp": "mainspring.core.model.runs.verdicts",
+    "Invalid": "mainspring.core.model.base.errors",
     "Limit": "mainspring.sdk.limits",
     "Mainspring": "mainspring.sdk.app",
-    "MainspringError": "mainspring.domain.errors",
-    "NotFound": "mainspring.domain.errors",
-    "Overlap": "mainspring.domain.job",
+    "MainspringError": "mainspring.core.model.base.errors",
+    "NotFound": "mainspring.core.model.base.errors",
+    "Overlap": "mainspring.core.model.schedules.job",
     "Retry": "mainspring.sdk.verdicts",
     "RetryPolicy": "mainspring.sdk.policies",
     "RunCancelled": "mainspring.sdk.handle",
     "RunFailed": "mainspring.sdk.handle",
     "RunHandle": "mainspring.sdk.handle",
     "RunSkipped": "mainspring.sdk.handle",
-    "StoreUnavailable": "mainspring.domain.errors",
+    "StoreUnavailable": "mainspring.core.model.base.errors",
     "Unique": "mainspring.sdk.limits",
     "prefer": "mainspring.sdk.datacenters",
     "provided": "mainspring.sdk.resources",

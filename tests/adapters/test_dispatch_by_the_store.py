@@ -11,17 +11,17 @@ import asyncpg
 import pytest
 from asyncpg.connection import LoggedQuery
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.database import SESSION, Connection
-from mainspring.adapters.store.postgres.floors import Floors
-from mainspring.bootstrap.node import Node, Role
-from mainspring.control.dispatcher import READER, Dispatcher
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR, SECOND
-from mainspring.domain.run import settle_success
-from mainspring.ports.store import NewSession, Want
-from mainspring.runtime.engines import Engines
-from mainspring.settings import load
+from mainspring.config.node import Node, Role
+from mainspring.config.settings import load
+from mainspring.core.dispatch.dispatcher import READER, Dispatcher
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR, SECOND
+from mainspring.core.model.runs.run import settle_success
+from mainspring.core.runtime.engines import Engines
+from mainspring.core.store import NewSession, Want
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.database import SESSION, Connection
+from mainspring.stores.postgres.floors import Floors
 from tests.support.builders import some_runs
 
 #: The statements from the submit to the completion of a run without hints.
@@ -144,8 +144,8 @@ async def test_a_process_without_a_broker_has_no_dispatcher_and_no_feeds(tmp_pat
 def test_a_process_without_a_broker_loads_no_broker_driver() -> None:
     code = (
         "import asyncio, sys\n"
-        "from mainspring.bootstrap.engine import Engine\nfrom mainspring.bootstrap.node import make_engines\n"
-        "from mainspring.settings import load\n"
+        "from mainspring.config.engine import Engine\nfrom mainspring.config.node import make_engines\n"
+        "from mainspring.config.settings import load\n"
         "assert asyncio.run(make_engines(Engine(load({'store': 'memory:'})))) is None\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('redis', 'aio_pika', 'aiokafka')])"
     )

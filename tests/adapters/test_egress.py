@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.adapters.egress.guarded import MAX_BODY, GuardedEgress
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import HOUR, MILLISECOND, Micros
-from mainspring.ports.egress import Answer, NoAnswer, Outgoing
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, Micros
+from mainspring.core.ports.egress import Answer, NoAnswer, Outgoing
+from mainspring.integrations.egress.guarded import MAX_BODY, GuardedEgress
 from tests.support.certificates import make_certificate
 
 LOCAL = ["127.0.0.0/8"]

@@ -11,21 +11,21 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.adapters.kafka.connection import options_of
-from mainspring.adapters.kafka.consumer import BatchConsumer, Received
-from mainspring.adapters.kafka.producer import BatchProducer, Headers, Record
-from mainspring.bootstrap.api import make_acceptance, make_ingest
-from mainspring.bootstrap.engine import Engine
-from mainspring.control.ingest import Ingest
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.instant import HOUR, SECOND
-from mainspring.domain.kafka import read_kafka
-from mainspring.ports.access import AuditFilter, Author
-from mainspring.ports.catalog import RunFilter
-from mainspring.sections import ApiSection, DispatchSection, IngestSection
-from mainspring.settings import Settings
+from mainspring.config.api import make_acceptance, make_ingest
+from mainspring.config.engine import Engine
+from mainspring.config.sections import ApiSection, DispatchSection, IngestSection
+from mainspring.config.settings import Settings
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.instant import HOUR, SECOND
+from mainspring.core.ports.storage.access import AuditFilter, Author
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.features.ingest.service import Ingest
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
+from mainspring.integrations.kafka.connection import options_of
+from mainspring.integrations.kafka.consumer import BatchConsumer, Received
+from mainspring.integrations.kafka.producer import BatchProducer, Headers, Record
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
 pytestmark = pytest.mark.slow
@@ -275,7 +275,7 @@ async def test_records_beyond_a_quota_are_refused_after_a_while_and_the_offset_a
     ingest = await kit.start_ingest()
     await kit.wait_for_runs(5)
     await eventually(lambda: ingest.waiting == 3)
-    monkeypatch.setattr("mainspring.control.ingest.PATIENCE", 0)
+    monkeypatch.setattr("mainspring.features.ingest.service.PATIENCE", 0)
     refused = await kit.read_refused(3)
     problems = [msgspec.json.decode(dict(one.headers)["mainspring-problem"] or b"") for one in refused]
     assert {problem["title"] for problem in problems} == {"Quota reached"}
@@ -294,7 +294,7 @@ async def test_records_beyond_a_quota_are_refused_after_a_while_and_the_offset_a
 async def test_a_tenant_that_fills_the_waiting_room_is_refused_and_others_are_served(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainspring.control.ingest._MOST_WAITING", 20)
+    monkeypatch.setattr("mainspring.features.ingest.service._MOST_WAITING", 20)
     await kit.engine.store.put_tenant(Tenant(name="small", quotas=Quotas(queued=0)), Author("ada"))
     ingest = await kit.start_ingest()
     await kit.send(200, tenant="small")

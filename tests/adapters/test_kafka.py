@@ -9,15 +9,15 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.adapters.kafka.connection import RecordTooLarge
-from mainspring.adapters.kafka.consumer import BatchConsumer, Received
-from mainspring.adapters.kafka.offsets import Track
-from mainspring.adapters.kafka.producer import BatchProducer, Record
-from mainspring.domain.errors import EngineUnavailable, Invalid
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.kafka import KafkaServer, read_kafka
+from mainspring.core.model.base.errors import EngineUnavailable, Invalid
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.integrations.kafka.address import KafkaServer, read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
+from mainspring.integrations.kafka.connection import RecordTooLarge
+from mainspring.integrations.kafka.consumer import BatchConsumer, Received
+from mainspring.integrations.kafka.offsets import Track
+from mainspring.integrations.kafka.producer import BatchProducer, Record
 from tests.support.waiting import DEADLINE_SECONDS
 
 CLOCK = SystemClock()

@@ -8,13 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.adapters.kafka.consumer import BatchConsumer, Received
-from mainspring.adapters.kafka.producer import BatchProducer, Record
-from mainspring.domain.errors import EngineUnavailable
-from mainspring.domain.instant import HOUR, SECOND
-from mainspring.domain.kafka import read_kafka
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import HOUR, SECOND
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
+from mainspring.integrations.kafka.consumer import BatchConsumer, Received
+from mainspring.integrations.kafka.producer import BatchProducer, Record
 from tests.support.certificates import make_certificate
 from tests.support.servers import require
 from tests.support.waiting import DEADLINE_SECONDS, eventually

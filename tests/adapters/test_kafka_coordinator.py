@@ -9,17 +9,17 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.domain.kafka import read_kafka
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
 from tests.support.processes import PYTHONPATH
 
 _OFFSET_FETCH, _NOT_COORDINATOR = 9, 16
 _NOT_COORDINATOR_TEXT = "Kafka does not answer: Failed to get committed offsets: Broker: Not coordinator"
 _READ_LAG = """
 import asyncio, sys
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.domain.errors import EngineUnavailable
-from mainspring.domain.kafka import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.integrations.kafka.address import read_kafka
 
 async def read_lag():
     try:

@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.wakeups import postgres as wakeups_module
-from mainspring.adapters.wakeups.postgres import PostgresWakeups
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MINUTE
-from mainspring.domain.run import RunState, settle_success
-from mainspring.ports.catalog import RunFilter
-from mainspring.ports.store import Want
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MINUTE
+from mainspring.core.model.runs.run import RunState, settle_success
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import Want
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres import wakeups as wakeups_module
+from mainspring.stores.postgres.wakeups import PostgresWakeups
 from tests.support.builders import a_run, a_worker, some_runs
 from tests.support.databases import migrated_template
 from tests.support.pgbouncer import through_pgbouncer

@@ -9,15 +9,16 @@ from contextlib import suppress
 import asyncpg
 import pytest
 
-from mainspring.adapters.store import named_sql
-from mainspring.adapters.store.postgres import PostgresStore, upkeep
-from mainspring.adapters.store.postgres.database import SESSION, Connection
-from mainspring.adapters.store.postgres.rows import bucket_of
-from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import DAY, HOUR, SECOND
-from mainspring.domain.run import RunState, Verdict, settle_failure, settle_success
-from mainspring.ports.store import Accepted, NewSession, Retention, Want
+from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import DAY, HOUR, SECOND
+from mainspring.core.model.runs.run import RunState, Verdict, settle_failure, settle_success
+from mainspring.core.store import Accepted, NewSession, Retention, Want
+from mainspring.stores import named_sql
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.database import SESSION, Connection
+from mainspring.stores.postgres.rows import bucket_of
+from mainspring.stores.postgres.work import upkeep
 from tests.support.builders import a_policy, a_run
 from tests.support.databases import create_database, drop_database, with_database
 from tests.support.waiting import eventually
@@ -121,7 +122,7 @@ async def test_a_start_waits_for_the_start_of_another_process_longer_than_for_ot
 async def test_a_database_migrated_step_by_step_equals_a_fresh_one(
     postgres_dsn: str, store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = named_sql.migrations("mainspring.adapters.store.postgres")
+    steps = named_sql.migrations("mainspring.stores.postgres")
     name = f"stepwise_{uuid.uuid4().hex}"
     await create_database(postgres_dsn, name)
     try:

@@ -8,13 +8,13 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.database import Connection
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.domain.run import RunState, settle_loss
-from mainspring.ports.store import Want
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.run import RunState, settle_loss
+from mainspring.core.store import Want
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.database import Connection
 from tests.support.builders import a_run, a_worker
 from tests.support.store_harness import TEST_CLOCK_SQL
 from tests.support.waiting import eventually

@@ -8,13 +8,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore, upkeep
-from mainspring.adapters.store.postgres.database import Connection
-from mainspring.adapters.store.postgres.floors import Floors
-from mainspring.adapters.store.postgres.names import Kind
-from mainspring.domain.instant import HOUR
-from mainspring.domain.run import settle_success
-from mainspring.ports.store import Want
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.run import settle_success
+from mainspring.core.store import Want
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.floors import Floors
+from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.work import upkeep
 from tests.support.builders import a_run, a_worker
 from tests.support.waiting import eventually
 

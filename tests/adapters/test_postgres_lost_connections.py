@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres.database import Connection, Database
-from mainspring.domain.errors import StoreUnavailable
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.stores.postgres.database import Connection, Database
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres

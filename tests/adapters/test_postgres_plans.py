@@ -7,11 +7,12 @@ from importlib.resources import files
 import asyncpg
 import pytest
 
-from mainspring.adapters.store import named_sql
-from mainspring.adapters.store.postgres import PostgresStore, catalog
-from mainspring.adapters.store.postgres.database import PACKAGE, SESSION, prepare_connection
-from mainspring.domain.ids import JobId, RunId
-from mainspring.ports.catalog import RunFilter
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.stores import named_sql
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.database import PACKAGE, SESSION, prepare_connection
+from mainspring.stores.postgres.records import catalog
 from tests.support.builders import a_run
 from tests.support.waiting import eventually
 

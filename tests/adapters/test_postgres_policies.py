@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Sequence
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import RunId, SessionId
-from mainspring.domain.instant import HOUR
-from mainspring.domain.run import NewRun, RunState, settle_loss, settle_success
-from mainspring.domain.unique import Unique
-from mainspring.ports.store import NewSession, Want
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.run import NewRun, RunState, settle_loss, settle_success
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.store import NewSession, Want
+from mainspring.stores.postgres import PostgresStore
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.waiting import eventually
 

@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.job import JobState, Overlap
-from mainspring.domain.run import (
-    HeldRun,
-    RunState,
-    Verdict,
-    settle_failure,
-    settle_release,
-    settle_success,
-)
-from mainspring.ports.store import Want
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.run import HeldRun, RunState, Verdict, settle_failure, settle_release, settle_success
+from mainspring.core.model.schedules.job import JobState, Overlap
+from mainspring.core.store import Want
+from mainspring.stores.postgres import PostgresStore
 from tests.support.builders import a_job, a_run, a_spec
 from tests.support.races import ALL_SHARDS, Races
 

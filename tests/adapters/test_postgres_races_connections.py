@@ -9,11 +9,11 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore, database
-from mainspring.adapters.store.postgres.database import SESSION
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.instant import HOUR
-from mainspring.domain.run import RunState
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.run import RunState
+from mainspring.stores.postgres import PostgresStore, database
+from mainspring.stores.postgres.database import SESSION
 from tests.support.builders import a_job, a_run, a_worker
 from tests.support.databases import as_administrator, with_user
 from tests.support.races import Races

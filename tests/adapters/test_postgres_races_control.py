@@ -6,12 +6,12 @@ import random
 import msgspec
 import pytest
 
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.instant import DAY, HOUR, MINUTE
-from mainspring.domain.run import About, RunState, settle_failure, settle_success
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause, RunFilter
-from mainspring.ports.store import Retention, Want
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
+from mainspring.core.model.runs.run import About, RunState, settle_failure, settle_success
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause, RunFilter
+from mainspring.core.store import Retention, Want
 from tests.support.builders import a_policy, a_run
 from tests.support.races import ALL_SHARDS, Races
 

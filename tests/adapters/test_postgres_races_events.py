@@ -3,10 +3,10 @@
 import asyncpg
 import pytest
 
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MINUTE
-from mainspring.domain.run import NewRun
-from mainspring.ports.store import EVENTS_KEPT, EventBatch, Retention
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MINUTE
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.store import EVENTS_KEPT, EventBatch, Retention
 from tests.support.builders import a_run
 from tests.support.races import Races
 from tests.support.waiting import eventually

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from mainspring.adapters.store.postgres import upkeep
-from mainspring.domain.instant import DAY, MINUTE
-from mainspring.domain.run import Verdict, settle_failure, settle_release
-from mainspring.ports.store import Retention
+from mainspring.core.model.base.instant import DAY, MINUTE
+from mainspring.core.model.runs.run import Verdict, settle_failure, settle_release
+from mainspring.core.store import Retention
+from mainspring.stores.postgres.work import upkeep
 from tests.support.builders import a_run
 from tests.support.races import ALL_SHARDS, MOVE_BODY, Races
 

@@ -6,11 +6,11 @@ from collections.abc import Awaitable
 import msgspec
 import pytest
 
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.job import JobState, Overlap
-from mainspring.domain.run import RunState, Verdict, settle_success
-from mainspring.ports.store import Retention
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.run import RunState, Verdict, settle_success
+from mainspring.core.model.schedules.job import JobState, Overlap
+from mainspring.core.store import Retention
 from tests.support.builders import a_fire, a_job, a_spec, a_tick, after_each, every
 from tests.support.races import ALL_SHARDS, Races
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from mainspring.domain.errors import Fenced
-from mainspring.domain.instant import DAY, HOUR, MINUTE
-from mainspring.domain.run import RunState, Verdict, settle_loss, settle_success
-from mainspring.ports.store import Want
+from mainspring.core.model.base.errors import Fenced
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
+from mainspring.core.model.runs.run import RunState, Verdict, settle_loss, settle_success
+from mainspring.core.store import Want
 from tests.support.builders import a_run
 from tests.support.races import Races
 

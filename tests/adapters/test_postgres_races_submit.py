@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import IdMaker, RunId
-from mainspring.domain.instant import DAY, MINUTE, SECOND
-from mainspring.domain.run import About, Idempotency, NewRun, RunState, Verdict, settle_success
-from mainspring.ports.store import KEYS_KEPT
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import IdMaker, RunId
+from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
+from mainspring.core.model.runs.run import About, Idempotency, NewRun, RunState, Verdict, settle_success
+from mainspring.core.store import KEYS_KEPT
 from tests.support.builders import a_job, a_run
 from tests.support.races import ALL_SHARDS, MOVE_BODY, Races
 

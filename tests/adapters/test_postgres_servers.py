@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from mainspring.adapters.postgres_servers import Servers, Standing, servers_of, split
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.errors import Invalid, StoreUnavailable
+from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.servers import Servers, Standing, servers_of, split
 from tests.support.builders import a_run
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 

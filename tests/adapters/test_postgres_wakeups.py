@@ -6,12 +6,12 @@ from random import Random
 import asyncpg
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.wakeups.postgres import PostgresWakeups
-from mainspring.control.jobs import Jobs
-from mainspring.domain.instant import HOUR, MILLISECOND, SECOND
-from mainspring.ports.wakeups import CANCELS, queue_topic
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, SECOND
+from mainspring.core.ports.wakeups import CANCELS, queue_topic
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.submit.jobs import Jobs
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.wakeups import PostgresWakeups
 from tests.support.builders import a_run, some_runs
 from tests.support.clock import ManualClock
 from tests.support.waiting import eventually

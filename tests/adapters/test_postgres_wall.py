@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.catalog import Catalog
-from mainspring.adapters.store.postgres.database import SESSION, Connection
-from mainspring.adapters.store.postgres.seen import Seen
-from mainspring.adapters.store.postgres.wall import GUARDED, SHARED
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import JobId
-from mainspring.ports.catalog import RunFilter
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.database import SESSION, Connection
+from mainspring.stores.postgres.records.catalog import Catalog
+from mainspring.stores.postgres.seen import Seen
+from mainspring.stores.postgres.wall import GUARDED, SHARED
 from tests.support.belongings import Belongings, two_tenants
 from tests.support.builders import a_run
 from tests.support.databases import as_administrator, create_database, drop_database, with_database, with_user

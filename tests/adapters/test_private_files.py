@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 import mainspring
-from mainspring.adapters.blobs.folder import FolderBlobs
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.sqlite.store import SqliteStore
-from mainspring.bootstrap.backups import restore_backup, take_backup, verify_backup
-from mainspring.bootstrap.health import examine
-from mainspring.cli import profiles
-from mainspring.domain.diagnosis import Finding, Level
-from mainspring.domain.restored import Unfinished
-from mainspring.sections import RetentionSection, RunLogsSection
-from mainspring.settings import Settings
-from mainspring.worker.builtin.process import in_memory
+from mainspring.cli.client import profiles
+from mainspring.config.backups import restore_backup, take_backup, verify_backup
+from mainspring.config.health import examine
+from mainspring.config.sections import RetentionSection, RunLogsSection
+from mainspring.config.settings import Settings
+from mainspring.core.model.cluster.diagnosis import Finding, Level
+from mainspring.core.model.runs.restored import Unfinished
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.worker.builtin.process import in_memory
+from mainspring.integrations.files.folder import FolderBlobs
+from mainspring.stores.sqlite.store import SqliteStore
 from tests.support.builders import SHARDS, a_run
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
@@ -88,22 +88,25 @@ def test_profiles_and_temporary_files_are_private(tmp_path: Path, umask: int, mo
 
 #: Every place of the product that creates files or directories, and what makes it private.
 CREATES = {
-    ("adapters/backup_file.py", "open"): "a member of the archive",
-    ("adapters/backup_file.py", "os.open"): "0600",
-    ("adapters/blobs/folder.py", "tempfile.mkstemp"): "0600 by the standard library",
-    ("adapters/private_files.py", "mkdir"): "0700",
-    ("adapters/private_files.py", "os.open"): "0600",
-    ("adapters/store/sqlite/backup.py", "TemporaryDirectory"): "0700 by the standard library",
-    ("adapters/store/sqlite/backup.py", "open"): "after create_private_file",
-    ("bootstrap/backups.py", "tempfile.TemporaryDirectory"): "0700 by the standard library",
-    ("cli/convert.py", "write_text"): "a schedules file, which is the user's own and holds no secret",
-    ("cli/profiles.py", "mkdir"): "0700",
-    ("cli/profiles.py", "os.open"): "0600",
-    ("worker/builtin/confinement.py", "write_text"): "a file of the kernel",
-    ("worker/builtin/launcher.py", "open"): "a file of the kernel",
-    ("worker/builtin/launcher.py", "os.makedirs"): "a cgroup",
-    ("worker/builtin/process.py", "tempfile.TemporaryFile"): "0600 by the standard library",
-    ("worker/executors/lifeline.py", "tempfile.TemporaryFile"): "0600 by the standard library",
+    ("core/runtime/backup_file.py", "open"): "a member of the archive",
+    ("core/runtime/backup_file.py", "os.open"): "0600",
+    ("integrations/files/folder.py", "tempfile.mkstemp"): "0600 by the standard library",
+    ("core/runtime/private_files.py", "mkdir"): "0700",
+    ("core/runtime/private_files.py", "os.open"): "0600",
+    ("stores/sqlite/upkeep/backup.py", "TemporaryDirectory"): "0700 by the standard library",
+    ("stores/sqlite/upkeep/backup.py", "open"): "after create_private_file",
+    ("config/backups.py", "tempfile.TemporaryDirectory"): "0700 by the standard library",
+    (
+        "features/schedules/commands/convert.py",
+        "write_text",
+    ): "a schedules file, which is the user's own and holds no secret",
+    ("cli/client/profiles.py", "mkdir"): "0700",
+    ("cli/client/profiles.py", "os.open"): "0600",
+    ("core/worker/builtin/confinement.py", "write_text"): "a file of the kernel",
+    ("core/worker/builtin/launcher.py", "open"): "a file of the kernel",
+    ("core/worker/builtin/launcher.py", "os.makedirs"): "a cgroup",
+    ("core/worker/builtin/process.py", "tempfile.TemporaryFile"): "0600 by the standard library",
+    ("core/worker/executors/lifeline.py", "tempfile.TemporaryFile"): "0600 by the standard library",
 }
 ALWAYS = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "mkstemp", "mkdtemp", "copyfile", "copy", "copy2"}
 ALWAYS |= {"TemporaryFile", "NamedTemporaryFile", "SpooledTemporaryFile", "TemporaryDirectory", "FileHandler"}

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.promotion import _at, _place, _places_in, promote
-from mainspring.domain.errors import Conflict, StoreUnavailable
+from mainspring.core.model.base.errors import Conflict, StoreUnavailable
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.upkeep.promotion import _at, _place, _places_in, promote
 from tests.support.processes import free_port
 from tests.support.standbys import Standby, primary_and_standbys
 from tests.support.waiting import eventually

@@ -11,13 +11,13 @@ from pathlib import Path
 import amqp
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.dispatch.rabbitmq import RabbitDispatch
-from mainspring.domain.dead_letters import DeadRun
-from mainspring.domain.errors import EngineUnavailable
-from mainspring.domain.hints import Hint, Sealer
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.ports.dispatch import Burying, Dispatch
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.runs.dead_letters import DeadRun
+from mainspring.core.ports.dispatch import Burying, Dispatch
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.integrations.rabbitmq.dispatch import RabbitDispatch
 from tests.contracts.test_dispatch import hints, runs, take_all
 from tests.support import rabbitmq
 from tests.support.builders import a_run

@@ -10,21 +10,21 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.adapters.board.redis import RedisBoard
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.dispatch.redis import RedisDispatch
-from mainspring.adapters.redis_servers import Client, RedisServers
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.status_writer import StatusWriter
-from mainspring.domain.errors import EngineUnavailable
-from mainspring.domain.hints import Hint, Sealer
-from mainspring.domain.instant import HOUR, SECOND
-from mainspring.domain.redis_address import read_redis
-from mainspring.domain.run import HeldRun, RunState
-from mainspring.worker.noticeboard import FlagListener, WorkerShower
-from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.worker import Worker
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import HOUR, SECOND
+from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.worker.reporting.noticeboard import FlagListener, WorkerShower
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.worker import Worker
+from mainspring.features.events.status_writer import StatusWriter
+from mainspring.integrations.redis.address import read_redis
+from mainspring.integrations.redis.board import RedisBoard
+from mainspring.integrations.redis.dispatch import RedisDispatch
+from mainspring.integrations.redis.servers import Client, RedisServers
+from mainspring.stores.memory import MemoryStore
 from tests.support.builders import a_run
 from tests.support.servers import started
 from tests.support.waiting import eventually

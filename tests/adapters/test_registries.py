@@ -9,15 +9,15 @@ from contextlib import suppress
 
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.coordination import zookeeper_wire as wire
-from mainspring.adapters.coordination.zookeeper import ZooKeeperRegistry
-from mainspring.control.registry_health import examine_registry
-from mainspring.domain.diagnosis import Level
-from mainspring.domain.errors import Fenced, StoreUnavailable
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Micros
-from mainspring.ports.registry import Registry, View
+from mainspring.core.model.base.errors import Fenced, StoreUnavailable
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Micros
+from mainspring.core.model.cluster.diagnosis import Level
+from mainspring.core.ports.registry import Registry, View
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.features.doctor.registry_health import examine_registry
+from mainspring.integrations.zookeeper import wire
+from mainspring.integrations.zookeeper.coordination import ZooKeeperRegistry
 from tests.support.coordination_harness import OUTSIDE, expire, make_registry
 from tests.support.servers import not_here, require
 from tests.support.waiting import eventually

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from mainspring.domain.errors import Invalid, StoreUnavailable
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import MINUTE
+from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import MINUTE
 from tests.support.certificates import make_certificate
 from tests.support.coordination_harness import make_registry
 from tests.support.servers import not_here, require

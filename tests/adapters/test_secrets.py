@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.adapters.secrets.environment import EnvironmentSecrets
-from mainspring.adapters.secrets.folder import FolderSecrets
-from mainspring.adapters.secrets.several import SeveralSecrets
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
+from mainspring.integrations.chained_secrets import SeveralSecrets
+from mainspring.integrations.environment_secrets import EnvironmentSecrets
+from mainspring.integrations.files.secrets import FolderSecrets
 
 
 def a_file(folder: Path, name: str, data: bytes, mode: int = 0o600) -> None:

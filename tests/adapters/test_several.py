@@ -11,24 +11,32 @@ import asyncpg
 import msgspec
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.several import SeveralStore
-from mainspring.adapters.store.several.joining import move
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.jobs import Jobs
-from mainspring.domain.calendar import CalendarSpec
-from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, HOUR, SECOND
-from mainspring.domain.placement import place_for
-from mainspring.domain.plan import plan
-from mainspring.domain.queues import QueuePolicy, RetryBudget
-from mainspring.domain.run import HeldRun, Idempotency, NewRun, RunState, Verdict, settle_failure, settle_success
-from mainspring.domain.unique import Unique
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import JobFilter, RunFilter
-from mainspring.ports.store import SettledPartly, Want
+from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, HOUR, SECOND
+from mainspring.core.model.cluster.placement import place_for
+from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
+from mainspring.core.model.runs.run import (
+    HeldRun,
+    Idempotency,
+    NewRun,
+    RunState,
+    Verdict,
+    settle_failure,
+    settle_success,
+)
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.schedules.calendar import CalendarSpec
+from mainspring.core.model.schedules.plan import plan
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import SettledPartly, Want
+from mainspring.core.submit.jobs import Jobs
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.several import SeveralStore
+from mainspring.stores.several.joining import move
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker, every
 from tests.support.databases import create_database, drop_database, migrated_template, with_database
 from tests.support.several_harness import several

@@ -14,20 +14,21 @@ from typing import Any
 import apsw
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.sqlite import SqliteStore, catalog
-from mainspring.adapters.store.sqlite import connection as connections
-from mainspring.adapters.store.sqlite.steady_time import SteadyTime
-from mainspring.adapters.store.sqlite.threads import Call, call_procedures
-from mainspring.adapters.wakeups.sqlite import SqliteWakeups
-from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
-from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
-from mainspring.domain.rank import rank_of
-from mainspring.domain.run import NewRun, RunState, Verdict, settle_loss, settle_success
-from mainspring.ports.catalog import RunFilter
-from mainspring.ports.store import Accepted, NewSession, Want
-from mainspring.ports.wakeups import queue_topic
+from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
+from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.run import NewRun, RunState, Verdict, settle_loss, settle_success
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.core.ports.wakeups import queue_topic
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import Accepted, NewSession, Want
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import connection as connections
+from mainspring.stores.sqlite.records import catalog
+from mainspring.stores.sqlite.steady_time import SteadyTime
+from mainspring.stores.sqlite.threads import Call, call_procedures
+from mainspring.stores.sqlite.wakeups import SqliteWakeups
 from tests.support.builders import a_held_run, a_limit, a_run, some_runs
 from tests.support.clock import ManualClock
 from tests.support.waiting import eventually
@@ -36,10 +37,10 @@ from tests.support.waiting import eventually
 WORKER = """
 import asyncio, sys
 from pathlib import Path
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.domain.run import settle_success
-from mainspring.ports.store import NewSession, Want
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.core.model.runs.run import settle_success
+from mainspring.core.store import NewSession, Want
 from tests.support.builders import some_runs
 
 async def main(path, rounds):

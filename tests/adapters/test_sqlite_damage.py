@@ -7,9 +7,9 @@ import apsw
 import httpx2
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.domain.errors import StoreDamaged
+from mainspring.core.model.base.errors import StoreDamaged
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.stores.sqlite import SqliteStore
 from tests.api.conftest import Service
 from tests.support.builders import a_run
 

@@ -16,12 +16,12 @@ from random import Random
 import apsw
 import pytest
 
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.domain.limits import Breaker
-from mainspring.domain.run import HeldRun, NewRun, RunState, settle_failure, settle_success
-from mainspring.ports.store import NewSession, Want
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.runs.run import HeldRun, NewRun, RunState, settle_failure, settle_success
+from mainspring.core.store import NewSession, Want
+from mainspring.stores.sqlite import SqliteStore
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.clock import ManualClock
 
@@ -96,9 +96,9 @@ def break_by_hand(path: Path, statement: str, *values: str) -> None:
 RACER = """
 import asyncio, sys
 from pathlib import Path
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.domain.unique import Unique
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.core.model.runs.unique import Unique
 from tests.support.builders import a_run
 
 async def main(path):

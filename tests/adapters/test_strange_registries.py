@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.control.registry_health import examine_registry
-from mainspring.domain.diagnosis import Level
-from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.cluster.diagnosis import Level
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.features.doctor.registry_health import examine_registry
 from tests.support.coordination_harness import make_registry
 
 

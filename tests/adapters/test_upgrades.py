@@ -5,15 +5,15 @@ from collections.abc import Callable
 import asyncpg
 import pytest
 
-from mainspring.adapters.store import named_sql
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.database import PACKAGE
-from mainspring.adapters.store.postgres.schema import newest, read_migration
-from mainspring.domain.clock_guard import ClockReading
-from mainspring.domain.errors import Conflict
-from mainspring.domain.instant import HOUR
-from mainspring.ports.schema import MigrationKind
-from mainspring.ports.store import Want
+from mainspring.core.model.base.errors import Conflict
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.cluster.clock_guard import ClockReading
+from mainspring.core.ports.upkeep.schema import MigrationKind
+from mainspring.core.store import Want
+from mainspring.stores import named_sql
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.database import PACKAGE
+from mainspring.stores.postgres.schema import newest, read_migration
 from tests.support.builders import a_run, a_worker
 
 pytestmark = pytest.mark.postgres

@@ -11,16 +11,16 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from mainspring.adapters.secrets.vault import AppRole, VaultSecrets
-from mainspring.bootstrap.engine import Engine
-from mainspring.bootstrap.health import examine
-from mainspring.bootstrap.tasks import make_keyring
-from mainspring.domain.diagnosis import Level
-from mainspring.domain.errors import Invalid, SecretsUnavailable
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.ports.clock import Clock
-from mainspring.settings import load
-from mainspring.worker.secrets import SecretRefused
+from mainspring.config.engine import Engine
+from mainspring.config.health import examine
+from mainspring.config.settings import load
+from mainspring.config.tasks import make_keyring
+from mainspring.core.model.base.errors import Invalid, SecretsUnavailable
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.cluster.diagnosis import Level
+from mainspring.core.ports.clock import Clock
+from mainspring.core.worker.secrets import SecretRefused
+from mainspring.integrations.vault.secrets import AppRole, VaultSecrets
 from tests.support.certificates import make_certificate
 from tests.support.clock import ManualClock
 from tests.support.vault import ROLE, SECRET_ID, Vault, running
@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def _no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.adapters.secrets.vault._TIMEOUT", 3_600)
+    monkeypatch.setattr("mainspring.integrations.vault.secrets._TIMEOUT", 3_600)
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.adapters.secrets.vault import AppRole, VaultSecrets
-from mainspring.domain.errors import Invalid, SecretsUnavailable
-from mainspring.domain.instant import MINUTE
+from mainspring.core.model.base.errors import Invalid, SecretsUnavailable
+from mainspring.core.model.base.instant import MINUTE
+from mainspring.integrations.vault.secrets import AppRole, VaultSecrets
 from tests.support.clock import ManualClock
 from tests.support.waiting import DEADLINE_SECONDS, wait_until
 from tools.services.vault import Vault
@@ -146,7 +146,7 @@ def test_a_new_value_and_a_removed_field_are_found_after_a_while(site: Site) -> 
 
 def test_a_read_does_not_wait_while_a_new_value_is_fetched(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     # A read that waits for the stopped server does not return.
-    monkeypatch.setattr("mainspring.adapters.secrets.vault._TIMEOUT", 3_600)
+    monkeypatch.setattr("mainspring.integrations.vault.secrets._TIMEOUT", 3_600)
     token, clock = site.token(), ManualClock()
     secrets = site.secrets(lambda: token, clock)
     secrets.read("API_KEY")
@@ -213,7 +213,7 @@ def test_the_last_value_is_served_during_an_outage_and_only_one_read_waits(
         with pytest.raises(SecretsUnavailable, match="does not answer"):
             stranger.read("API_KEY")
         # From here on, a read that waits for the stopped server does not return.
-        monkeypatch.setattr("mainspring.adapters.secrets.vault._TIMEOUT", 3_600)
+        monkeypatch.setattr("mainspring.integrations.vault.secrets._TIMEOUT", 3_600)
         assert secrets.read("API_KEY") == "abcdef-1"
         with pytest.raises(SecretsUnavailable, match="does not answer"):
             stranger.read("API_KEY")

@@ -10,24 +10,24 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.api.app import make_app
-from mainspring.api.auth import Authenticator, make_key
-from mainspring.api.context import Api, ApiStore
-from mainspring.api.hub import Hub
-from mainspring.api.limits import Buckets
-from mainspring.api.metrics import Metrics
-from mainspring.api.server import HttpServer
-from mainspring.control.fleet import Fleet
-from mainspring.control.jobs import Jobs
-from mainspring.control.monitor import Monitor
-from mainspring.control.run_logs import RunLogs
-from mainspring.domain.access import Role
-from mainspring.ports.access import Author
-from mainspring.ports.clock import Clock
-from mainspring.worker.builtin.tasks import BuiltinTasks
+from mainspring.core.logs.run_logs import RunLogs
+from mainspring.core.maintenance.fleet import Fleet
+from mainspring.core.maintenance.monitor import Monitor
+from mainspring.core.model.access.access import Role
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.submit.jobs import Jobs
+from mainspring.core.worker.builtin.tasks import BuiltinTasks
+from mainspring.http.app import make_app
+from mainspring.http.auth.authenticator import Authenticator, make_key
+from mainspring.http.context import Api, ApiStore
+from mainspring.http.limits import Buckets
+from mainspring.http.metrics import Metrics
+from mainspring.http.server import HttpServer
+from mainspring.http.streams.hub import Hub
+from mainspring.stores.memory import MemoryStore
 from tests.support.builders import SHARDS
 from tests.support.databases import create_database, drop_database, migrated_template, with_database
 from tests.support.kept_connections import KeptConnections

@@ -5,19 +5,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.api.acceptance import Acceptance
-from mainspring.api.ingest import JobMaker
-from mainspring.api.schemas.jobs import JobIn
-from mainspring.control.ingest import Ingest
-from mainspring.domain.access import Role
-from mainspring.domain.errors import Invalid, StoreUnavailable
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import SECOND
-from mainspring.domain.run import NewRun
-from mainspring.ports.access import AuditFilter
-from mainspring.ports.catalog import RunFilter
-from mainspring.ports.store import Accepted
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.ports.storage.access import AuditFilter
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.core.store import Accepted
+from mainspring.features.ingest.intake import JobMaker
+from mainspring.features.ingest.service import Ingest
+from mainspring.http.acceptance import Acceptance
+from mainspring.http.schemas.jobs import JobIn
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
 from tests.support.builders import SHARDS, a_run

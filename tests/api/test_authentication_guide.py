@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from joserfc.jwk import OKPKey
 
-from mainspring.api.tokens import JwtTokens, OneKey
-from mainspring.cli import target
-from mainspring.domain.access import GRANTS, Permission, Principal, Role
-from mainspring.settings import load
+from mainspring.cli.client import target
+from mainspring.config.settings import load
+from mainspring.core.model.access.access import GRANTS, Permission, Principal, Role
+from mainspring.http.auth.tokens import JwtTokens, OneKey
 from tests.api.conftest import Service, memory_only
 from tests.support.clock import ManualClock
 from tests.support.key_shell import Shell

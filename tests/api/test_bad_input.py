@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.domain.access import Role
+from mainspring.core.model.access.access import Role
 from tests.api.conftest import Service, memory_only
 
 MISSING = "019a8c4b6f2c70008042b1c2d3e4f506"

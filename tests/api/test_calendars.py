@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import httpx2
 import msgspec
 
-from mainspring.domain.access import Role
-from mainspring.domain.instant import HOUR, isoformat
-from mainspring.ports.slos import SloSettled
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.instant import HOUR, isoformat
+from mainspring.core.ports.storage.slos import SloSettled
 from tests.api.conftest import Service
 
 WEEKENDS = {"timezone": "Europe/Paris", "closedDays": ["sat", "sun"]}

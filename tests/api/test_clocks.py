@@ -4,10 +4,10 @@ from typing import cast
 
 import httpx2
 
-from mainspring.domain.clock_guard import ClockReading
-from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE
-from mainspring.ports.clocks import Clocks
-from mainspring.ports.coordination import Coordinator
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE
+from mainspring.core.model.cluster.clock_guard import ClockReading
+from mainspring.core.ports.storage.clocks import Clocks
+from mainspring.core.ports.storage.coordination import Coordinator
 from tests.api.conftest import Service
 from tests.support.builders import a_worker
 

@@ -6,10 +6,10 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.api.context import ApiStore
-from mainspring.domain.access import Role
-from mainspring.domain.instant import DAY, SECOND, isoformat
-from mainspring.domain.spread import spread
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.instant import DAY, SECOND, isoformat
+from mainspring.core.model.schedules.spread import spread
+from mainspring.http.context import ApiStore
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, submit
 from tests.support.builders import a_fire, a_tick

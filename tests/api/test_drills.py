@@ -5,10 +5,10 @@ from typing import cast
 import httpx2
 import pytest
 
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.shards import ShardKeeper
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.ports.coordination import Coordinator
+from mainspring.core.cluster.shards import ShardKeeper
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.ports.storage.coordination import Coordinator
+from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
 from tests.support.virtual import in_virtual_time

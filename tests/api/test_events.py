@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from mainspring.api.hub import LINGER, Hub
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.ports.store import EVENTS_KEPT
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.store import EVENTS_KEPT
+from mainspring.http.streams.hub import LINGER, Hub
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
 from tests.support.virtual import in_virtual_time

@@ -12,11 +12,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.api.server import HttpServer
-from mainspring.domain.access import Role
-from mainspring.domain.ids import SessionId
-from mainspring.domain.run import settle_loss
-from mainspring.ports.access import Author
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.runs.run import settle_loss
+from mainspring.core.ports.storage.access import Author
+from mainspring.http.server import HttpServer
 from tests.api.conftest import Service, memory_only
 from tests.support.processes import free_port
 from tests.support.servers import not_here

@@ -7,9 +7,9 @@ from typing import Any
 import httpx2
 import msgspec
 
-from mainspring.domain.instant import HOUR, isoformat
-from mainspring.domain.plan import plan
-from mainspring.ports.store import NewSession
+from mainspring.core.model.base.instant import HOUR, isoformat
+from mainspring.core.model.schedules.plan import plan
+from mainspring.core.store import NewSession
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register, submit
 from tests.api.test_resources import get

@@ -8,14 +8,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.api.context import ApiStore
-from mainspring.api.limits import Counted
-from mainspring.domain.access import Quotas, Role, Tenant
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.domain.run import RunView
-from mainspring.ports.access import Author
+from mainspring.core.model.access.access import Quotas, Role, Tenant
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.runs.run import RunView
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.http.context import ApiStore
+from mainspring.http.limits import Counted
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service, memory_only
 from tests.support.clock import ManualClock

@@ -5,10 +5,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.api.fan_out_plan import read_fan_out
-from mainspring.domain.access import Role
-from mainspring.domain.fan_out import Names, tag_of
-from mainspring.domain.ids import RunId
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.workflows.fan_out import Names, tag_of
+from mainspring.features.fan_out.plan import read_fan_out
 from tests.api.conftest import Service
 from tests.api.test_jobs import create
 

@@ -6,9 +6,9 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.api.ingest import JobMaker
-from mainspring.ports.catalog import RunFilter
-from mainspring.ports.ingest import Ask
+from mainspring.core.ports.ingest import Ask
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.features.ingest.intake import JobMaker
 from tests.api.conftest import Service, memory_only
 from tests.api.test_bad_input import refused
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import httpx2
 
-from mainspring.domain.access import Role
-from mainspring.domain.instant import HOUR
-from mainspring.domain.job import Job
-from mainspring.domain.plan import plan
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.schedules.job import Job
+from mainspring.core.model.schedules.plan import plan
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register, submit
 from tests.api.test_resources import get

@@ -5,11 +5,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.api.schemas.jobs import run_of
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.domain.limits import Breaker, Limit
-from mainspring.domain.unique import Unique
-from mainspring.sdk.remote import job_in
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.limits.limits import Breaker, Limit
+from mainspring.core.model.runs.unique import Unique
+from mainspring.http.schemas.jobs import run_of
+from mainspring.sdk.backends.remote import job_in
 from tests.api.test_remote import submit
 from tests.support.builders import a_run
 

@@ -8,9 +8,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.api.context import ApiStore
-from mainspring.domain.instant import MINUTE, Instant
+from mainspring.core.model.base.instant import MINUTE, Instant
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.http.context import ApiStore
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register
 

@@ -12,24 +12,24 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.adapters.blobs.folder import FolderBlobs
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.bootstrap.blobs import make_run_logs
-from mainspring.bootstrap.stores import EngineStore
-from mainspring.control.log_keeper import LogKeeper, examine_run_logs
-from mainspring.control.packed_log import pack
-from mainspring.control.run_logs import RunLogs
-from mainspring.domain.access import Quotas, Role, Tenant
-from mainspring.domain.diagnosis import Level
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, MINUTE, SECOND, Micros, to_datetime
-from mainspring.domain.run import HeldRun, NewRun, RunView, settle_success
-from mainspring.ports.access import Author
-from mainspring.ports.blobs import BlobsUnavailable
-from mainspring.ports.catalog import LogReport
-from mainspring.ports.store import Retention, Want
-from mainspring.sections import BlobsSection, RunLogsSection
-from mainspring.settings import Settings
+from mainspring.config.blobs import make_run_logs
+from mainspring.config.sections import BlobsSection, RunLogsSection
+from mainspring.config.settings import Settings
+from mainspring.config.stores import EngineStore
+from mainspring.core.logs.packed_log import pack
+from mainspring.core.logs.run_logs import RunLogs
+from mainspring.core.model.access.access import Quotas, Role, Tenant
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, MINUTE, SECOND, Micros, to_datetime
+from mainspring.core.model.cluster.diagnosis import Level
+from mainspring.core.model.runs.run import HeldRun, NewRun, RunView, settle_success
+from mainspring.core.ports.blobs import BlobsUnavailable
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import LogReport
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Retention, Want
+from mainspring.features.logs.service import LogKeeper, examine_run_logs
+from mainspring.integrations.files.folder import FolderBlobs
 from tests.api.conftest import Service, memory_only
 from tests.support.buckets import bucket_address, credentials_file, new_bucket, shared_s3
 from tests.support.builders import a_policy, a_run, a_worker
@@ -315,7 +315,7 @@ async def test_a_long_log_is_moved_together_with_short_ones(kept: Kept) -> None:
 async def test_the_keeper_pauses_in_proportion_to_its_work_and_less_when_it_is_behind(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainspring.control.log_keeper._TOGETHER", 2)
+    monkeypatch.setattr("mainspring.features.logs.service._TOGETHER", 2)
     held = await kept.start(*(a_run() for _ in range(9)))
     for one in held:
         await kept.print(one, "one\n")

@@ -6,10 +6,10 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.api.auth import REFUSED_WITHIN, make_key
-from mainspring.domain.access import Role
-from mainspring.domain.instant import LATEST, SECOND
-from mainspring.ports.access import Author
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.instant import LATEST, SECOND
+from mainspring.core.ports.storage.access import Author
+from mainspring.http.auth.authenticator import REFUSED_WITHIN, make_key
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service, memory_only
 from tests.api.test_resources import get, post

@@ -5,16 +5,16 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.api.auth import KeyKeeper
-from mainspring.api.context import ApiStore
-from mainspring.api.limits import Buckets
-from mainspring.api.problems import Refused
-from mainspring.api.proxies import read_networks
-from mainspring.domain.access import Quotas, Role, Tenant
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.instant import SECOND
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import RunFilter
+from mainspring.core.model.access.access import Quotas, Role, Tenant
+from mainspring.core.model.access.networks import read_networks
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.http.auth.authenticator import KeyKeeper
+from mainspring.http.context import ApiStore
+from mainspring.http.limits import Buckets
+from mainspring.http.problems import Refused
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service, memory_only
 from tests.support.clock import ManualClock

@@ -7,12 +7,12 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.api.resources import RESOURCES
-from mainspring.api.schemas.common import Page
-from mainspring.control import search
-from mainspring.domain.access import Role
-from mainspring.domain.ids import made_at
-from mainspring.domain.instant import HOUR, Instant, isoformat, parse_instant
+from mainspring.config.resources import RESOURCES
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.ids import made_at
+from mainspring.core.model.base.instant import HOUR, Instant, isoformat, parse_instant
+from mainspring.http import search
+from mainspring.http.schemas.common import Page
 from tests.api.conftest import Service
 from tests.contracts.test_search import SMALL
 from tests.support.builders import an_id
@@ -189,7 +189,7 @@ async def test_each_filter_fills_its_pages_or_has_the_time_that_was_reached(
     what: str, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, bound in SMALL.items():
-        monkeypatch.setattr(f"mainspring.adapters.store.{name}", bound)
+        monkeypatch.setattr(f"mainspring.stores.{name}", bound)
     monkeypatch.setattr(search, "SEARCH_TIME", HOUR)
     await client.put("/v1/tenants", json={"name": "rare"})
     for path, key, filters in await _MAKERS[what](client):

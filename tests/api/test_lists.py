@@ -5,15 +5,15 @@ from typing import Any, get_origin
 import httpx2
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.api.resources import RESOURCES
-from mainspring.api.schemas.common import Page as PageOut
-from mainspring.control import search
-from mainspring.domain.ids import JobId, RunId, made_at
-from mainspring.domain.instant import isoformat
-from mainspring.domain.job import Job
-from mainspring.domain.run import RunView
-from mainspring.ports.catalog import JobFilter, Page, RunFilter
+from mainspring.config.resources import RESOURCES
+from mainspring.core.model.base.ids import JobId, RunId, made_at
+from mainspring.core.model.base.instant import isoformat
+from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.schedules.job import Job
+from mainspring.core.ports.storage.catalog import JobFilter, Page, RunFilter
+from mainspring.http import search
+from mainspring.http.schemas.common import Page as PageOut
+from mainspring.stores.memory import MemoryStore
 from tests.api.conftest import Service
 from tests.support.builders import SHARDS, a_policy, a_run, some_runs
 from tests.support.clock import ManualClock

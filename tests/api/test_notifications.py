@@ -4,11 +4,11 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.domain.instant import SECOND
-from mainspring.domain.notices import Message, On
-from mainspring.domain.notification_rules import Trouble, read_notifications
-from mainspring.domain.notifications import Situation
-from mainspring.domain.reserved import NOTIFICATION
+from mainspring.core.model.alerts.notices import Message, On
+from mainspring.core.model.alerts.notification_rules import Trouble, read_notifications
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.reserved import NOTIFICATION
+from mainspring.features.alerts.grouping import Situation
 from tests.api.conftest import Service
 
 RULES = read_notifications(

@@ -14,8 +14,8 @@ import jsonschema_rs
 import pytest
 from schemathesis.openapi import from_dict
 
-from mainspring.api.openapi import document, pretty
-from mainspring.api.resources import RESOURCES
+from mainspring.config.resources import RESOURCES
+from mainspring.http.docs.openapi import document, pretty
 from tests.api.conftest import memory_only
 
 KEPT = Path(__file__).parents[2] / "docs/reference/openapi.json"

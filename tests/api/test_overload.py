@@ -8,15 +8,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.api.app import make_app
-from mainspring.api.auth import LOCAL
-from mainspring.api.limits import Room
-from mainspring.api.operation import Answer, Call, Nothing, Resource
-from mainspring.api.problems import Refused
-from mainspring.domain.access import Permission, Principal, Role, Tenant
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.instant import SECOND
-from mainspring.runtime.remembered import Remembered
+from mainspring.core.model.access.access import Permission, Principal, Role, Tenant
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.runtime.remembered import Remembered
+from mainspring.http.app import make_app
+from mainspring.http.auth.authenticator import LOCAL
+from mainspring.http.limits import Room
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Refused
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
 from tests.support.clock import ManualClock

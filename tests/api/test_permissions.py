@@ -6,9 +6,9 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.api.operation import Nothing, Operation
-from mainspring.api.resources import RESOURCES
-from mainspring.domain.access import GRANTS, Permission, Role
+from mainspring.config.resources import RESOURCES
+from mainspring.core.model.access.access import GRANTS, Permission, Role
+from mainspring.http.operation import Nothing, Operation
 from tests.api.conftest import Service, memory_only
 
 OPERATIONS = [operation for resource in RESOURCES for operation in resource.operations]
@@ -67,7 +67,7 @@ def test_every_operation_that_needs_a_body_has_one_here() -> None:
 
 
 def test_the_document_names_the_permission_of_every_operation() -> None:
-    from mainspring.api.app import described
+    from mainspring.http.app import described
 
     document = msgspec.json.decode(described()[0])
     for operation in OPERATIONS:

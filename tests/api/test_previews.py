@@ -3,7 +3,7 @@
 import httpx2
 import pytest
 
-from mainspring.domain.access import Role
+from mainspring.core.model.access.access import Role
 from tests.api.conftest import Service
 
 PARIS = {"name": "report", "task": "t", "cronExpression": "0 30 2 * * *", "timezone": "Europe/Paris"}

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from mainspring.api.problem_types import TYPES, type_of
-from mainspring.api.problems import Problem
-from mainspring.ui.app import make_ui
+from mainspring.http.problem_types import TYPES, type_of
+from mainspring.http.problems import Problem
+from mainspring.web.app import make_ui
 from tests.api.conftest import Service, memory_only
 from tools import problems_reference
 

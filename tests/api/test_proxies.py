@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.api.proxies import address_of, read_networks
+from mainspring.core.model.access.networks import address_of, read_networks
 
 PROXIES = read_networks("api.trusted_proxies", ["10.0.0.0/8", "192.168.1.7", "fd00::/8"])
 

@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.domain.access import Role
+from mainspring.core.model.access.access import Role
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register, submit
 

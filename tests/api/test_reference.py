@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.api.context import ApiStore
+from mainspring.http.context import ApiStore
 from tests.api.conftest import Service, memory_only
 from tests.support.processes import Processes, api_client, free_port
 from tests.support.servers import not_here
@@ -154,7 +154,7 @@ async def test_every_example_of_the_api_reference(port: int) -> None:
 
 
 def test_every_resource_has_an_example() -> None:
-    from mainspring.api.resources import RESOURCES
+    from mainspring.config.resources import RESOURCES
 
     commands = "".join(command for command, _, _ in examples())
     for resource in RESOURCES:

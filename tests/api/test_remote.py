@@ -6,14 +6,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.api.operation import Call, Nothing
-from mainspring.api.routes.remote import Claim
-from mainspring.api.routes.remote import claim as claim_handler
-from mainspring.domain.access import Permission, Principal, Role
-from mainspring.domain.ids import JobId, SessionId
-from mainspring.domain.instant import MINUTE, SECOND, parse_instant
-from mainspring.domain.run import HeldRun, JobRef, NewRun, RunPolicy, settle_loss
-from mainspring.runtime.tracing.spans import Tracing
+from mainspring.core.model.access.access import Permission, Principal, Role
+from mainspring.core.model.base.ids import JobId, SessionId
+from mainspring.core.model.base.instant import MINUTE, SECOND, parse_instant
+from mainspring.core.model.runs.run import HeldRun, JobRef, NewRun, RunPolicy, settle_loss
+from mainspring.core.runtime.tracing.spans import Tracing
+from mainspring.features.workers.operations.remote import Claim
+from mainspring.features.workers.operations.remote import claim as claim_handler
+from mainspring.http.operation import Call, Nothing
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
 from tests.support.collector import Collector

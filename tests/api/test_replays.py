@@ -5,8 +5,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.control.dead_letters import Undertaker
-from mainspring.domain.access import Role
+from mainspring.core.model.access.access import Role
+from mainspring.features.dead_letters.service import Undertaker
 from tests.api.conftest import Service
 
 REPLAYS = "/v1/dead-letters/replays"

@@ -7,7 +7,7 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.domain.access import Role
+from mainspring.core.model.access.access import Role
 from tests.api.conftest import Service
 from tests.api.test_jobs import create, later
 from tests.api.test_remote import claim, register, submit

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.api.app import make_app
-from mainspring.api.routing import Routes
+from mainspring.http.app import make_app
+from mainspring.http.routing import Routes
 from tests.api.conftest import Service
 
 ROUTES = Routes({"/": "home", "/jobs": "list", "/jobs/batch": "batch", "/jobs/{id}": "job", "/jobs/{id}/runs": "runs"})

@@ -4,9 +4,9 @@ from typing import Any
 
 import httpx2
 
-from mainspring.domain.access import Quotas, Role, Tenant
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import JobFilter
+from mainspring.core.model.access.access import Quotas, Role, Tenant
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import JobFilter
 from tests.api.conftest import Service, memory_only
 
 HOURLY = {"task": "t", "every": "1h"}

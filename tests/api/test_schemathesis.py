@@ -20,12 +20,12 @@ from schemathesis.generation import GenerationMode
 from schemathesis.openapi import from_dict
 from schemathesis.pytest.lazy import get_all_tests
 
-from mainspring.api.auth import make_key
-from mainspring.api.limits import Buckets
-from mainspring.api.openapi import document, pretty
-from mainspring.api.resources import RESOURCES
-from mainspring.domain.access import Role
-from mainspring.ports.access import Author
+from mainspring.config.resources import RESOURCES
+from mainspring.core.model.access.access import Role
+from mainspring.core.ports.storage.access import Author
+from mainspring.http.auth.authenticator import make_key
+from mainspring.http.docs.openapi import document, pretty
+from mainspring.http.limits import Buckets
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register, submit
 

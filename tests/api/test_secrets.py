@@ -1,6 +1,6 @@
 """References to secrets in jobs: checked for the tenant at submit, and stored as names."""
 
-from mainspring.domain.access import Role
+from mainspring.core.model.access.access import Role
 from tests.api.conftest import Service
 
 CALL = {"task": "http", "payload": {"url": "https://hooks.example", "headers": {"X-Key": "${secret:API_KEY}"}}}

@@ -3,9 +3,9 @@
 import asyncio
 from typing import cast
 
-from mainspring.api.auth import SignOuts
-from mainspring.domain.instant import HOUR
-from mainspring.ports.access import Access
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.ports.storage.access import Access
+from mainspring.http.auth.authenticator import SignOuts
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.virtual import in_virtual_time
 

@@ -7,13 +7,13 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.api.context import ApiStore
-from mainspring.domain.access import Role
-from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.domain.limits import Breaker, Limit
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import RunPolicy
-from mainspring.domain.task_entry import TaskEntry
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.limits.limits import Breaker, Limit
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import RunPolicy
+from mainspring.core.model.tasks.task_entry import TaskEntry
+from mainspring.http.context import ApiStore
 from tests.api.conftest import Service, memory_only
 from tests.support.waiting import eventually
 

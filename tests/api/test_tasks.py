@@ -4,9 +4,9 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.api.context import ApiStore
-from mainspring.domain.access import Role
-from mainspring.domain.task_entry import TaskEntry
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.tasks.task_entry import TaskEntry
+from mainspring.http.context import ApiStore
 from tests.api.conftest import Service
 from tests.api.test_task_defaults import DECLARED, PAYOUT
 

@@ -13,11 +13,13 @@ import pytest
 import structlog
 from joserfc.jwk import Key, OctKey, OKPKey, RSAKey
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.api.auth import REFUSED_WITHIN, Authenticator
-from mainspring.api.problems import Refused
-from mainspring.api.token_rules import Algorithm, check_jwks_url, check_secret
-from mainspring.api.tokens import (
+from mainspring.core.model.access.access import Principal, Role
+from mainspring.core.model.access.token_rules import Algorithm, check_jwks_url, check_secret
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.ports.clock import Clock
+from mainspring.http.auth.authenticator import REFUSED_WITHIN, Authenticator
+from mainspring.http.auth.tokens import (
     LARGEST_SET,
     LARGEST_TOKEN,
     SET_AGAIN,
@@ -30,11 +32,9 @@ from mainspring.api.tokens import (
     read_pem,
     secret_key,
 )
-from mainspring.api.weak_keys import find_weakness
-from mainspring.domain.access import Principal, Role
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import SECOND
-from mainspring.ports.clock import Clock
+from mainspring.http.auth.weak_keys import find_weakness
+from mainspring.http.problems import Refused
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.clock import ManualClock
 from tests.support.tokens import AUDIENCE, CLAIMS, ISSUER, NOW, encode, jwk, jwks, sign

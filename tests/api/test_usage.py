@@ -6,10 +6,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.control.budgets import BudgetKeeper
-from mainspring.domain.access import Role
-from mainspring.domain.instant import HOUR
-from mainspring.ports.store import NewSession
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.store import NewSession
+from mainspring.features.usage.service import BudgetKeeper
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service, memory_only
 from tests.api.test_remote import claim, register, submit

@@ -5,8 +5,8 @@ from typing import Any, cast
 import httpx2
 import pytest
 
-from mainspring.domain.access import Role
-from mainspring.ports.catalog import Reads
+from mainspring.core.model.access.access import Role
+from mainspring.core.ports.storage.catalog import Reads
 from tests.api.conftest import Service
 from tests.api.test_jobs import create
 from tests.api.test_remote import claim, register

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from mainspring.api.operation import Operation
-from mainspring.api.resources import RESOURCES
-from mainspring.api.schemas.jobs import JobIn
-from mainspring.domain.access import Role
+from mainspring.config.resources import RESOURCES
+from mainspring.core.model.access.access import Role
+from mainspring.http.operation import Operation
+from mainspring.http.schemas.jobs import JobIn
 from tests.api.conftest import Service, memory_only
 from tests.api.test_resources import get, post
 from tests.support.builders import an_id

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from mainspring.adapters.blobs.folder import FolderBlobs
-from mainspring.adapters.clock.system import SystemClock
 from mainspring.cli.main import application
-from mainspring.control.archive import Archiver
-from mainspring.domain.instant import DAY, Instant, parse_instant
-from mainspring.domain.run import RunState, RunView
-from mainspring.ports.archive import ArchivedRun, Part
-from mainspring.ports.store import Retention
+from mainspring.core.model.base.instant import DAY, Instant, parse_instant
+from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import Retention
+from mainspring.features.archive.service import Archiver
+from mainspring.integrations.files.folder import FolderBlobs
 from tests.support.builders import a_run
 
 SINCE = parse_instant("2026-10-01T00:00:00Z")

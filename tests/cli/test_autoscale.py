@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli.autoscale import bounds_of, command_of
-from mainspring.domain.autoscale import Bounds
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.cluster.autoscale import Bounds
 from tests.support.command_line import Site, wait_for_exit
 from tests.support.waiting import wait_until
 
 TASKS = """
 import asyncio
 from mainspring import Mainspring
-from mainspring.runtime import signals
+from mainspring.core.runtime import signals
 
 # Never end a process by force: a busy machine may need long to leave in order.
 signals._LEAVING = 3_600_000_000

@@ -16,22 +16,22 @@ import asyncpg
 import msgspec
 import pytest
 
-from mainspring.adapters.backup_file import MANIFEST, Reader
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store import named_sql
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.database import PACKAGE
-from mainspring.adapters.store.postgres.schema import newest
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.adapters.store.sqlite import connection as connections
-from mainspring.domain.dependencies import Rule
-from mainspring.domain.instant import DAY, HOUR, SECOND, Instant
-from mainspring.domain.plan import plan
-from mainspring.domain.run import Idempotency, RunState, settle_success
-from mainspring.ports.access import Author
-from mainspring.ports.backup import FORMAT
-from mainspring.ports.catalog import Pause
-from mainspring.ports.store import EventBatch, Want
+from mainspring.core.model.base.instant import DAY, HOUR, SECOND, Instant
+from mainspring.core.model.runs.run import Idempotency, RunState, settle_success
+from mainspring.core.model.schedules.plan import plan
+from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.ports.upkeep.backup import FORMAT
+from mainspring.core.runtime.backup_file import MANIFEST, Reader
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import EventBatch, Want
+from mainspring.stores import named_sql
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.database import PACKAGE
+from mainspring.stores.postgres.schema import newest
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import connection as connections
 from tests.cli.test_move import ALL, SHARDS, Installation, everything, run
 from tests.support.builders import a_job, a_run, a_spec, a_worker, every, some_runs
 from tests.support.databases import as_administrator, create_database, drop_database, with_database, with_user
@@ -571,7 +571,7 @@ async def test_disk_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.Monk
     assert "No space left" in await refused("backup", "verify", file)
     assert "No space left" in await refused("restore", file, "--store", str(tmp_path / "b.db"))
     monkeypatch.undo()
-    monkeypatch.setattr("mainspring.adapters.store.sqlite.backup._extract", full)
+    monkeypatch.setattr("mainspring.stores.sqlite.upkeep.backup._extract", full)
     assert "No space left" in await refused("restore", file, "--store", str(tmp_path / "b.db"))
     monkeypatch.undo()
     spoil_manifest(Path(file), tmp_path / "spoilt")

@@ -22,8 +22,8 @@ from bench.sizes import PAYLOAD, QUICK, Sizes, scaled
 from bench.stamps import Stamps
 from bench.tasks import RECORD, app
 from mainspring.cli.bench import load_benchmark
-from mainspring.cli.measured_costs import BENCHMARK_PAYLOAD
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
+from mainspring.features.capacity.measured_costs import BENCHMARK_PAYLOAD
 
 
 def bench(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mainspring.adapters.postgres_servers import split
 from mainspring.cli.main import application
-from mainspring.domain.errors import Invalid
-from mainspring.settings import load
+from mainspring.config.settings import load
+from mainspring.core.model.base.errors import Invalid
+from mainspring.stores.postgres.servers import split
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from mainspring.cli import exits, reference
-from mainspring.cli.profiles import Profiles
+from mainspring.cli.client.profiles import Profiles
 from tests.support.command_line import terminate, wait_for_http
 from tests.support.processes import free_port
 

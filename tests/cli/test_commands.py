@@ -34,7 +34,7 @@ async def tick() -> None:
 
 #: Appended to tasks: never end the process by force. A busy machine may need long to stop in order.
 UNHURRIED = """
-from mainspring.runtime import signals
+from mainspring.core.runtime import signals
 signals._LEAVING = 3_600_000_000
 """
 
@@ -180,7 +180,7 @@ def test_a_worker_releases_its_runs_at_once_on_a_second_sigterm(tmp_path: Path) 
         process.kill()
         process.communicate()
     show = (
-        "import asyncio\nfrom mainspring.bootstrap.engine import Engine\nfrom mainspring.settings import load\n"
+        "import asyncio\nfrom mainspring.config.engine import Engine\nfrom mainspring.config.settings import load\n"
         "async def main():\n e = Engine(load()); await e.open(); print(await e.store.depths()); await e.close()\n"
         "asyncio.run(main())"
     )

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from mainspring.cli.converters import celery_beat, crontab
-from mainspring.cli.converters.conversion import Conversion
 from mainspring.cli.main import application
-from mainspring.domain.instant import HOUR, SECOND
-from mainspring.domain.job import JobSpec, Overlap
-from mainspring.domain.schedule import CronSchedule, Interval
-from mainspring.sdk import schedule_file
-from mainspring.worker.builtin.shell import read_call
+from mainspring.core.model.base.instant import HOUR, SECOND
+from mainspring.core.model.schedules.job import JobSpec, Overlap
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
+from mainspring.core.worker.builtin.shell import read_call
+from mainspring.features.schedules import file as schedule_file
+from mainspring.features.schedules.commands.converters import celery_beat, crontab
+from mainspring.features.schedules.commands.converters.conversion import Conversion
 from tests.cli.conftest import Refuse
 
 
@@ -268,7 +268,7 @@ CELERY_BEAT_SCHEDULE = {
 def test_a_minute_field_means_the_same_as_in_celery(minute: str) -> None:
     from celery.schedules import crontab as real
 
-    from mainspring.cli.converters.celery_schedules import values_of
+    from mainspring.features.schedules.commands.converters.celery_schedules import values_of
 
     assert values_of(minute, 0, 59) == real(minute=minute).minute
 
@@ -277,7 +277,7 @@ def test_a_minute_field_means_the_same_as_in_celery(minute: str) -> None:
 def test_a_weekday_field_means_the_same_as_in_celery(days: str) -> None:
     from celery.schedules import crontab as real
 
-    from mainspring.cli.converters.celery_schedules import values_of
+    from mainspring.features.schedules.commands.converters.celery_schedules import values_of
 
     assert values_of(days, 0, 6) == real(day_of_week=days).day_of_week
 
@@ -317,7 +317,7 @@ add(tick, "interval", minutes=1, id="paused", next_run_time=None)
 
 
 def test_the_jobs_of_an_apscheduler_become_schedules(source: Callable[[str, str], str]) -> None:
-    from mainspring.cli.converters import apscheduler
+    from mainspring.features.schedules.commands.converters import apscheduler
 
     found = apscheduler.convert(f"{source('aps_one', APSCHEDULER)}:scheduler", timezone=None)
     jobs = declared(found)
@@ -405,7 +405,7 @@ items:
 
 
 def test_kubernetes_cron_jobs_become_schedules() -> None:
-    from mainspring.cli.converters import kubernetes
+    from mainspring.features.schedules.commands.converters import kubernetes
 
     found = kubernetes.convert(MANIFESTS, where="x", timezone=None)
     jobs = declared(found)
@@ -463,7 +463,7 @@ anything = st.recursive(
 
 @given(anything, anything, anything)
 def test_any_manifest_is_translated_or_refused(container: object, job: object, spec: object) -> None:
-    from mainspring.cli.converters import kubernetes
+    from mainspring.features.schedules.commands.converters import kubernetes
 
     pod = {"template": {"spec": {"containers": [container]}}}
     manifest = {

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mainspring.cli.main import application
-from mainspring.domain.instant import format_duration
-from mainspring.settings import load
+from mainspring.config.settings import load
+from mainspring.core.model.base.instant import format_duration
 from tests.support.coordination_harness import OUTSIDE
 from tests.support.processes import Processes, free_port, until_ready
 from tests.support.waiting import DEADLINE_SECONDS, eventually

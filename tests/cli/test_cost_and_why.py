@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mainspring import Context, Mainspring
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.sqlite.store import SqliteStore
-from mainspring.domain.instant import MINUTE
+from mainspring.core.model.base.instant import MINUTE
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.stores.sqlite.store import SqliteStore
 from tests.support.clock import ManualClock
 from tests.support.command_line import CommandResult, Site
 

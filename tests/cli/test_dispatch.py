@@ -14,10 +14,10 @@ import redis
 from typer.testing import CliRunner
 
 from mainspring.cli.main import application
-from mainspring.domain.dead_letters import DeadRun
-from mainspring.domain.dispatch import read_engines, read_routes
-from mainspring.domain.errors import Invalid
-from mainspring.settings import load
+from mainspring.config.routes import read_engines, read_routes
+from mainspring.config.settings import load
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.runs.dead_letters import DeadRun
 from tests.support import rabbitmq
 from tests.support.processes import free_port
 from tests.support.servers import started

@@ -11,23 +11,23 @@ import asyncpg
 import pytest
 from typer.testing import CliRunner, Result
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store import named_sql
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres import health as postgres_health
-from mainspring.adapters.store.postgres.database import PACKAGE
-from mainspring.adapters.store.postgres.health import expected_indexes
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.bootstrap.blobs import make_run_logs
 from mainspring.cli.main import application
-from mainspring.domain.diagnosis import Level
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
-from mainspring.domain.run import settle_failure
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause
-from mainspring.ports.store import NewSession, Retention, Store, Want
-from mainspring.settings import load
+from mainspring.config.blobs import make_run_logs
+from mainspring.config.settings import load
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
+from mainspring.core.model.cluster.diagnosis import Level
+from mainspring.core.model.runs.run import settle_failure
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import NewSession, Retention, Store, Want
+from mainspring.stores import named_sql
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.database import PACKAGE
+from mainspring.stores.postgres.upkeep import health as postgres_health
+from mainspring.stores.postgres.upkeep.health import expected_indexes
+from mainspring.stores.sqlite import SqliteStore
 from tests.support.builders import a_job, a_policy, a_run, a_spec, a_worker, every
 from tests.support.clock import ManualClock
 from tests.support.databases import as_administrator

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from mainspring.bootstrap.engine import Engine
-from mainspring.cli.forecast import chart
 from mainspring.cli.main import application
-from mainspring.domain.instant import HOUR, MINUTE, parse_instant
-from mainspring.domain.job import JobState
-from mainspring.settings import load
+from mainspring.config.engine import Engine
+from mainspring.config.settings import load
+from mainspring.core.model.base.instant import HOUR, MINUTE, parse_instant
+from mainspring.core.model.schedules.job import JobState
+from mainspring.features.forecast.commands import chart
 from tests.cli.conftest import Refuse
 from tests.support.builders import a_job, a_run, a_spec, every
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.sdk import schedule_file
-from mainspring.sdk.plain_yaml import read_yaml
+from mainspring.core.runtime.plain_yaml import read_yaml
+from mainspring.features.schedules import file as schedule_file
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = ("from-crontab", "from-celery", "from-apscheduler")

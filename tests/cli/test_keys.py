@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.cli import target
-from mainspring.domain.access import Role, read_key
-from mainspring.domain.errors import Invalid, NotFound
-from mainspring.domain.instant import DAY
+from mainspring.cli.client import target
+from mainspring.core.model.access.access import Role, read_key
+from mainspring.core.model.base.errors import Invalid, NotFound
+from mainspring.core.model.base.instant import DAY
 from tests.support.clock import START
 from tests.support.command_line import run_command
 from tests.support.key_shell import Shell

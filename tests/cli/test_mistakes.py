@@ -9,9 +9,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from mainspring.bootstrap.node import Node, Role
 from mainspring.cli.main import _ACTING, main
-from mainspring.settings import load
+from mainspring.config.node import Node, Role
+from mainspring.config.settings import load
 from tests.cli.conftest import Refuse
 from tests.support.command_line import run_command
 from tests.support.processes import free_port

@@ -14,34 +14,34 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.adapters.store.sqlite import transfer as sqlite_transfer
-from mainspring.adapters.store.sqlite.transfer import SqliteSource
-from mainspring.bootstrap.engine import Engine
 from mainspring.cli.main import application
-from mainspring.control.transfer import transfer
-from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
-from mainspring.domain.budget import Budget
-from mainspring.domain.calendar import CalendarSpec
-from mainspring.domain.dependencies import Rule
-from mainspring.domain.errors import Conflict, Invalid, StoreUnavailable
-from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.job import JobState, Overlap
-from mainspring.domain.limits import Breaker
-from mainspring.domain.plan import plan
-from mainspring.domain.queues import QueuePolicy, RetryBudget
-from mainspring.domain.replay import Replay
-from mainspring.domain.run import About, HeldRun, Idempotency, JobRef, RunState, settle_failure, settle_success
-from mainspring.domain.slo import Slo
-from mainspring.domain.unique import Unique
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Checkpoint, JobFilter, LogReport, Pause, ProgressReport, RunFilter
-from mainspring.ports.store import Retention, Want
-from mainspring.ports.transfer import KINDS, Row
-from mainspring.settings import load
+from mainspring.config.engine import Engine
+from mainspring.config.settings import load
+from mainspring.core.model.access.access import ApiKey, Quotas, Role, Tenant
+from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.limits.budget import Budget
+from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
+from mainspring.core.model.runs.replay import Replay
+from mainspring.core.model.runs.run import About, HeldRun, Idempotency, JobRef, RunState, settle_failure, settle_success
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.schedules.calendar import CalendarSpec
+from mainspring.core.model.schedules.job import JobState, Overlap
+from mainspring.core.model.schedules.plan import plan
+from mainspring.core.model.schedules.slo import Slo
+from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Checkpoint, JobFilter, LogReport, Pause, ProgressReport, RunFilter
+from mainspring.core.ports.upkeep.transfer import KINDS, Row
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import Retention, Want
+from mainspring.features.move.service import transfer
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite.upkeep import transfer as sqlite_transfer
+from mainspring.stores.sqlite.upkeep.transfer import SqliteSource
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker, after_each, an_id, every
 from tests.support.clock import ManualClock
 from tests.support.command_line import terminate, wait_for_http
@@ -381,7 +381,7 @@ class Interrupted(SqliteSource):
 
 
 async def test_an_interrupted_move_is_resumed(installation: Installation, postgres_database: str) -> None:
-    from mainspring.adapters.store.postgres.transfer import PostgresTarget
+    from mainspring.stores.postgres.upkeep.transfer import PostgresTarget
 
     source = Interrupted(installation.path, SystemClock())
     with pytest.raises(KeyboardInterrupt):
@@ -393,7 +393,7 @@ async def test_an_interrupted_move_is_resumed(installation: Installation, postgr
 
 async def test_move_detects_a_row_that_is_lost_or_altered(installation: Installation, postgres_database: str) -> None:
     """It then commits nothing and does not mark the file."""
-    from mainspring.adapters.store.postgres.transfer import PostgresTarget
+    from mainspring.stores.postgres.upkeep.transfer import PostgresTarget
 
     class Losing(PostgresTarget):
         async def write(self, kind: str, rows: Any) -> None:
@@ -438,7 +438,7 @@ async def test_move_refuses_invalid_arguments(
 
 def test_move_knows_every_table_and_column(tmp_path: Path) -> None:
     """A new table or column must be moved, or be listed as left behind."""
-    from mainspring.adapters.store.sqlite import connection as connections
+    from mainspring.stores.sqlite import connection as connections
 
     connection = connections.open_for_writing(tmp_path / "mainspring.db", 4)
     tables = {

@@ -16,8 +16,8 @@ import httpx2
 import pytest
 
 from mainspring.cli import output, top
-from mainspring.cli.queues import Queue
-from mainspring.cli.workers import Worker
+from mainspring.features.queues.commands import Queue
+from mainspring.features.workers.commands.workers import Worker
 from tests.support.command_line import CommandResult, Site, running_site, wait_for_http
 from tests.support.processes import free_port
 from tests.support.waiting import DEADLINE_SECONDS, wait_until
@@ -245,7 +245,7 @@ def test_a_backfill_creates_a_run_for_each_past_tick(here: Here) -> None:
 def test_a_list_is_as_long_as_its_limit_over_several_pages(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         here.run("jobs", "submit", "send", "--arg", f"user_id={number}", "--delay", "1h", "--tag", "paged")
-    monkeypatch.setattr("mainspring.cli.target._PAGE", 2)
+    monkeypatch.setattr("mainspring.cli.client.target._PAGE", 2)
     here.site.patch.setenv("COLUMNS", "160")
     every_id = here.run("jobs", "list", "--tag", "paged", "--quiet", "--limit", "1000").out.split()
     assert len(every_id) >= 5
@@ -622,7 +622,7 @@ def test_a_narrow_table_shows_the_end_of_each_id(here: Here, monkeypatch: pytest
 
 
 def test_help_imports_no_web_framework() -> None:
-    names = ("mainspring.api.app", "httpx2")
+    names = ("mainspring.http.app", "httpx2")
     code = f"import sys, mainspring.cli.main; sys.exit(any(name in sys.modules for name in {names}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -631,7 +631,7 @@ def test_a_command_on_a_store_needs_no_web_framework(site: Site) -> None:
     code = (
         "import sys\nfrom mainspring.cli.main import main\n"
         "sys.argv = ['mainspring', 'jobs', 'list', '--store', sys.argv[1]]\n"
-        "try:\n    main()\nfinally:\n    assert 'mainspring.api.app' not in sys.modules"
+        "try:\n    main()\nfinally:\n    assert 'mainspring.http.app' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code, site.store], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

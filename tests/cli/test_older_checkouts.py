@@ -83,5 +83,5 @@ def test_the_sdk_refuses_the_store_with_one_sentence(tmp_path: Path, store: str)
         check=False,
     )
     assert found.returncode != 0
-    assert "mainspring.domain.errors.Conflict: " in found.stderr.splitlines()[-1]
+    assert "mainspring.core.model.base.errors.Conflict: " in found.stderr.splitlines()[-1]
     assert "made by an older checkout" in found.stderr.splitlines()[-1]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.cli.pausing import moment_of
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, SECOND, from_datetime, to_datetime
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, SECOND, from_datetime, to_datetime
 from tests.support.clock import START
 
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import application
-from mainspring.domain.errors import Conflict, Invalid
+from mainspring.core.model.base.errors import Conflict, Invalid
 from tests.support.command_line import wait_for_http
 from tests.support.processes import Processes, free_port
 
@@ -143,8 +143,8 @@ def test_a_schedule_of_another_source_is_taken_over_only_with_yes(folder: Path) 
 
 async def test_declare_stores_the_specs_that_plan_compares(folder: Path) -> None:
     """``declare`` and the API produce equal specs, so that a plan after either one is empty."""
-    from mainspring.api.schemas.job_answers import fields_of_spec
-    from mainspring.api.schemas.jobs import payload_of, spec_of
+    from mainspring.http.schemas.job_answers import fields_of_spec
+    from mainspring.http.schemas.jobs import payload_of, spec_of
 
     write(folder, more=MORE + '\napp.cron("H 3 * * *", name="x", dst_gap="skip", dst_fold="twice")(work)')
     app = import_module("plan_tasks").app

@@ -14,15 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 from mainspring import Mainspring
-from mainspring.bootstrap.engine import Engine
 from mainspring.cli import processes
 from mainspring.cli.main import application
 from mainspring.cli.processes import PATIENCE, opened
-from mainspring.domain.errors import Invalid, StoreUnavailable
-from mainspring.domain.instant import SECOND
-from mainspring.domain.job import JobState
-from mainspring.domain.run import RunState, RunView
-from mainspring.settings import load
+from mainspring.config.engine import Engine
+from mainspring.config.settings import load
+from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.schedules.job import JobState
 from tests.support.clock import ManualClock
 from tests.support.command_line import terminate, wait_for_exit
 from tests.support.processes import free_port
@@ -33,8 +33,8 @@ TASKS = """
 import asyncio, os, signal, time
 from pathlib import Path
 from mainspring import Mainspring
-from mainspring.domain.instant import SECOND
-from mainspring.runtime import signals
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.runtime import signals
 
 app = Mainspring()
 if "LEAVING_SECONDS" in os.environ:
@@ -245,7 +245,7 @@ def test_a_schedule_that_is_no_longer_in_the_code_can_be_cancelled(commands: Com
 def test_a_process_that_hangs_while_starting_stops_on_sigterm(commands: Commands) -> None:
     hanging = """
 import asyncio
-from mainspring.api.server import HttpServer
+from mainspring.http.server import HttpServer
 
 async def hang(self):
     print("hanging", flush=True)

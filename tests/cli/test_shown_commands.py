@@ -23,7 +23,12 @@ _END = re.compile(r" \|{1,2} | && | [0-9]?>+ | < | &$|; ")
 #: In a sentence: the command ends where the sentence continues.
 _MENTION = re.compile(r"(?<![\w./-])mainspring((?: [a-z][a-z-]*)+(?: [A-Z:]+| --?[a-z-]+| \S*=\S*)*)")
 #: Modules whose texts advise a command; the dashboard shows them too.
-_ADVICE = ("domain/diagnosis.py", "domain/explain*.py", "domain/restored.py", "adapters/store/*/health.py")
+_ADVICE = (
+    "core/model/cluster/diagnosis.py",
+    "core/model/explain/*.py",
+    "core/model/runs/restored.py",
+    "stores/*/upkeep/health.py",
+)
 
 
 @cache
@@ -65,7 +70,7 @@ def check_mention(words: list[str]) -> None:
 
 
 def find_templates() -> Iterator[tuple[str, str]]:
-    for path in sorted((ROOT / "src/mainspring/ui/templates").rglob("*.html")):
+    for path in sorted((ROOT / "src/mainspring").rglob("templates/**/*.html")):
         for text in re.findall(r"<code>(mainspring .*?)</code>", path.read_text()):
             yield path.name, html.unescape(re.sub(r"\{\{.*?\}\}", "x", text))
 

@@ -45,9 +45,9 @@ def test_an_unknown_word_is_compared_with_every_command(everything: Any) -> None
         ("import mainspring", "msgspec"),
         ("from mainspring import Mainspring", "structlog"),
         ("from mainspring import Mainspring", "prometheus_client"),
-        ("from mainspring import Mainspring", "mainspring.bootstrap.node"),
-        ("import mainspring.cli.main", "mainspring.settings"),
-        ("import mainspring.cli.jobs", "mainspring.bootstrap.engine"),
+        ("from mainspring import Mainspring", "mainspring.config.node"),
+        ("import mainspring.cli.main", "mainspring.config.settings"),
+        ("import mainspring.features.jobs.commands.jobs", "mainspring.config.engine"),
     ],
 )
 def test_what_is_not_needed_is_not_imported(code: str, without: str) -> None:

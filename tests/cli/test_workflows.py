@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.cli.runs import Attempt, _told_once
-from mainspring.cli.workflows import _Node, drawn
+from mainspring.features.runs.commands import Attempt, _told_once
+from mainspring.features.workflows.commands import _Node, drawn
 from tests.support.command_line import Site, running_site
 
 FLOW = """

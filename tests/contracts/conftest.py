@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from mainspring.adapters.kafka.producer import BatchProducer
-from mainspring.domain.instant import MINUTE
+from mainspring.core.model.base.instant import MINUTE
+from mainspring.integrations.kafka.producer import BatchProducer
 from tests.support.builders import SHARDS
 from tests.support.databases import create_database, drop_database, migrated_template, with_database
 from tests.support.kept_connections import KeptConnections
@@ -21,7 +21,7 @@ from tests.support.store_harness import SERVE_THE_API, Harness, MemoryHarness, P
 
 def _needs(adapter: str) -> None:
     """Skip the tests of a store that is not installed, except in CI."""
-    found = importlib.util.find_spec(f"mainspring.adapters.store.{adapter}")
+    found = importlib.util.find_spec(f"mainspring.stores.{adapter}")
     if os.environ.get("CI") != "true" and (found is None or found.origin is None):
         pytest.skip(f"there is no {adapter} store yet")
 
@@ -154,17 +154,17 @@ def make_harness(
 def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the clients of brokers, sinks and coordinators minutes for an answer, because the machine may be busy."""
     for limit in (
-        "redis_servers.PATIENCE",
+        "redis.servers.PATIENCE",
         "kafka.connection.PATIENCE",
-        "dispatch.rabbitmq._PATIENCE",
-        "dispatch.rabbitmq._PATIENCE_TO_CONNECT",
-        "dispatch.rabbitmq._PATIENCE_TO_MAKE",
-        "events.kafka._PATIENCE",
-        "events.redis._PATIENCE",
+        "rabbitmq.dispatch._PATIENCE",
+        "rabbitmq.dispatch._PATIENCE_TO_CONNECT",
+        "rabbitmq.dispatch._PATIENCE_TO_MAKE",
+        "kafka.events._PATIENCE",
+        "redis.events._PATIENCE",
     ):
-        monkeypatch.setattr(f"mainspring.adapters.{limit}", 2 * MINUTE)
-    monkeypatch.setattr("mainspring.adapters.redis_servers._SENTINEL_PATIENCE", 120)
-    monkeypatch.setattr("mainspring.adapters.kafka.admin._SECONDS", 120)
+        monkeypatch.setattr(f"mainspring.integrations.{limit}", 2 * MINUTE)
+    monkeypatch.setattr("mainspring.integrations.redis.servers._SENTINEL_PATIENCE", 120)
+    monkeypatch.setattr("mainspring.integrations.kafka.admin._SECONDS", 120)
     # A default value of a parameter is evaluated once, when the module is imported.
     monkeypatch.setattr(BatchProducer.__init__, "__defaults__", (2 * MINUTE, 0))
 

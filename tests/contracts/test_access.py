@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from mainspring.domain.access import ApiKey, Quotas, Role, Tenant, hash_secret
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.ports.access import Author
+from mainspring.core.model.access.access import ApiKey, Quotas, Role, Tenant, hash_secret
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.ports.storage.access import Author
 from tests.support.builders import a_job, a_run
 from tests.support.store_harness import Harness
 

@@ -8,12 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.domain.dependencies import Dependencies, Rule
-from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import DAY, MILLISECOND, MINUTE, SECOND
-from mainspring.domain.job import JobState, NewJob, Overlap
-from mainspring.domain.limits import Breaker
-from mainspring.domain.run import (
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
+from mainspring.core.model.base.instant import DAY, MILLISECOND, MINUTE, SECOND
+from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.runs.run import (
     HeldRun,
     NewRun,
     RunState,
@@ -25,8 +23,10 @@ from mainspring.domain.run import (
     settle_release,
     settle_success,
 )
-from mainspring.domain.unique import Unique
-from mainspring.ports.store import Want
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.schedules.job import JobState, NewJob, Overlap
+from mainspring.core.model.workflows.dependencies import Dependencies, Rule
+from mainspring.core.store import Want
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, after_each, every
 from tests.support.store_harness import Harness, MemoryHarness, ids
 

@@ -5,22 +5,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.adapters.blobs.folder import FolderBlobs
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.bootstrap.archive import restore
-from mainspring.bootstrap.blobs import make_blobs
-from mainspring.control import archive
-from mainspring.control.archive import Archiver, archived, manifests
-from mainspring.domain.archive import Manifest
-from mainspring.domain.errors import Conflict
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, HOUR
-from mainspring.domain.run import About, RunState, RunView, settle_success
-from mainspring.ports.archive import ArchivedRun, Archiving
-from mainspring.ports.blobs import Blobs
-from mainspring.ports.store import Retention
-from mainspring.sections import BlobsSection
+from mainspring.config.archive import restore
+from mainspring.config.blobs import make_blobs
+from mainspring.config.sections import BlobsSection
+from mainspring.core.model.base.errors import Conflict
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, HOUR
+from mainspring.core.model.runs.run import About, RunState, RunView, settle_success
+from mainspring.core.ports.blobs import Blobs
+from mainspring.core.ports.upkeep.archive import ArchivedRun, Archiving
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import Retention
+from mainspring.features.archive import service as archive
+from mainspring.features.archive.model import Manifest
+from mainspring.features.archive.service import Archiver, archived, manifests
+from mainspring.integrations.files.folder import FolderBlobs
+from mainspring.stores.sqlite import SqliteStore
 from tests.support.buckets import credentials_file, new_bucket, shared_s3
 from tests.support.builders import a_policy, a_run
 from tests.support.store_harness import Harness

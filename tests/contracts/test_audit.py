@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.domain.job import JobState
-from mainspring.domain.run import Idempotency
-from mainspring.ports.access import AuditEntry, AuditFilter, Author
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.run import Idempotency
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.ports.storage.access import AuditEntry, AuditFilter, Author
 from tests.support.builders import a_job, a_run, a_spec, an_id, some_runs
 from tests.support.store_harness import Harness
 

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from mainspring.adapters.blobs.bucket import BucketBlobs
-from mainspring.bootstrap.blobs import make_blobs
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MINUTE, SECOND, Instant
-from mainspring.ports.blobs import Blobs, BlobsUnavailable
-from mainspring.sections import BlobsSection
+from mainspring.config.blobs import make_blobs
+from mainspring.config.sections import BlobsSection
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import MINUTE, SECOND, Instant
+from mainspring.core.ports.blobs import Blobs, BlobsUnavailable
+from mainspring.integrations.s3.bucket import BucketBlobs
 from tests.support.buckets import CREDENTIALS, bucket_address, credentials_file, new_bucket, shared_s3
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
@@ -88,8 +88,8 @@ async def test_get_of_a_missing_object_is_none(blobs: Blobs) -> None:
 
 
 async def test_listed_objects_can_be_deleted_during_the_listing(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("folder", "bucket"):
-        monkeypatch.setattr(f"mainspring.adapters.blobs.{module}._LISTED", 10)
+    for module in ("files.folder", "s3.bucket"):
+        monkeypatch.setattr(f"mainspring.integrations.{module}._LISTED", 10)
     for number in range(35):
         await blobs.put(f"logs/acme/2026-11-16/{number}", b"x")
     sizes = []
@@ -307,14 +307,14 @@ def test_google_and_azure_addresses_are_accepted(address: str, tmp_path: Path) -
 
 async def test_a_put_has_time_in_proportion_to_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No server takes this much within a millisecond. With one for every 10 bytes there is plenty of time.
-    monkeypatch.setattr("mainspring.adapters.blobs.bucket._TIMEOUT", timedelta(milliseconds=1))
+    monkeypatch.setattr("mainspring.integrations.s3.bucket._TIMEOUT", timedelta(milliseconds=1))
     section, address = BlobsSection(credentials_file=str(credentials_file(tmp_path))), new_bucket(shared_s3())
     data = os.urandom(5_300_000)
     impatient = make_blobs(address, "logs.keep", section)
     with pytest.raises(BlobsUnavailable):
         await impatient.put(NAME, data)
     await impatient.close()
-    monkeypatch.setattr("mainspring.adapters.blobs.bucket._PIECE", 10)
+    monkeypatch.setattr("mainspring.integrations.s3.bucket._PIECE", 10)
     patient = make_blobs(address, "logs.keep", section)
     await patient.put(NAME, data)
     await patient.close()
@@ -344,7 +344,7 @@ async def test_a_get_reads_pieces_that_each_have_their_own_timeout(
 
 
 async def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.adapters.blobs.bucket._TIMEOUT", timedelta(milliseconds=200))
+    monkeypatch.setattr("mainspring.integrations.s3.bucket._TIMEOUT", timedelta(milliseconds=200))
     section = BlobsSection(credentials_file=str(credentials_file(tmp_path)))
     connections: list[asyncio.StreamWriter] = []
 
@@ -365,7 +365,7 @@ async def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path, monkeyp
 
 
 async def test_objects_around_the_piece_size_are_read_completely(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.adapters.blobs.bucket._PIECE", 100)
+    monkeypatch.setattr("mainspring.integrations.s3.bucket._PIECE", 100)
     for size in (0, 1, 99, 100, 101, 200, 250):
         await blobs.put(NAME, DATA[:size])
         assert await blobs.get(NAME) == DATA[:size]

@@ -2,14 +2,14 @@
 
 import pytest
 
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.budget import Budget
-from mainspring.domain.instant import DAY, HOUR, MINUTE
-from mainspring.domain.limits import Breaker
-from mainspring.domain.queues import QueuePolicy, RetryBudget
-from mainspring.domain.run import LOST_AFTER, POISON_AFTER, RunState, settle_loss
-from mainspring.ports.catalog import RunFilter
-from mainspring.ports.store import Want
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
+from mainspring.core.model.limits.budget import Budget
+from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
+from mainspring.core.model.runs.run import LOST_AFTER, POISON_AFTER, RunState, settle_loss
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.core.store import Want
 from tests.support.boundaries import ADA, on_every_claim_path, prepare_claim_path, skip_on_a_sharded_store
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, every, some_runs
 from tests.support.store_harness import Harness, ids

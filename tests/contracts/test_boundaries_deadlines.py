@@ -2,13 +2,13 @@
 
 import pytest
 
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.limits import Breaker
-from mainspring.domain.restored import KnownEnd
-from mainspring.domain.run import Idempotency, NewRun, RunState
-from mainspring.domain.unique import Unique
-from mainspring.ports.store import KEYS_KEPT, PutOutcome, Retention
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.run import Idempotency, NewRun, RunState
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.store import KEYS_KEPT, PutOutcome, Retention
 from tests.support.boundaries import ADA, around_the_boundary, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_skipped_tick, a_spec, every
 from tests.support.store_harness import ClockedHarness, Harness, ids

@@ -3,14 +3,14 @@
 import msgspec
 import pytest
 
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND
-from mainspring.domain.job import Job, JobState
-from mainspring.domain.limits import Limit
-from mainspring.domain.restored import KnownEnd
-from mainspring.domain.run import NewRun, RunState, settle_release
-from mainspring.ports.catalog import Pause
-from mainspring.ports.store import Want
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND
+from mainspring.core.model.limits.limits import Limit
+from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.run import NewRun, RunState, settle_release
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import Job, JobState
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.store import Want
 from tests.support.boundaries import ADA, around_the_boundary, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, after_each, every
 from tests.support.store_harness import Harness, ids

@@ -6,8 +6,8 @@ from random import Random
 import msgspec
 import pytest
 
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.domain.run import (
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.run import (
     HeldRun,
     NewRun,
     RunState,
@@ -19,8 +19,8 @@ from mainspring.domain.run import (
     settle_release,
     settle_success,
 )
-from mainspring.ports.catalog import Checkpoint, LogReport, ProgressReport
-from mainspring.ports.store import PutOutcome
+from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport
+from mainspring.core.store import PutOutcome
 from tests.support.boundaries import on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, every
 from tests.support.store_harness import Harness

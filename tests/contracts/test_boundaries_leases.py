@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from mainspring.domain.errors import Fenced
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import DAY, MINUTE
-from mainspring.domain.job import Fire
-from mainspring.domain.plan import plan
-from mainspring.domain.run import NewRun, Verdict, settle_loss, settle_success
-from mainspring.ports.store import Retention
+from mainspring.core.model.base.errors import Fenced
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import DAY, MINUTE
+from mainspring.core.model.runs.run import NewRun, Verdict, settle_loss, settle_success
+from mainspring.core.model.schedules.job import Fire
+from mainspring.core.model.schedules.plan import plan
+from mainspring.core.store import Retention
 from tests.support.boundaries import ADA, around_the_boundary, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker, every
 from tests.support.store_harness import Harness, SqliteHarness, ids

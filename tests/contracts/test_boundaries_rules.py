@@ -4,19 +4,27 @@ from collections.abc import Callable
 
 import pytest
 
-from mainspring.domain.access import ApiKey, Role, hash_secret
-from mainspring.domain.budget import Budget, BudgetStatus, judge, period_of
-from mainspring.domain.catch_up import CatchUp, decide
-from mainspring.domain.clock_guard import ClockReading, ClockRules, ClockState
-from mainspring.domain.clock_guard import judge as judge_clock
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
-from mainspring.domain.limits import LONGEST_PERIOD, MAX_KEY, MAX_LIMITS, MOST_AT_ONCE, Breaker, Limit, check_limits
-from mainspring.domain.rank import IDLE, MOST_URGENT, check_priority
-from mainspring.domain.retry import MAX_RETRIES, RetryPolicy
-from mainspring.domain.run import MAX_NAME, MAX_PAYLOAD, check_name, check_payload
-from mainspring.domain.staleness import staleness
-from mainspring.domain.unique import Unique
+from mainspring.core.model.access.access import ApiKey, Role, hash_secret
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
+from mainspring.core.model.base.staleness import staleness
+from mainspring.core.model.cluster.clock_guard import ClockReading, ClockRules, ClockState
+from mainspring.core.model.cluster.clock_guard import judge as judge_clock
+from mainspring.core.model.limits.budget import Budget, BudgetStatus, judge, period_of
+from mainspring.core.model.limits.limits import (
+    LONGEST_PERIOD,
+    MAX_KEY,
+    MAX_LIMITS,
+    MOST_AT_ONCE,
+    Breaker,
+    Limit,
+    check_limits,
+)
+from mainspring.core.model.runs.rank import IDLE, MOST_URGENT, check_priority
+from mainspring.core.model.runs.retry import MAX_RETRIES, RetryPolicy
+from mainspring.core.model.runs.run import MAX_NAME, MAX_PAYLOAD, check_name, check_payload
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.schedules.catch_up import CatchUp, decide
 from tests.support.boundaries import around_the_boundary
 from tests.support.clock import START
 

@@ -8,16 +8,16 @@ from collections.abc import Collection
 
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.shards import ShardKeeper
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
-from mainspring.ports.coordination import Membership
-from mainspring.ports.store import Beat
-from mainspring.worker.attempt import Holding
-from mainspring.worker.heartbeat import Heartbeat
-from mainspring.worker.settings import WorkerSettings
+from mainspring.core.cluster.shards import ShardKeeper
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.ports.storage.coordination import Membership
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Beat
+from mainspring.core.worker.attempt import Holding
+from mainspring.core.worker.heartbeat import Heartbeat
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.stores.memory import MemoryStore
 from tests.support.boundaries import around_the_boundary
 from tests.support.builders import a_worker
 from tests.support.clock import ManualClock

@@ -2,11 +2,11 @@
 
 import pytest
 
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import DAY, MINUTE, SECOND
-from mainspring.domain.run import RunState, settle_loss, settle_release
-from mainspring.ports.access import Author
-from mainspring.ports.store import Want
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
+from mainspring.core.model.runs.run import RunState, settle_loss, settle_release
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import Want
 from tests.support.builders import a_policy, a_run
 from tests.support.store_harness import Harness, ids
 

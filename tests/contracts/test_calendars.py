@@ -5,15 +5,15 @@ import asyncio
 import msgspec
 import pytest
 
-from mainspring.domain.calendar import CalendarSpec, Covers, Freeze, Holiday, WhenClosed
-from mainspring.domain.closings import Closed, Closings, closings_of
-from mainspring.domain.errors import Conflict, Invalid
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.job import Job, JobSpec, JobState, NewJob, Overlap
-from mainspring.domain.plan import plan_job
-from mainspring.domain.run import RunState
-from mainspring.ports.access import AuditFilter, Author
-from mainspring.ports.store import Fired
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.schedules.calendar import CalendarSpec, Covers, Freeze, Holiday, WhenClosed
+from mainspring.core.model.schedules.closings import Closed, Closings, closings_of
+from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob, Overlap
+from mainspring.core.model.schedules.plan import plan_job
+from mainspring.core.ports.storage.access import AuditFilter, Author
+from mainspring.core.store import Fired
 from tests.support.builders import a_fire, a_job, a_spec, a_tick, every
 from tests.support.store_harness import Harness
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.run import (
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.run import (
     HeldRun,
     RunState,
     Settlement,

@@ -6,13 +6,13 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from mainspring.domain.ids import JobId, RunId, SessionId, derived_id, made_at
-from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
-from mainspring.domain.job import Job, JobState
-from mainspring.domain.run import About, JobRef, NewRun, RunState, RunView, settle_success
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import JobFilter, Page, RunFilter, Standings
-from mainspring.ports.store import Depth
+from mainspring.core.model.base.ids import JobId, RunId, SessionId, derived_id, made_at
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
+from mainspring.core.model.runs.run import About, JobRef, NewRun, RunState, RunView, settle_success
+from mainspring.core.model.schedules.job import Job, JobState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import JobFilter, Page, RunFilter, Standings
+from mainspring.core.store import Depth
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, an_id, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 

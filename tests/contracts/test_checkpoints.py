@@ -2,10 +2,10 @@
 
 import pytest
 
-from mainspring.domain.instant import DAY, MINUTE
-from mainspring.domain.run import HeldRun, RunState, settle_loss, settle_release
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Checkpoint
+from mainspring.core.model.base.instant import DAY, MINUTE
+from mainspring.core.model.runs.run import HeldRun, RunState, settle_loss, settle_release
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Checkpoint
 from tests.support.builders import a_policy, a_run
 from tests.support.store_harness import Harness
 

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.domain.clock_guard import ClockReading
-from mainspring.domain.cron import find_zone_database
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import DAY, HOUR, MILLISECOND
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND
+from mainspring.core.model.cluster.clock_guard import ClockReading
+from mainspring.core.model.schedules.cron import find_zone_database
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.sqlite import SqliteStore
 from tests.support.store_harness import Harness
 
 

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from mainspring.control.sealing import SealedCoordinator
-from mainspring.domain.errors import Fenced
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.plan import plan
+from mainspring.core.cluster.sealing import SealedCoordinator
+from mainspring.core.model.base.errors import Fenced
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.schedules.plan import plan
 from tests.support.builders import a_job, a_run
 from tests.support.coordination_harness import OUTSIDE, Coordination, InTheStore, OutsideTheStore, make_registry
 from tests.support.kept_connections import KeptConnections

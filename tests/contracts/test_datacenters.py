@@ -5,13 +5,13 @@ import asyncio
 import msgspec
 import pytest
 
-from mainspring.domain.datacenters import ALL, Preference, at_home
-from mainspring.domain.ids import JobId, SessionId
-from mainspring.domain.instant import DAY, MINUTE, SECOND, Instant
-from mainspring.domain.job import Fire, Job, JobState, Overlap, tick_run_id
-from mainspring.domain.run import NewRun, RunState
-from mainspring.domain.spread import NOWHERE, spread
-from mainspring.ports.access import Author
+from mainspring.core.model.base.ids import JobId, SessionId
+from mainspring.core.model.base.instant import DAY, MINUTE, SECOND, Instant
+from mainspring.core.model.cluster.datacenters import ALL, Preference, at_home
+from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.model.schedules.job import Fire, Job, JobState, Overlap, tick_run_id
+from mainspring.core.model.schedules.spread import NOWHERE, spread
+from mainspring.core.ports.storage.access import Author
 from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, a_worker, an_id, every
 from tests.support.store_harness import Harness, ids
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from mainspring.domain.fingerprint import fingerprint_of
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.domain.run import HeldRun, NewRun, RunState, settle_loss
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import DeadGroup, RunFilter
+from mainspring.core.model.base.fingerprint import fingerprint_of
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.run import HeldRun, NewRun, RunState, settle_loss
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import DeadGroup, RunFilter
 from tests.support.builders import a_policy, a_run, an_id
 from tests.support.store_harness import Harness, ids
 

@@ -5,12 +5,12 @@ import asyncio
 import msgspec
 import pytest
 
-from mainspring.domain.errors import NotFound
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.domain.job import Job, JobState, NewJob
-from mainspring.ports.access import Author
-from mainspring.ports.store import PutOutcome
+from mainspring.core.model.base.errors import NotFound
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.schedules.job import Job, JobState, NewJob
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import PutOutcome
 from tests.support.builders import a_job, a_job_id, a_spec, every
 from tests.support.store_harness import Harness
 

@@ -6,14 +6,14 @@ from itertools import product
 
 import pytest
 
-from mainspring.domain.dependencies import Ended, Rule, decide
-from mainspring.domain.errors import Invalid, NotFound
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, HOUR, MINUTE
-from mainspring.domain.run import HeldRun, Idempotency, NewRun, RunState, settle_cancel
-from mainspring.domain.unique import Unique
-from mainspring.ports.access import Author
-from mainspring.ports.store import Retention
+from mainspring.core.model.base.errors import Invalid, NotFound
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
+from mainspring.core.model.runs.run import HeldRun, Idempotency, NewRun, RunState, settle_cancel
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.workflows.dependencies import Ended, Rule, decide
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import Retention
 from tests.support.builders import a_limit, a_policy, a_run, an_id, some_runs
 from tests.support.store_harness import Harness, ids
 

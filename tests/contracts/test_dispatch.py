@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.domain.errors import EngineUnavailable
-from mainspring.domain.hints import Hint, Sealer
-from mainspring.domain.instant import HOUR, SECOND, Micros
-from mainspring.domain.rank import rank_of
-from mainspring.ports.dispatch import Delivery, Dispatch, Pooling
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import HOUR, SECOND, Micros
+from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.ports.dispatch import Delivery, Dispatch, Pooling
 from tests.support.builders import a_run
 from tests.support.dispatch_harness import (
     DispatchHarness,

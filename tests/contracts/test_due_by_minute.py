@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from tests.support.builders import a_run, an_id
 from tests.support.store_harness import Harness
 

@@ -1,8 +1,8 @@
 """Events of workers and dependencies, and the facts that the store returns about the subjects of events."""
 
-from mainspring.domain.events import MAX_TOLD_ERROR, id_of_worker
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.run import settle_cancel
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.events.events import MAX_TOLD_ERROR, id_of_worker
+from mainspring.core.model.runs.run import settle_cancel
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness
 

@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.run import RunState, settle_cancel, settle_loss, settle_release
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Minute
-from mainspring.ports.store import Retention, Unattempted
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.runs.run import RunState, settle_cancel, settle_loss, settle_release
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Minute
+from mainspring.core.store import Retention, Unattempted
 from tests.support.boundaries import around_the_boundary
 from tests.support.builders import a_policy, a_run, some_runs
 from tests.support.store_harness import Harness

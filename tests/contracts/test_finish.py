@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.domain.dependencies import Rule
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.restored import KnownEnd
-from mainspring.domain.run import HeldRun, NewRun, RunState, Verdict, settle_failure, settle_success
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import RunFilter
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.run import HeldRun, NewRun, RunState, Verdict, settle_failure, settle_success
+from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import RunFilter
 from tests.support.builders import a_job, a_limit, a_run, a_spec, after_each, an_id, some_runs
 from tests.support.store_harness import Harness, ids
 

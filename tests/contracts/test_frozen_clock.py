@@ -1,8 +1,8 @@
 """A test can freeze the store's clock and move it by exact amounts."""
 
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.instant import DAY, HOUR
-from mainspring.ports.access import Author
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.instant import DAY, HOUR
+from mainspring.core.ports.storage.access import Author
 from tests.support.builders import a_run
 from tests.support.store_harness import Harness
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from mainspring.domain.hints import Hint
-from mainspring.domain.ids import RunId, SessionId
-from mainspring.domain.instant import MINUTE
-from mainspring.domain.queues import QueuePolicy
-from mainspring.domain.run import HeldRun, NewRun, settle_release, settle_success
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause
-from mainspring.ports.store import Want
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import MINUTE
+from mainspring.core.model.cluster.hints import Hint
+from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.run import HeldRun, NewRun, settle_release, settle_success
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.store import Want
 from tests.support.builders import a_run, some_runs
 from tests.support.several_harness import SeveralHarness
 from tests.support.store_harness import Harness, SqliteHarness, ids

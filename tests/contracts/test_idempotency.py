@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.domain.run import Idempotency, NewRun, RunState
-from mainspring.ports.access import Author
-from mainspring.ports.store import KEYS_KEPT, PutOutcome
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.run import Idempotency, NewRun, RunState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import KEYS_KEPT, PutOutcome
 from tests.support.builders import a_job, a_run, a_spec, every
 from tests.support.store_harness import Harness, ids
 

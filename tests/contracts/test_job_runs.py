@@ -2,10 +2,10 @@
 
 import pytest
 
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.job import Job, JobState, Overlap
-from mainspring.domain.run import JobRef, NewRun, RunState
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.runs.run import JobRef, NewRun, RunState
+from mainspring.core.model.schedules.job import Job, JobState, Overlap
 from tests.support.builders import a_job, a_policy, a_run, a_spec, after_each, every
 from tests.support.store_harness import Harness, ids
 

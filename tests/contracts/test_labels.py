@@ -2,12 +2,12 @@
 
 import pytest
 
-from mainspring.domain.instant import DAY, MINUTE
-from mainspring.domain.job import Overlap
-from mainspring.domain.run import RunState, settle_loss, settle_release
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause
-from mainspring.ports.store import Want
+from mainspring.core.model.base.instant import DAY, MINUTE
+from mainspring.core.model.runs.run import RunState, settle_loss, settle_release
+from mainspring.core.model.schedules.job import Overlap
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.store import Want
 from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, an_id, every, some_runs
 from tests.support.store_harness import Harness, ids
 

@@ -5,11 +5,10 @@ from collections import Counter
 
 import pytest
 
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Micros
-from mainspring.domain.job import JobState, Overlap
-from mainspring.domain.limits import Limit, gates_of
-from mainspring.domain.run import (
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
+from mainspring.core.model.limits.limits import Limit, gates_of
+from mainspring.core.model.runs.run import (
     HeldRun,
     NewRun,
     RunState,
@@ -19,8 +18,9 @@ from mainspring.domain.run import (
     settle_release,
     settle_success,
 )
-from mainspring.ports.access import Author
-from mainspring.ports.store import Retention, Want
+from mainspring.core.model.schedules.job import JobState, Overlap
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import Retention, Want
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 from tests.support.waiting import DEADLINE_SECONDS

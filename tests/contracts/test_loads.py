@@ -2,8 +2,8 @@
 
 import pytest
 
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from mainspring.ports.catalog import LOADS_AT_ONCE, LOADS_KEPT, Load
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from mainspring.core.ports.storage.catalog import LOADS_AT_ONCE, LOADS_KEPT, Load
 from tests.support.builders import a_run, some_runs
 from tests.support.store_harness import Harness
 

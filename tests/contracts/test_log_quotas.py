@@ -2,11 +2,11 @@
 
 import pytest
 
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.instant import DAY, HOUR
-from mainspring.domain.run import HeldRun
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import LOG_DAY_CUT, LogReport
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.instant import DAY, HOUR
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import LOG_DAY_CUT, LogReport
 from tests.support.builders import a_run
 from tests.support.store_harness import Harness
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mainspring.domain.ids import RunId
-from mainspring.ports.catalog import LogReport
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.ports.storage.catalog import LogReport
 from tests.support.builders import a_run
 from tests.support.store_harness import Harness
 

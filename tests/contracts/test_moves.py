@@ -5,10 +5,10 @@ The ``harness`` fixture checks after every contract test that no other move was 
 
 from typing import Any
 
-from mainspring.domain.instant import DAY, HOUR, MINUTE
-from mainspring.domain.limits import Breaker
-from mainspring.domain.run import NewRun, settle_cancel, settle_release
-from mainspring.ports.access import Author
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
+from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.runs.run import NewRun, settle_cancel, settle_release
+from mainspring.core.ports.storage.access import Author
 from tests.support.builders import a_limit, a_policy, a_run, some_runs
 from tests.support.state_changes import ALLOWED_MOVES, find_moves
 from tests.support.store_harness import Harness, ids

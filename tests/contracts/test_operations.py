@@ -5,13 +5,13 @@ import asyncio
 import msgspec
 import pytest
 
-from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.job import JobState
-from mainspring.domain.run import MAX_TAGS, About, HeldRun, JobRef, NewRun, RunState, settle_release
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import JobFilter, LogReport, RunFilter
-from mainspring.ports.store import Accepted, NewSession, Retention, Want
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.run import MAX_TAGS, About, HeldRun, JobRef, NewRun, RunState, settle_release
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import JobFilter, LogReport, RunFilter
+from mainspring.core.store import Accepted, NewSession, Retention, Want
 from tests.support.builders import a_job, a_policy, a_run, a_spec, an_id, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 

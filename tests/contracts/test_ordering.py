@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.job import JobState
-from mainspring.domain.restored import KnownEnd
-from mainspring.domain.run import JobRef, RunState, settle_cancel, settle_loss, settle_release, settle_success
-from mainspring.ports.access import Author
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.run import JobRef, RunState, settle_cancel, settle_loss, settle_release, settle_success
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.ports.storage.access import Author
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every, some_runs
 from tests.support.store_harness import Harness, ids
 

@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.scheduler.scheduler import Scheduler
-from mainspring.control.shards import ShardKeeper
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.job import Job, JobState, Overlap, tick_run_id
-from mainspring.domain.plan import plan
-from mainspring.domain.schedule import CronSchedule
-from mainspring.ports.catalog import RunFilter
+from mainspring.core.cluster.shards import ShardKeeper
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import Job, JobState, Overlap, tick_run_id
+from mainspring.core.model.schedules.plan import plan
+from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.scheduler.scheduler import Scheduler
 from tests.support.builders import SHARDS, a_job, a_run, a_spec, every
 from tests.support.store_harness import Harness
 from tests.support.waiting import eventually

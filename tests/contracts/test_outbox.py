@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.run import (
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.run import (
     HeldRun,
     NewRun,
     settle_cancel,

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import DAY, MINUTE, SECOND, Instant
-from mainspring.domain.job import Job, Overlap, tick_run_id
-from mainspring.domain.run import RunPolicy, RunState
-from mainspring.domain.spread import spread
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import DAY, MINUTE, SECOND, Instant
+from mainspring.core.model.runs.run import RunPolicy, RunState
+from mainspring.core.model.schedules.job import Job, Overlap, tick_run_id
+from mainspring.core.model.schedules.spread import spread
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_skipped_tick, a_spec, a_tick, every
 from tests.support.store_harness import Harness
 

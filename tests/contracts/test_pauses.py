@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.run import HeldRun, NewRun, RunState, settle_loss, settle_release
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause
-from mainspring.ports.store import Want
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.run import HeldRun, NewRun, RunState, settle_loss, settle_release
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.store import Want
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, isoformat
-from mainspring.domain.job import Job, JobState
-from mainspring.ports.access import AuditFilter, Author
-from mainspring.ports.catalog import Pause
-from mainspring.ports.store import Want
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, isoformat
+from mainspring.core.model.schedules.job import Job, JobState
+from mainspring.core.ports.storage.access import AuditFilter, Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.store import Want
 from tests.support.builders import a_job, a_run, a_spec, every
 from tests.support.store_harness import Harness
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.domain.queues import NO_POLICY, QueuePolicy, RetryBudget
-from mainspring.domain.rank import IDLE, OVERTAKING_BOUND
-from mainspring.domain.run import HeldRun, NewRun, RunState, settle_release
-from mainspring.ports.access import AuditFilter, Author
-from mainspring.ports.catalog import Pause
-from mainspring.ports.store import Want
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy, RetryBudget
+from mainspring.core.model.runs.rank import IDLE, OVERTAKING_BOUND
+from mainspring.core.model.runs.run import HeldRun, NewRun, RunState, settle_release
+from mainspring.core.ports.storage.access import AuditFilter, Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.store import Want
 from tests.support.builders import a_policy, a_run
 from tests.support.store_harness import Harness, ids
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from mainspring.domain.instant import DAY, HOUR, MINUTE, Instant
-from mainspring.domain.limits import Breaker
-from mainspring.domain.run import HeldRun, settle_loss, settle_release
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause
-from mainspring.ports.store import Depth
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant
+from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.runs.run import HeldRun, settle_loss, settle_release
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.store import Depth
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.store_harness import SHORT_LEASE, Harness
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.domain.run import HeldRun, Progress, RunState, settle_release
-from mainspring.ports.catalog import (
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.run import HeldRun, Progress, RunState, settle_release
+from mainspring.core.ports.storage.catalog import (
     LOG_CUT,
     MOST_LOG_BYTES,
     MOST_LOG_PIECES,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mainspring.domain.instant import DAY, HOUR
-from mainspring.domain.run import About, RunState
-from mainspring.ports.store import Retention
+from mainspring.core.model.base.instant import DAY, HOUR
+from mainspring.core.model.runs.run import About, RunState
+from mainspring.core.store import Retention
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import Harness
 

@@ -3,14 +3,14 @@
 import msgspec
 import pytest
 
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, HOUR
-from mainspring.domain.run import RunState
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import LogReport, RunFilter
-from mainspring.ports.store import Retention
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, HOUR
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import LogReport, RunFilter
+from mainspring.core.store import Retention
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import Harness
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mainspring.domain.errors import Fenced
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import DAY, MINUTE
-from mainspring.ports.access import Author
+from mainspring.core.model.base.errors import Fenced
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import DAY, MINUTE
+from mainspring.core.ports.storage.access import Author
 from tests.support.builders import a_run
 from tests.support.store_harness import Harness
 

@@ -5,13 +5,13 @@ import asyncio
 import msgspec
 import pytest
 
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.job import Job, JobState, NewJob, Overlap, tick_run_id
-from mainspring.domain.plan import LISTED, plan
-from mainspring.domain.run import RunPolicy, RunState, settle_cancel, settle_release
-from mainspring.domain.schedule import CronSchedule, next_after
-from mainspring.ports.store import Fired
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.run import RunPolicy, RunState, settle_cancel, settle_release
+from mainspring.core.model.schedules.job import Job, JobState, NewJob, Overlap, tick_run_id
+from mainspring.core.model.schedules.plan import LISTED, plan
+from mainspring.core.model.schedules.schedule import CronSchedule, next_after
+from mainspring.core.store import Fired
 from tests.support.builders import (
     a_fire,
     a_job,

@@ -7,13 +7,13 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from mainspring.control.search import SEARCH_TIME, Search
-from mainspring.domain.ids import JobId, RunId, made_at
-from mainspring.domain.instant import DAY, MILLISECOND, MINUTE, Instant, Micros
-from mainspring.domain.job import Job, JobState
-from mainspring.domain.run import About, NewRun, RunState, RunView
-from mainspring.ports.catalog import JobFilter, Page, RunFilter
-from mainspring.ports.clock import Clock
+from mainspring.core.model.base.ids import JobId, RunId, made_at
+from mainspring.core.model.base.instant import DAY, MILLISECOND, MINUTE, Instant, Micros
+from mainspring.core.model.runs.run import About, NewRun, RunState, RunView
+from mainspring.core.model.schedules.job import Job, JobState
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.catalog import JobFilter, Page, RunFilter
+from mainspring.http.search import SEARCH_TIME, Search
 from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, every
 from tests.support.store_harness import Harness
 
@@ -24,12 +24,12 @@ Wanted = TypeVar("Wanted", RunFilter, JobFilter)
 
 #: Bounds so small that no store examines all rows of these tests in one read.
 SMALL = {
-    "postgres.catalog._CHUNK": 12,
-    "postgres.catalog._LARGEST_STEP": 96,
-    "postgres.catalog._MOST_EXAMINED": 60,
-    "postgres.catalog._VIEW_COST": 1,
-    "postgres.catalog.LOOKED_AT": 12,
-    "sqlite.catalog.LOOKED_AT": 12,
+    "postgres.records.catalog._CHUNK": 12,
+    "postgres.records.catalog._LARGEST_STEP": 96,
+    "postgres.records.catalog._MOST_EXAMINED": 60,
+    "postgres.records.catalog._VIEW_COST": 1,
+    "postgres.records.catalog.LOOKED_AT": 12,
+    "sqlite.records.catalog.LOOKED_AT": 12,
 }
 LIMIT = 5
 
@@ -54,7 +54,7 @@ class StandingClock(Clock):
 @pytest.fixture(autouse=True)
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SMALL.items():
-        monkeypatch.setattr(f"mainspring.adapters.store.{name}", value)
+        monkeypatch.setattr(f"mainspring.stores.{name}", value)
 
 
 async def many_runs(harness: Harness) -> JobId:

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.domain.instant import DAY, Instant
-from mainspring.domain.run import RunState
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import JobFilter, Pause, Reads, RunFilter
+from mainspring.core.model.base.instant import DAY, Instant
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import JobFilter, Pause, Reads, RunFilter
 from tests.support.belongings import Belongings, two_tenants
 from tests.support.builders import a_job_id, an_id
 from tests.support.store_harness import Harness

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.run import RunState, Verdict, settle_success
-from mainspring.ports.store import NewSession, Want
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.run import RunState, Verdict, settle_success
+from mainspring.core.store import NewSession, Want
 from tests.support.builders import a_run, a_worker, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.domain.run import (
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.runs.run import (
     HeldRun,
     Outcome,
     RunState,

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import redis.asyncio as redis
 
-from mainspring.adapters.events.redis import RedisSink
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.domain.errors import EngineUnavailable, Fenced
-from mainspring.domain.events import PARTITIONS, Topic, id_of_worker
-from mainspring.domain.ids import SessionId
-from mainspring.domain.kafka import read_kafka
-from mainspring.domain.redis_address import read_redis
-from mainspring.ports.events_out import Sink
-from mainspring.settings import load
+from mainspring.config.settings import load
+from mainspring.core.model.base.errors import EngineUnavailable, Fenced
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.events.events import PARTITIONS, Topic, id_of_worker
+from mainspring.core.ports.events_out import Sink
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
+from mainspring.integrations.redis.address import read_redis
+from mainspring.integrations.redis.events import RedisSink
 from tests.support.builders import a_run
 from tests.support.doc_blocks import write_blocks
 from tests.support.processes import ROOT, free_port

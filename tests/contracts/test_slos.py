@@ -5,15 +5,15 @@ import asyncio
 import msgspec
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.slos import SloKeeper
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.job import JobState
-from mainspring.domain.schedule import due_of
-from mainspring.domain.slo import MISSED, RECOVERED, Slo, begin
-from mainspring.ports.access import Author
-from mainspring.ports.slos import SloDue, SloSettled
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.model.schedules.schedule import due_of
+from mainspring.core.model.schedules.slo import MISSED, RECOVERED, Slo, begin
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.slos import SloDue, SloSettled
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.features.slo.service import SloKeeper
 from tests.support.builders import a_job, a_spec, every
 from tests.support.store_harness import Harness, ids
 

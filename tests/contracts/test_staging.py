@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from mainspring.domain.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
-from mainspring.domain.job import JobState
-from mainspring.domain.run import RunState
+from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.schedules.job import JobState
 from tests.support.builders import a_job, a_run, a_spec, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mainspring.domain.ids import RunId, derived_id
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import NewRun, RunPolicy, RunState, settle_release
+from mainspring.core.model.base.ids import RunId, derived_id
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import NewRun, RunPolicy, RunState, settle_release
 from tests.support.builders import a_run, an_id, some_runs
 from tests.support.store_harness import Harness, ids
 

@@ -5,12 +5,12 @@ import asyncio
 import msgspec
 import pytest
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.domain.limits import Breaker, Limit
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import RunPolicy
-from mainspring.domain.task_entry import TaskEntry
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.limits.limits import Breaker, Limit
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import RunPolicy
+from mainspring.core.model.tasks.task_entry import TaskEntry
 from tests.support.store_harness import Harness
 
 ENCODE = TaskEntry(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND
-from mainspring.domain.percentiles import bucket_of
-from mainspring.ports.catalog import TIMINGS_KEPT, Timings
-from mainspring.ports.store import Retention
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND
+from mainspring.core.model.base.percentiles import bucket_of
+from mainspring.core.ports.storage.catalog import TIMINGS_KEPT, Timings
+from mainspring.core.store import Retention
 from tests.support.builders import a_policy, a_run
 from tests.support.store_harness import Harness
 

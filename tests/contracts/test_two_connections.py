@@ -5,17 +5,17 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from mainspring.adapters.store.postgres.rows import order_gate
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.budget import Budget
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import DAY, HOUR, MINUTE
-from mainspring.domain.job import JobState
-from mainspring.domain.limits import Breaker, gates_of
-from mainspring.domain.queues import QueuePolicy
-from mainspring.domain.run import Idempotency, NewRun, RunState, settle_success
-from mainspring.domain.unique import Unique
-from mainspring.ports.store import KEYS_KEPT, Retention
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
+from mainspring.core.model.limits.budget import Budget
+from mainspring.core.model.limits.limits import Breaker, gates_of
+from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.run import Idempotency, NewRun, RunState, settle_success
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.store import KEYS_KEPT, Retention
+from mainspring.stores.postgres.rows import order_gate
 from tests.support.boundaries import ADA, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, every
 from tests.support.kept_connections import KeptConnections

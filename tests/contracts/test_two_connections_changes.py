@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.domain.instant import HOUR
-from mainspring.domain.restored import KnownEnd
-from mainspring.domain.run import Idempotency, NewRun, RunState, settle_release, settle_success
-from mainspring.domain.unique import Unique
-from mainspring.ports.store import KEYS_KEPT
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.run import Idempotency, NewRun, RunState, settle_release, settle_success
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.store import KEYS_KEPT
 from tests.support.boundaries import ADA
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.kept_connections import KeptConnections

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from mainspring.adapters.store.postgres.rows import order_gate
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import DAY, HOUR, MINUTE
-from mainspring.domain.job import JobState
-from mainspring.domain.limits import gates_of
-from mainspring.domain.run import Idempotency, NewRun, Verdict, settle_release, settle_success
-from mainspring.domain.unique import Unique
-from mainspring.ports.store import KEYS_KEPT
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
+from mainspring.core.model.limits.limits import gates_of
+from mainspring.core.model.runs.run import Idempotency, NewRun, Verdict, settle_release, settle_success
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.store import KEYS_KEPT
+from mainspring.stores.postgres.rows import order_gate
 from tests.support.boundaries import on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_run, a_spec, every
 from tests.support.kept_connections import KeptConnections

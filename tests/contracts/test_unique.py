@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.domain.limits import Limit
-from mainspring.domain.run import REPLACED, Idempotency, NewRun, RunState
-from mainspring.domain.unique import Unique
-from mainspring.ports.access import Author
-from mainspring.ports.store import Accepted
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.limits.limits import Limit
+from mainspring.core.model.runs.run import REPLACED, Idempotency, NewRun, RunState
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import Accepted
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.store_harness import Harness, ids
 

@@ -2,9 +2,9 @@
 
 from structlog.testing import capture_logs
 
-from mainspring.domain.instant import HOUR, MINUTE
-from mainspring.domain.job import JobState
-from mainspring.domain.run import Outcome, RunState
+from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.run import Outcome, RunState
+from mainspring.core.model.schedules.job import JobState
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 

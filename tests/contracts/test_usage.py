@@ -3,13 +3,21 @@
 import msgspec
 import pytest
 
-from mainspring.domain.budget import Budget, BudgetStatus
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, MINUTE, SECOND
-from mainspring.domain.run import HeldRun, JobRef, Outcome, RunState, Settlement, settle_release, settle_success
-from mainspring.domain.usage import USAGE_KEPT, GroupBy, Spent, UsageLine, by_line, day_of
-from mainspring.ports.access import Author
-from mainspring.ports.store import Retention
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
+from mainspring.core.model.limits.budget import Budget, BudgetStatus
+from mainspring.core.model.runs.run import (
+    HeldRun,
+    JobRef,
+    Outcome,
+    RunState,
+    Settlement,
+    settle_release,
+    settle_success,
+)
+from mainspring.core.model.runs.usage import USAGE_KEPT, GroupBy, Spent, UsageLine, by_line, day_of
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import Retention
 from tests.support.builders import a_job, a_run, a_spec, every
 from tests.support.store_harness import Harness
 

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from mainspring.domain.dead_letters import GROWS_BY, TREND
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.replay import Replay
-from mainspring.domain.run import NewRun, settle_loss
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import RunFilter
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.dead_letters import GROWS_BY, TREND
+from mainspring.core.model.runs.replay import Replay
+from mainspring.core.model.runs.run import NewRun, settle_loss
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import RunFilter
 from tests.support.builders import a_policy, a_run, an_id, some_runs
 from tests.support.store_harness import Harness
 

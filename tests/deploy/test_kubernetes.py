@@ -18,13 +18,13 @@ import yaml
 from typer.main import get_command
 
 import mainspring
-from mainspring import settings
 from mainspring.cli.main import application
 from mainspring.cli.processes import PATIENCE
-from mainspring.domain.instant import SECOND
-from mainspring.domain.notices import QUEUE as NOTIFICATIONS
-from mainspring.domain.webhooks import QUEUE as WEBHOOKS
-from mainspring.runtime.metrics.declared import ALL
+from mainspring.config import settings
+from mainspring.core.model.alerts.notices import QUEUE as NOTIFICATIONS
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.events.webhooks import QUEUE as WEBHOOKS
+from mainspring.core.runtime.metrics.declared import ALL
 from tests.support.command_line import terminate
 from tests.support.processes import Processes, free_port
 from tests.support.waiting import DEADLINE_SECONDS, eventually

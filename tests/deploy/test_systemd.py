@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from mainspring import settings
 from mainspring.cli.main import application
-from mainspring.domain.instant import SECOND
-from mainspring.domain.notices import QUEUE as NOTIFICATIONS
-from mainspring.domain.webhooks import QUEUE as WEBHOOKS
+from mainspring.config import settings
+from mainspring.core.model.alerts.notices import QUEUE as NOTIFICATIONS
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.events.webhooks import QUEUE as WEBHOOKS
 from tools.services import ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("system")]

@@ -9,9 +9,9 @@ import pytest
 from examples.distributed_cron import app, rehearsal
 from examples.distributed_cron.application import DATACENTERS
 from mainspring import Mainspring
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.domain.kafka import read_kafka
-from mainspring.domain.schedule import CronSchedule
+from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
 from tests.support.example import commands_of, run_example
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("examples")]

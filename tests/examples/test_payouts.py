@@ -10,7 +10,7 @@ import pytest
 
 from examples.payouts import application, books
 from examples.payouts.application import CITIES, app, pay_city, pay_out_by_key, recalculate_surge, send_promotion
-from mainspring.domain.instant import MINUTE, to_datetime
+from mainspring.core.model.base.instant import MINUTE, to_datetime
 from mainspring.testing import TestScheduler
 from tests.support.example import commands_of, run_example, run_on_engine
 

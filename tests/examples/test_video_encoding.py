@@ -12,8 +12,8 @@ import pytest
 
 from examples.video_encoding.encoder import FRAME, STEPS
 from mainspring import Mainspring
-from mainspring.domain.run import RunState, RunView
-from mainspring.ports.catalog import RunFilter
+from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.ports.storage.catalog import RunFilter
 from tests.support.example import commands_of, run_example, run_on_engine
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("examples")]

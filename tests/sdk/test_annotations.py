@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
 
 from mainspring import Invalid, Limit, Mainspring, RetryPolicy, Unique
-from mainspring.domain.run import RunState
+from mainspring.core.model.runs.run import RunState
 from mainspring.testing import TestScheduler
 
 

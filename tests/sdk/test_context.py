@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from mainspring import Conflict, Context, Invalid, Mainspring
-from mainspring.domain.run import Outcome
+from mainspring.core.model.runs.run import Outcome
 from mainspring.testing import TestScheduler
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mainspring.bootstrap.node import Node, Role
 from mainspring.cli import processes
 from mainspring.cli.main import application
-from mainspring.domain.autoscale import Bounds
-from mainspring.domain.datacenters import ALL
-from mainspring.domain.run import RunState
-from mainspring.sdk import schedule_file
-from mainspring.settings import Settings, load
+from mainspring.config.node import Node, Role
+from mainspring.config.settings import Settings, load
+from mainspring.core.model.cluster.autoscale import Bounds
+from mainspring.core.model.cluster.datacenters import ALL
+from mainspring.core.model.runs.run import RunState
+from mainspring.features.schedules import file as schedule_file
 from tests.support.doc_blocks import write_blocks
 from tests.support.waiting import eventually
 

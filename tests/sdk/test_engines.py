@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from mainspring import Invalid, Mainspring
-from mainspring.bootstrap.engine import Engine
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.run import RunState
-from mainspring.settings import load
+from mainspring.config.engine import Engine
+from mainspring.config.node import Node, Role
+from mainspring.config.settings import load
+from mainspring.core.model.runs.run import RunState
 from tests.support import submitting_tasks
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mainspring import Conflict, FanOut, Invalid, Mainspring
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.reserved import RESERVED
-from mainspring.domain.run import RunState
+from mainspring.config.node import Node, Role
+from mainspring.core.model.runs.reserved import RESERVED
+from mainspring.core.model.runs.run import RunState
 from mainspring.sdk.task import Task
 from tests.support.processes import free_port
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli.fields import limits_of
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
 from mainspring.testing import TestScheduler
 from tests.support.doc_blocks import write_blocks
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.sdk.client import ApiClient
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.sdk.backends.client import ApiClient
 
 
 class ClosingServer:

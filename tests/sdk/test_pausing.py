@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from mainspring import Conflict, Invalid, Mainspring, NotFound
-from mainspring.bootstrap.engine import Engine
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.instant import from_datetime
-from mainspring.domain.job import Job, JobState
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause
+from mainspring.config.engine import Engine
+from mainspring.config.node import Node, Role
+from mainspring.core.model.base.instant import from_datetime
+from mainspring.core.model.schedules.job import Job, JobState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
 from tests.support.processes import free_port
 
 

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from mainspring import CatchUp, Mainspring, RetryPolicy
-from mainspring.domain import catch_up, retry
-from mainspring.domain.calendar import WhenClosed
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import HOUR, MINUTE, Duration
-from mainspring.domain.slo import Slo
-from mainspring.sdk import schedule_file
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import HOUR, MINUTE, Duration
+from mainspring.core.model.runs import retry
+from mainspring.core.model.schedules import catch_up
+from mainspring.core.model.schedules.calendar import WhenClosed
+from mainspring.core.model.schedules.slo import Slo
+from mainspring.features.schedules import file as schedule_file
 
 
 def test_a_schedule_has_calendars_and_an_slo() -> None:

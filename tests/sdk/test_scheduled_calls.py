@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring import Invalid, Mainspring
-from mainspring.domain.instant import MINUTE
+from mainspring.core.model.base.instant import MINUTE
 
 
 def test_a_scheduled_call_keeps_its_arguments_and_options() -> None:

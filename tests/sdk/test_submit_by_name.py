@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from mainspring import Invalid, Limit, Mainspring, RunHandle
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.instant import MINUTE, from_datetime
-from mainspring.domain.run import RunView
-from mainspring.ports.catalog import RunFilter
+from mainspring.config.node import Node, Role
+from mainspring.core.model.base.instant import MINUTE, from_datetime
+from mainspring.core.model.runs.run import RunView
+from mainspring.core.ports.storage.catalog import RunFilter
 from tests.support.processes import free_port
 
 

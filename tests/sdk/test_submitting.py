@@ -13,11 +13,11 @@ import pydantic
 import pytest
 
 from mainspring import Conflict, Denied, Invalid, Mainspring, NotFound, RunCancelled, RunFailed, RunSkipped
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.run import RunState
-from mainspring.ports.catalog import RunFilter
-from mainspring.sdk import client
+from mainspring.config.node import Node, Role
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.sdk.backends import client
 from mainspring.sdk.task import Task
 from tests.support.processes import free_port
 from tests.support.waiting import eventually

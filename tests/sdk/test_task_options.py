@@ -3,10 +3,10 @@
 import json
 
 from mainspring import Mainspring
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.instant import MINUTE
-from mainspring.domain.run import RunView
-from mainspring.ports.catalog import RunFilter
+from mainspring.config.node import Node, Role
+from mainspring.core.model.base.instant import MINUTE
+from mainspring.core.model.runs.run import RunView
+from mainspring.core.ports.storage.catalog import RunFilter
 from tests.support.waiting import eventually
 
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from mainspring import Context, Mainspring, RetryPolicy
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.bootstrap.node import REGISTERED, Node, Role
-from mainspring.control.task_registration import TaskRegistration
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.instant import MINUTE
-from mainspring.domain.limits import Limit
-from mainspring.domain.task_entry import KnownTask, TaskEntry
+from mainspring.config.node import REGISTERED, Node, Role
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import MINUTE
+from mainspring.core.model.limits.limits import Limit
+from mainspring.core.model.tasks.task_entry import KnownTask, TaskEntry
+from mainspring.core.submit.task_registration import TaskRegistration
+from mainspring.stores.memory import MemoryStore
 from tests.support.waiting import eventually
 
 

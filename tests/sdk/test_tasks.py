@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from mainspring import Conflict, Context, Invalid, Mainspring, NotFound, Overlap, RetryPolicy
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.run import RunState
-from mainspring.domain.schedule import CronSchedule
+from mainspring.config.node import Node, Role
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.schedules.schedule import CronSchedule
 from mainspring.sdk.task import Options, Prepared, new_run
 
 

@@ -15,13 +15,13 @@ import pytest
 from sqlalchemy import create_engine
 
 from mainspring import Conflict, Invalid, Mainspring, NotFound, RunFailed, transaction
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.ids import is_id, made_at, shard_of
-from mainspring.domain.instant import DAY, HOUR, SECOND, from_datetime
-from mainspring.domain.run import RunState, RunView
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import RunFilter
+from mainspring.config.node import Node, Role
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.ids import is_id, made_at, shard_of
+from mainspring.core.model.base.instant import DAY, HOUR, SECOND, from_datetime
+from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.sdk.task import Task
 from tests.support.databases import (
     as_administrator,

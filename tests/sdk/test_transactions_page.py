@@ -11,8 +11,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from mainspring.domain.run import RunState
-from mainspring.ports.catalog import RunFilter
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.ports.storage.catalog import RunFilter
 from tests.support.databases import as_administrator
 from tests.support.doc_blocks import write_blocks
 from tests.support.waiting import eventually

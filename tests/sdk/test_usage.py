@@ -3,8 +3,8 @@
 import pytest
 
 from mainspring import Context, Invalid, Mainspring
-from mainspring.domain.instant import LATEST
-from mainspring.domain.usage import by_line
+from mainspring.core.model.base.instant import LATEST
+from mainspring.core.model.runs.usage import by_line
 from mainspring.testing import TestScheduler
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mainspring import Context, Invalid, Mainspring, NotFound, Overlap
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.run import RunState
+from mainspring.config.node import Node, Role
+from mainspring.core.model.runs.run import RunState
 from mainspring.testing import TestScheduler
 from tests.sdk.test_submitting import find_task
 from tests.support.processes import free_port

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.api.fan_out_plan import read_fan_out
-from mainspring.api.workflow_task import read_plan
-from mainspring.domain.reserved import FAN_OUT
-from mainspring.sdk.plain_yaml import read_yaml
+from mainspring.core.model.runs.reserved import FAN_OUT
+from mainspring.core.runtime.plain_yaml import read_yaml
+from mainspring.features.fan_out.plan import read_fan_out
+from mainspring.features.workflows.task import read_plan
 from mainspring.testing import TestScheduler
 from tests.support.doc_blocks import write_blocks
 

@@ -8,18 +8,18 @@ from random import Random
 import msgspec
 import pytest
 
-from mainspring.adapters.blobs.folder import FolderBlobs
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control import archive
-from mainspring.control.archive import Archiver, archived, kept_since, manifests
-from mainspring.control.retention import RetentionKeeper
-from mainspring.domain.archive import ROOT, Manifest
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, HOUR, Instant
-from mainspring.domain.run import RunState, RunView
-from mainspring.ports.archive import ArchivedRun, Part
-from mainspring.ports.store import Retention
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, HOUR, Instant
+from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Retention
+from mainspring.features.archive import service as archive
+from mainspring.features.archive.model import ROOT, Manifest
+from mainspring.features.archive.retention import RetentionKeeper
+from mainspring.features.archive.service import Archiver, archived, kept_since, manifests
+from mainspring.integrations.files.folder import FolderBlobs
+from mainspring.stores.memory import MemoryStore
 from tests.support.clock import ManualClock
 
 NOW = 20_000 * DAY + 15 * HOUR

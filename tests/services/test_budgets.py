@@ -4,17 +4,17 @@ from random import Random
 
 import msgspec
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.budgets import BudgetKeeper, release
-from mainspring.domain.budget import Budget, BudgetStatus
-from mainspring.domain.instant import DAY, SECOND
-from mainspring.domain.job import JobState
-from mainspring.domain.run import JobRef, settle_success
-from mainspring.domain.usage import Spent
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause
-from mainspring.ports.store import Want
+from mainspring.core.model.base.instant import DAY, SECOND
+from mainspring.core.model.limits.budget import Budget, BudgetStatus
+from mainspring.core.model.runs.run import JobRef, settle_success
+from mainspring.core.model.runs.usage import Spent
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Want
+from mainspring.features.usage.service import BudgetKeeper, release
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_job, a_run, a_spec, a_worker, every
 from tests.support.virtual import in_virtual_time

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
-from mainspring.domain.run import HeldRun
-from mainspring.ports.store import Want
-from mainspring.worker.attempt import Holding
-from mainspring.worker.claimer import Claimer
-from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.slots import Slots
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Want
+from mainspring.core.worker.attempt import Holding
+from mainspring.core.worker.claimer import Claimer
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.slots import Slots
 from tests.support.builders import a_held_run
 from tests.support.clock import ManualClock
 

@@ -3,14 +3,14 @@
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.clock_guard import ClockGuard
-from mainspring.control.shards import ShardKeeper
-from mainspring.domain.clock_guard import ClockRules
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR, MILLISECOND, SECOND
-from mainspring.runtime.supervisor import Supervisor
+from mainspring.core.cluster.clock_guard import ClockGuard
+from mainspring.core.cluster.shards import ShardKeeper
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, SECOND
+from mainspring.core.model.cluster.clock_guard import ClockRules
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.supervisor import Supervisor
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.virtual import in_virtual_time
 

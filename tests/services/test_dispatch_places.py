@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.dispatcher import Dispatcher
-from mainspring.domain.hints import Hint, Sealer
-from mainspring.domain.instant import SECOND
-from mainspring.runtime.engines import Engines, GuardedEngine
+from mainspring.core.dispatch.dispatcher import Dispatcher
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_run
 from tests.support.memory_dispatch import MemoryDispatch

@@ -5,24 +5,24 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.dispatcher import READER, Dispatcher
-from mainspring.control.engine_watch import EngineWatch
-from mainspring.domain.dead_letters import DeadRun
-from mainspring.domain.errors import EngineUnavailable
-from mainspring.domain.hints import Hint, Sealer
-from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import HeldRun, NewRun, RunPolicy, RunState
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause
-from mainspring.ports.dispatch import Delivery
-from mainspring.ports.wakeups import queue_topic
-from mainspring.runtime.engines import Engines, GuardedEngine
+from mainspring.core.dispatch.dispatcher import READER, Dispatcher
+from mainspring.core.dispatch.engine_watch import EngineWatch
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.runs.dead_letters import DeadRun
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import HeldRun, NewRun, RunPolicy, RunState
+from mainspring.core.ports.dispatch import Delivery
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.ports.wakeups import queue_topic
+from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.worker import Worker
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
-from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.worker import Worker
 from tests.support.builders import a_run, some_runs
 from tests.support.memory_dispatch import MemoryDispatch
 from tests.support.virtual import in_virtual_time

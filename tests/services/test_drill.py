@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from mainspring.control.drill import Drill
-from mainspring.domain.errors import Conflict, Invalid, NotFound
-from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.ports.access import Author
+from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.ports.storage.access import Author
+from mainspring.features.drill.service import Drill
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_job, a_spec
 from tests.support.scheduler_node import SHARDS, Node, RemoteStore, declared, every_second

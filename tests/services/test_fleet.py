@@ -9,29 +9,29 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.bootstrap.engine import Engine
-from mainspring.bootstrap.health import make_health
-from mainspring.control.fleet import Fleet
-from mainspring.control.housekeeper import Housekeeper
-from mainspring.control.monitor import Monitor
-from mainspring.control.vitals import StoreVitals
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.hints import Sealer
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement
-from mainspring.domain.slo import Slo
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause, SessionView
-from mainspring.ports.health import Examination, Vitals
-from mainspring.ports.slos import SloSettled
-from mainspring.ports.store import Depth, Want
-from mainspring.runtime.engines import Engines, GuardedEngine
-from mainspring.runtime.metrics.book import Book
-from mainspring.runtime.metrics.declared import ALL, Whose
-from mainspring.runtime.metrics.figures import Figures
-from mainspring.settings import Settings
+from mainspring.config.engine import Engine
+from mainspring.config.health import make_health
+from mainspring.config.settings import Settings
+from mainspring.core.maintenance.fleet import Fleet
+from mainspring.core.maintenance.housekeeper import Housekeeper
+from mainspring.core.maintenance.monitor import Monitor
+from mainspring.core.maintenance.vitals import StoreVitals
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState, Settlement
+from mainspring.core.model.schedules.slo import Slo
+from mainspring.core.ports.health import Examination, Vitals
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause, SessionView
+from mainspring.core.ports.storage.slos import SloSettled
+from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.metrics.book import Book
+from mainspring.core.runtime.metrics.declared import ALL, Whose
+from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.store import Depth, Want
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import virtual_loop
 from tests.support.builders import a_job, a_limit, a_run, a_spec, a_worker
 from tests.support.clock import ManualClock

@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres import health as postgres_health
-from mainspring.adapters.store.postgres.health import PostgresHealth
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.health_guard import HealthGuard
-from mainspring.domain.diagnosis import Finding, Level, found, warned
-from mainspring.domain.instant import MINUTE
-from mainspring.domain.pains import is_pressed
-from mainspring.ports.health import Vitals
-from mainspring.ports.store import Retention
+from mainspring.core.maintenance.health_guard import HealthGuard
+from mainspring.core.model.base.instant import MINUTE
+from mainspring.core.model.cluster.diagnosis import Finding, Level, found, warned
+from mainspring.core.model.cluster.pains import is_pressed
+from mainspring.core.ports.health import Vitals
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import Retention
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.upkeep import health as postgres_health
+from mainspring.stores.postgres.upkeep.health import PostgresHealth
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_worker
 from tests.support.databases import as_administrator, migrated_template

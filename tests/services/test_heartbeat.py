@@ -8,19 +8,19 @@ from typing import Any, TypeVar
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.domain.run import HeldRun, RunState, settle_release
-from mainspring.ports.store import Beat, Want
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.runs.run import HeldRun, RunState, settle_release
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import Beat, Want
+from mainspring.core.worker import heartbeat as heartbeat_module
+from mainspring.core.worker.attempt import Attempt, Holding
+from mainspring.core.worker.heartbeat import Heartbeat
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.slots import Lane
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
-from mainspring.worker import heartbeat as heartbeat_module
-from mainspring.worker.attempt import Attempt, Holding
-from mainspring.worker.heartbeat import Heartbeat
-from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.slots import Lane
 from tests.support.builders import a_run, a_worker, an_id
 from tests.support.clock import START, ManualClock, SkippingClock
 from tests.support.virtual import in_virtual_time

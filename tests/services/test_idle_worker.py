@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.instant import SECOND
-from mainspring.domain.run import HeldRun
-from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.slots import share
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.slots import share
 from tests.support.builders import a_run
 from tests.support.virtual import in_virtual_time
 from tests.support.worker_kit import Bench, Tasks, running_worker

@@ -5,23 +5,23 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 import msgspec
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.api.ingest import JobMaker
-from mainspring.bootstrap.api import local_api
-from mainspring.bootstrap.engine import Engine
-from mainspring.control.ingest import PATIENCE, Ingest
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Micros, isoformat
-from mainspring.domain.run import RunPolicy, RunView
-from mainspring.domain.task_entry import TaskEntry
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import JobFilter, RunFilter
-from mainspring.ports.ingest import Ask, Refusal
-from mainspring.ports.store import KEYS_KEPT
-from mainspring.settings import Settings
+from mainspring.config.api import local_api
+from mainspring.config.engine import Engine
+from mainspring.config.settings import Settings
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Micros, isoformat
+from mainspring.core.model.runs.run import RunPolicy, RunView
+from mainspring.core.model.tasks.task_entry import TaskEntry
+from mainspring.core.ports.ingest import Ask, Refusal
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import KEYS_KEPT
+from mainspring.features.ingest.intake import JobMaker
+from mainspring.features.ingest.service import PATIENCE, Ingest
+from mainspring.stores.memory import MemoryStore
 from tests.support.clock import ManualClock
 from tests.support.request_log import MemoryLog
 
@@ -394,7 +394,7 @@ async def test_a_request_that_waited_too_long_is_refused_and_later_ones_are_not(
 async def test_a_full_waiting_list_refuses_the_newest_requests_of_the_longest_lane(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mainspring.control.ingest._MOST_WAITING", 4)
+    monkeypatch.setattr("mainspring.features.ingest.service._MOST_WAITING", 4)
     quota = Quota()
     quota.send("a", 1, 2, 3, 4, 5)
     await quota.tick()
@@ -416,7 +416,7 @@ async def test_a_request_refused_for_its_quota_names_the_quota(make: Callable[[s
     kit.send(tenant="small", name="nightly", cronExpression="0 3 * * *")
     kit.send(tenant="small")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mainspring.control.ingest.PATIENCE", 0)
+        patch.setattr("mainspring.features.ingest.service.PATIENCE", 0)
         await kit.step()
     assert [(why.title, why.detail.split(":")[0]) for _, why in kit.log.dead] == [
         ("Quota reached", "the tenant may have 0 queued runs"),

@@ -5,20 +5,20 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import msgspec
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.api.ingest import JobMaker
-from mainspring.api.ingest_mappings import read_mappings
-from mainspring.bootstrap.api import local_api
-from mainspring.bootstrap.engine import Engine
-from mainspring.control.ingest import Ingest
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.instant import SECOND
-from mainspring.domain.job import Job, JobState
-from mainspring.domain.run import RunState, RunView
-from mainspring.domain.schedule import CronSchedule
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import JobFilter, RunFilter
-from mainspring.settings import Settings
+from mainspring.config.api import local_api
+from mainspring.config.engine import Engine
+from mainspring.config.settings import Settings
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.schedules.job import Job, JobState
+from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
+from mainspring.features.ingest.intake import JobMaker
+from mainspring.features.ingest.mappings import read_mappings
+from mainspring.features.ingest.service import Ingest
+from mainspring.stores.memory import MemoryStore
 from tests.support.clock import ManualClock
 from tests.support.request_log import MemoryLog
 

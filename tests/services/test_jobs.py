@@ -8,17 +8,17 @@ from random import Random
 import msgspec
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.jobs import Jobs
-from mainspring.domain.errors import Invalid, NotFound, StoreUnavailable
-from mainspring.domain.ids import is_derived, shard_for, shard_of
-from mainspring.domain.instant import DAY, HOUR, MILLISECOND, SECOND, Micros
-from mainspring.domain.job import JobState
-from mainspring.domain.placement import place_for, place_of
-from mainspring.domain.run import NewRun, RunPolicy, RunState, made_once
-from mainspring.ports.store import Accepted, PutOutcome, Want
-from mainspring.ports.wakeups import CANCELS, SCHEDULES, Bell, queue_topic
+from mainspring.core.model.base.errors import Invalid, NotFound, StoreUnavailable
+from mainspring.core.model.base.ids import is_derived, shard_for, shard_of
+from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, SECOND, Micros
+from mainspring.core.model.cluster.placement import place_for, place_of
+from mainspring.core.model.runs.run import NewRun, RunPolicy, RunState, made_once
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.ports.wakeups import CANCELS, SCHEDULES, Bell, queue_topic
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Accepted, PutOutcome, Want
+from mainspring.core.submit.jobs import Jobs
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_job, a_run, a_worker, an_id, some_runs
 from tests.support.virtual import in_virtual_time

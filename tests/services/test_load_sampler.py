@@ -1,9 +1,9 @@
 """The load sampler on the memory store, in virtual time."""
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.load_sampler import LoadSampler
-from mainspring.domain.instant import MINUTE, SECOND
+from mainspring.core.maintenance.load_sampler import LoadSampler
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import some_runs
 from tests.support.virtual import in_virtual_time

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from mainspring.runtime.metrics import listener as listeners
-from mainspring.runtime.metrics.listener import MetricsListener
+from mainspring.core.runtime.metrics import listener as listeners
+from mainspring.core.runtime.metrics.listener import MetricsListener
 from tests.support.processes import free_port
 
 

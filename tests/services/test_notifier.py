@@ -7,21 +7,21 @@ from random import Random
 import msgspec
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.jobs import Jobs
-from mainspring.control.notifications import Notifier
-from mainspring.control.publisher import Publisher
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.notices import QUEUE, Message, On
-from mainspring.domain.notification_rules import NotificationRules, read_notifications
-from mainspring.domain.reserved import NOTIFICATION
-from mainspring.domain.run import About, HeldRun, JobRef, NewRun, settle_failure, settle_success
-from mainspring.domain.slo import MISSED, RECOVERED, Slo
-from mainspring.ports.slos import SloSettled
-from mainspring.ports.store import Want
+from mainspring.core.model.alerts.notices import QUEUE, Message, On
+from mainspring.core.model.alerts.notification_rules import NotificationRules, read_notifications
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.reserved import NOTIFICATION
+from mainspring.core.model.runs.run import About, HeldRun, JobRef, NewRun, settle_failure, settle_success
+from mainspring.core.model.schedules.slo import MISSED, RECOVERED, Slo
+from mainspring.core.ports.storage.slos import SloSettled
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Want
+from mainspring.core.submit.jobs import Jobs
+from mainspring.features.alerts.service import Notifier
+from mainspring.features.events.service import Publisher
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_job, a_policy, a_run, a_spec, a_worker, every
 from tests.support.virtual import in_virtual_time

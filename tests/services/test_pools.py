@@ -5,15 +5,15 @@ from collections import Counter
 
 import pytest
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.hints import Sealer
-from mainspring.domain.instant import SECOND
-from mainspring.domain.queues import QueuePolicy
-from mainspring.domain.run import HeldRun
-from mainspring.ports.access import Author
-from mainspring.runtime.engines import GuardedEngine
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.runtime.engines import GuardedEngine
+from mainspring.core.worker.settings import WorkerSettings
 from mainspring.testing.virtual_time import VirtualClock
-from mainspring.worker.settings import WorkerSettings
 from tests.support.builders import a_policy, a_run
 from tests.support.memory_dispatch import MemoryDispatch
 from tests.support.virtual import in_virtual_time

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.publisher import SINK, Publisher
-from mainspring.domain.errors import EngineUnavailable, Fenced
-from mainspring.domain.events import Event, Topic
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Micros
-from mainspring.domain.run import NewRun, settle_cancel, settle_success
-from mainspring.ports.store import EventBatch, NewSession, Want
+from mainspring.core.model.base.errors import EngineUnavailable, Fenced
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
+from mainspring.core.model.events.events import Event, Topic
+from mainspring.core.model.runs.run import NewRun, settle_cancel, settle_success
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import EventBatch, NewSession, Want
+from mainspring.features.events.service import SINK, Publisher
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_policy, a_run, a_worker, some_runs
 from tests.support.memory_sink import MemorySink

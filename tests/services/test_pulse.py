@@ -4,13 +4,13 @@ from typing import cast
 
 from structlog.testing import capture_logs
 
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.domain.instant import SECOND
-from mainspring.domain.run import Outcome
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.run import Outcome
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.worker.reporting.attempt_log import AttemptLog
+from mainspring.core.worker.reporting.pulse import Pulse
+from mainspring.core.worker.worker import Worker
 from mainspring.testing.virtual_time import VirtualClock
-from mainspring.worker.attempt_log import AttemptLog
-from mainspring.worker.pulse import Pulse
-from mainspring.worker.worker import Worker
 from tests.support.virtual import in_virtual_time
 
 

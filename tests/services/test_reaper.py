@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.reaper import Reaper
-from mainspring.control.scheduler.loader import HORIZON
-from mainspring.domain.dependencies import Rule
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.domain.run import (
+from mainspring.core.maintenance.reaper import Reaper
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.runs.run import (
     LOST_AFTER,
     OVERDUE_GRACE,
     HeldRun,
@@ -26,8 +22,12 @@ from mainspring.domain.run import (
     Verdict,
     settle_success,
 )
-from mainspring.ports.store import Want
-from mainspring.ports.wakeups import SCHEDULES, Bell, queue_topic
+from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.ports.wakeups import SCHEDULES, Bell, queue_topic
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.scheduler.loader import HORIZON
+from mainspring.core.store import Want
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_held_run, a_policy, a_run, a_worker, some_runs
 from tests.support.virtual import in_virtual_time

@@ -2,11 +2,11 @@
 
 from random import Random
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.retention import RetentionKeeper
-from mainspring.domain.instant import DAY, MINUTE, SECOND
-from mainspring.ports.store import Retention
+from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Retention
+from mainspring.features.archive.retention import RetentionKeeper
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import some_runs
 from tests.support.virtual import in_virtual_time

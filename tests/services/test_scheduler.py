@@ -2,11 +2,11 @@
 
 import pytest
 
-from mainspring.control.scheduler.scheduler import LOOK_EVERY
-from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
-from mainspring.domain.run import RunState
-from mainspring.domain.schedule import CronSchedule
-from mainspring.ports.wakeups import SCHEDULES
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, SECOND, Micros
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.core.ports.wakeups import SCHEDULES
+from mainspring.core.scheduler.scheduler import LOOK_EVERY
 from mainspring.testing.virtual_time import START, VirtualClock
 from tests.support.builders import a_job, a_run, a_spec
 from tests.support.scheduler_node import (

@@ -3,15 +3,15 @@
 import msgspec
 import pytest
 
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.scheduler.scheduler import LOOK_EVERY
-from mainspring.control.scheduler.store_time import StoreTime
-from mainspring.domain import plan
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.closings import Closings
-from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
-from mainspring.domain.job import Fire, Job, JobState
-from mainspring.domain.schedule import CronSchedule
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.schedules import plan
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.closings import Closings
+from mainspring.core.model.schedules.job import Fire, Job, JobState
+from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.scheduler.scheduler import LOOK_EVERY
+from mainspring.core.scheduler.store_time import StoreTime
 from mainspring.testing.virtual_time import START, VirtualClock
 from tests.support.builders import a_job, a_run, a_spec, after_each, every
 from tests.support.scheduler_node import (
@@ -94,7 +94,7 @@ async def test_many_crons_of_one_moment_are_planned_before_they_are_due(monkeypa
         planned_at.append(clock.now())
         return plan.plan_job(job, now, closings)
 
-    monkeypatch.setattr("mainspring.control.scheduler.planner.plan_job", plan_job)
+    monkeypatch.setattr("mainspring.core.scheduler.planner.plan_job", plan_job)
     spec = a_spec(schedule=CronSchedule(expression="0 * * * * *"))
     specs = [msgspec.structs.replace(spec, name=f"job {number}") for number in range(3_000)]
     jobs = await declared(store, [a_job(spec, shard=number % SHARDS) for number, spec in enumerate(specs)])
@@ -244,7 +244,7 @@ async def test_a_job_that_cannot_be_planned_does_not_delay_other_jobs(monkeypatc
             raise LookupError("no such zone any more")
         return plan.plan_job(job, now, closings)
 
-    monkeypatch.setattr("mainspring.control.scheduler.planner.plan_job", plan_job)
+    monkeypatch.setattr("mainspring.core.scheduler.planner.plan_job", plan_job)
     async with Node(store):
         await clock.sleep(10 * SECOND + 500 * MILLISECOND)
     assert len(await ledger_of(store, sound.id)) == 10

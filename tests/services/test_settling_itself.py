@@ -1,9 +1,9 @@
 """A handler that completes its own run: the worker frees the slot and reports no outcome."""
 
-from mainspring.domain.instant import SECOND
-from mainspring.domain.run import HeldRun, Outcome, RunPolicy, RunState, settle_success
-from mainspring.worker.handler import SETTLED
-from mainspring.worker.settings import WorkerSettings
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunPolicy, RunState, settle_success
+from mainspring.core.worker.handler import SETTLED
+from mainspring.core.worker.settings import WorkerSettings
 from tests.support.builders import a_run
 from tests.support.virtual import in_virtual_time
 from tests.support.worker_kit import Tasks, running_worker

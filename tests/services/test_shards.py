@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.shards import DEFAULT_TTL, SHORTEST_TTL, ShardKeeper
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
-from mainspring.ports.coordination import Membership
+from mainspring.core.cluster.shards import DEFAULT_TTL, SHORTEST_TTL, ShardKeeper
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, SECOND, Micros
+from mainspring.core.ports.storage.coordination import Membership
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.virtual import in_virtual_time
 

@@ -5,16 +5,16 @@ from random import Random
 import msgspec
 import pytest
 
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.slos import SloKeeper
-from mainspring.domain.calendar import CalendarSpec, Covers, Freeze, WhenClosed
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.job import JobSpec, JobState
-from mainspring.domain.run import settle_failure, settle_success
-from mainspring.domain.schedule import due_of
-from mainspring.domain.slo import MISSED, RECOVERED, Slo
-from mainspring.ports.access import Author
-from mainspring.ports.store import Want
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.runs.run import settle_failure, settle_success
+from mainspring.core.model.schedules.calendar import CalendarSpec, Covers, Freeze, WhenClosed
+from mainspring.core.model.schedules.job import JobSpec, JobState
+from mainspring.core.model.schedules.schedule import due_of
+from mainspring.core.model.schedules.slo import MISSED, RECOVERED, Slo
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Want
+from mainspring.features.slo.service import SloKeeper
 from mainspring.testing.virtual_time import START, VirtualClock
 from tests.support.builders import a_job, a_spec, a_worker, every
 from tests.support.scheduler_node import Node, RemoteStore, declared, ledger_of

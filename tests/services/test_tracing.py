@@ -16,13 +16,11 @@ import pytest
 from opentelemetry import context as contexts
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.jobs import Jobs
-from mainspring.domain.errors import Conflict, Invalid
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import MINUTE, Micros
-from mainspring.domain.run import (
+from mainspring.config.settings import load
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import MINUTE, Micros
+from mainspring.core.model.runs.run import (
     HeldRun,
     JobRef,
     NewRun,
@@ -34,16 +32,18 @@ from mainspring.domain.run import (
     settle_release,
     settle_success,
 )
-from mainspring.domain.traces import span_of_attempt, traced
-from mainspring.ports.egress import Answer, Outgoing
-from mainspring.ports.store import Want
-from mainspring.runtime.tracing import sender as senders
-from mainspring.runtime.tracing.sender import ROOM
-from mainspring.runtime.tracing.spans import TOGETHER, Tracing, standing
-from mainspring.settings import load
-from mainspring.worker.builtin.http import http_handler
-from mainspring.worker.handler import AsyncHandler
-from mainspring.worker.tracing import standing_in
+from mainspring.core.model.runs.traces import span_of_attempt, traced
+from mainspring.core.ports.egress import Answer, Outgoing
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.tracing import sender as senders
+from mainspring.core.runtime.tracing.sender import ROOM
+from mainspring.core.runtime.tracing.spans import TOGETHER, Tracing, standing
+from mainspring.core.store import Want
+from mainspring.core.submit.jobs import Jobs
+from mainspring.core.worker.builtin.http import http_handler
+from mainspring.core.worker.handler import AsyncHandler
+from mainspring.core.worker.reporting.tracing import standing_in
+from mainspring.stores.memory import MemoryStore
 from tests.support.builders import a_held_run, a_policy, a_run, a_worker, some_runs
 from tests.support.certificates import make_certificate
 from tests.support.clock import ManualClock
@@ -475,8 +475,8 @@ async def hello() -> int:
     logging.getLogger("shop").warning("hello")
     return 1
 async def main():
-    from mainspring.bootstrap.node import Node, Role
-    from mainspring.domain.run import NewRun
+    from mainspring.config.node import Node, Role
+    from mainspring.core.model.runs.run import NewRun
     node = Node(app.settings(), {Role.WORKER, Role.SCHEDULER}, app)
     await node.start()
     run = NewRun(id=node.engine.jobs.new_run_id(), task="hello")
@@ -541,7 +541,7 @@ def test_a_tracer_provider_of_the_application_is_not_replaced(tmp_path: Path) ->
     program = """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from mainspring.runtime.tracing.spans import Tracing
+from mainspring.core.runtime.tracing.spans import Tracing
 tracing = Tracing("http://127.0.0.1:9", 1, "shop", "1")
 THEIRS
 tracing.lend()

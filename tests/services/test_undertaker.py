@@ -5,18 +5,18 @@ from typing import Any
 
 import msgspec
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.dead_letters import Undertaker
-from mainspring.control.jobs import Jobs
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import SECOND
-from mainspring.domain.replay import Replay
-from mainspring.domain.run import HeldRun, RunState, RunView, settle_failure, settle_success
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import RunFilter
-from mainspring.ports.store import Want
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.replay import Replay
+from mainspring.core.model.runs.run import HeldRun, RunState, RunView, settle_failure, settle_success
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Want
+from mainspring.core.submit.jobs import Jobs
+from mainspring.features.dead_letters.service import Undertaker
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_policy, a_run, a_worker, an_id
 from tests.support.virtual import in_virtual_time

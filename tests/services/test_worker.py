@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring.domain.errors import Invalid, StoreUnavailable
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement
-from mainspring.ports.access import Author
-from mainspring.ports.wakeups import CANCELS
+from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState, Settlement
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.wakeups import CANCELS
+from mainspring.core.worker.attempt import Attempt, Holding, Stop
+from mainspring.core.worker.reporting.reporter import Reporter
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.settler import Settler
+from mainspring.core.worker.worker import Worker
 from mainspring.testing.virtual_time import VirtualClock
-from mainspring.worker.attempt import Attempt, Holding, Stop
-from mainspring.worker.reporter import Reporter
-from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.settler import Settler
-from mainspring.worker.worker import Worker
 from tests.support.builders import a_policy, a_run, some_runs
 from tests.support.virtual import in_virtual_time
 from tests.support.worker_kit import Bench, Tasks, running_worker
@@ -539,7 +539,7 @@ async def test_a_worker_recycles_when_it_uses_the_configured_memory(
         checks += 1
         return used
 
-    monkeypatch.setattr("mainspring.worker.worker.resident_bytes", read_memory)
+    monkeypatch.setattr("mainspring.core.worker.worker.resident_bytes", read_memory)
     async with a_worker(settings=WorkerSettings(recycle_memory_bytes=1_000)) as bench:
         await bench.clock.sleep(14 * SECOND)
         assert bench.worker.wants_recycling is recycles

@@ -8,17 +8,17 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
-from mainspring.adapters.store.memory.families import Families
-from mainspring.adapters.store.memory.limiters import Limiters
-from mainspring.adapters.store.memory.rows import JobRow, RunRow
-from mainspring.adapters.store.memory.tables import gate_of_tick
-from mainspring.domain.ids import RunId, SessionId
-from mainspring.domain.instant import SECOND, Instant, Micros
-from mainspring.domain.job import Fire, Tick
-from mainspring.domain.limits import Ending, Gate
-from mainspring.domain.run import HeldRun, Outcome, RunState, Settlement, Verdict
-from mainspring.ports.store import Beat
-from mainspring.worker.worker import Worker
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import SECOND, Instant, Micros
+from mainspring.core.model.limits.limits import Ending, Gate
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState, Settlement, Verdict
+from mainspring.core.model.schedules.job import Fire, Tick
+from mainspring.core.store import Beat
+from mainspring.core.worker.worker import Worker
+from mainspring.stores.memory.rows import JobRow, RunRow
+from mainspring.stores.memory.tables import gate_of_tick
+from mainspring.stores.memory.work.families import Families
+from mainspring.stores.memory.work.limiters import Limiters
 from tests.support.simulation.biting import SEEDS, MakeStore, bites, complains
 from tests.support.simulation.clock import StoreClock
 from tests.support.simulation.history import History

@@ -4,8 +4,8 @@ from copy import copy
 
 import pytest
 
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
-from mainspring.domain.unique import Unique
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.model.runs.unique import Unique
 from tests.support.simulation.acts import Act
 from tests.support.simulation.directed import Director, play
 from tests.support.simulation.history import History, RunChange, Step

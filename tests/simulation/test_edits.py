@@ -4,10 +4,10 @@ from copy import copy
 
 import pytest
 
-from mainspring.domain.instant import SECOND
-from mainspring.domain.limits import Limit
-from mainspring.domain.run import NewRun, RunPolicy, RunState
-from mainspring.domain.unique import Unique
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.limits.limits import Limit
+from mainspring.core.model.runs.run import NewRun, RunPolicy, RunState
+from mainspring.core.model.runs.unique import Unique
 from tests.support.simulation.acts import Act
 from tests.support.simulation.directed import Director, play
 from tests.support.simulation.history import History

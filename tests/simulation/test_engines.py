@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from mainspring.adapters.store.memory.rows import RunRow, SessionRow
-from mainspring.domain.instant import SECOND, Instant
-from mainspring.ports.store import Want
-from mainspring.worker.feed import Feed
+from mainspring.core.model.base.instant import SECOND, Instant
+from mainspring.core.store import Want
+from mainspring.core.worker.feed import Feed
+from mainspring.stores.memory.rows import RunRow, SessionRow
 from tests.support.simulation.biting import complains
 from tests.support.simulation.invariants import violations
 from tests.support.simulation.scenario import Scenario, draw

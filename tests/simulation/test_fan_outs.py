@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.api.fan_out_task import fan_in_handler, fan_out_handler
-from mainspring.control.jobs import Jobs
-from mainspring.domain.fan_out import tag_of
-from mainspring.domain.instant import MILLISECOND
-from mainspring.domain.reserved import FAN_IN, FAN_OUT
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import HeldRun, NewRun, RunPolicy, RunState
-from mainspring.ports.store import Accepted
-from mainspring.worker.handler import AsyncHandler, Handler
+from mainspring.core.model.base.instant import MILLISECOND
+from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import HeldRun, NewRun, RunPolicy, RunState
+from mainspring.core.model.workflows.fan_out import tag_of
+from mainspring.core.store import Accepted
+from mainspring.core.submit.jobs import Jobs
+from mainspring.core.worker.handler import AsyncHandler, Handler
+from mainspring.features.fan_out.task import fan_in_handler, fan_out_handler
 from tests.support.simulation.acts import Act, Stage
 from tests.support.simulation.directed import Director, play
 from tests.support.simulation.nodes import WorkerMachine

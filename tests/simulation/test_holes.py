@@ -6,11 +6,11 @@ Every world is also checked for all invariants. A test asserts in addition that 
 import msgspec
 import pytest
 
-from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.domain.job import JobSpec, Overlap
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import Outcome, RunPolicy, RunState, Verdict
-from mainspring.domain.schedule import CronSchedule, Interval
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import Outcome, RunPolicy, RunState, Verdict
+from mainspring.core.model.schedules.job import JobSpec, Overlap
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from tests.support.simulation.acts import Act
 from tests.support.simulation.directed import LEASE, Director, play
 from tests.support.simulation.faults import Fate

@@ -5,9 +5,9 @@ from copy import deepcopy
 import msgspec
 import pytest
 
-from mainspring.domain.instant import HOUR, MILLISECOND, SECOND
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import Outcome, RunPolicy, RunState
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, SECOND
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import Outcome, RunPolicy, RunState
 from tests.support.simulation.examples import Breaks, a_good_history, ends, fires, keyed, moves, starts
 from tests.support.simulation.history import History
 from tests.support.simulation.invariants import violations

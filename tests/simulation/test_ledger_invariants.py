@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from mainspring.domain.calendar import CalendarSpec, Freeze, WhenClosed
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.instant import HOUR, SECOND, Instant
-from mainspring.domain.job import JobSpec, JobState, Overlap
-from mainspring.domain.run import RunPolicy, RunState
-from mainspring.domain.schedule import Interval
-from mainspring.ports.access import Author
+from mainspring.core.model.base.instant import HOUR, SECOND, Instant
+from mainspring.core.model.runs.run import RunPolicy, RunState
+from mainspring.core.model.schedules.calendar import CalendarSpec, Freeze, WhenClosed
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import JobSpec, JobState, Overlap
+from mainspring.core.model.schedules.schedule import Interval
+from mainspring.core.ports.storage.access import Author
 from tests.support.simulation.acts import Act
 from tests.support.simulation.directed import Director, play
 from tests.support.simulation.examples import Breaks, a_good_history, a_job, fires

@@ -2,11 +2,11 @@
 
 import pytest
 
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.instant import SECOND
-from mainspring.domain.job import JobSpec
-from mainspring.domain.schedule import Interval
-from mainspring.domain.slo import MISSED, RECOVERED, Slo
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import JobSpec
+from mainspring.core.model.schedules.schedule import Interval
+from mainspring.core.model.schedules.slo import MISSED, RECOVERED, Slo
 from tests.support.simulation.acts import Act
 from tests.support.simulation.directed import Director, play, without
 from tests.support.simulation.invariants import violations

@@ -5,15 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.adapters.store.memory import datacenters as store_places
-from mainspring.adapters.store.memory.datacenters import MemoryDatacenters
-from mainspring.adapters.store.memory.rows import JobRow, SessionRow
-from mainspring.control.scheduler import places as scheduler_places
-from mainspring.domain.datacenters import ALL, Preference, Serving
-from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.domain.job import JobSpec, JobState, LedgerEntry
-from mainspring.domain.run import RunPolicy, RunState
-from mainspring.domain.schedule import Interval
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.cluster.datacenters import ALL, Preference, Serving
+from mainspring.core.model.runs.run import RunPolicy, RunState
+from mainspring.core.model.schedules.job import JobSpec, JobState, LedgerEntry
+from mainspring.core.model.schedules.schedule import Interval
+from mainspring.core.scheduler import places as scheduler_places
+from mainspring.stores.memory.records import datacenters as store_places
+from mainspring.stores.memory.records.datacenters import MemoryDatacenters
+from mainspring.stores.memory.rows import JobRow, SessionRow
 from tests.simulation.test_bites import WithoutTickKey
 from tests.support.builders import a_job_id
 from tests.support.simulation.acts import Act

@@ -6,17 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.adapters.store.changes import Change
-from mainspring.adapters.store.memory.rows import RunRow
-from mainspring.control.scheduler.closed_times import ClosedTimes
-from mainspring.domain.calendar import Calendar
-from mainspring.domain.closings import Closings
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import Instant
-from mainspring.domain.job import Job, JobState
-from mainspring.domain.queues import QueuePolicy
-from mainspring.ports.access import Author
-from mainspring.ports.slos import SloSettled
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.schedules.calendar import Calendar
+from mainspring.core.model.schedules.closings import Closings
+from mainspring.core.model.schedules.job import Job, JobState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.slos import SloSettled
+from mainspring.core.scheduler.closed_times import ClosedTimes
+from mainspring.stores.changes import Change
+from mainspring.stores.memory.rows import RunRow
 from tests.support.simulation.biting import SEEDS, MakeStore, bites, complains
 from tests.support.simulation.clock import StoreClock
 from tests.support.simulation.history import History

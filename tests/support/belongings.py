@@ -2,14 +2,14 @@
 
 import msgspec
 
-from mainspring.domain.access import ApiKey, Quotas, Role, Tenant
-from mainspring.domain.budget import Budget
-from mainspring.domain.calendar import CalendarSpec
-from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, Instant
-from mainspring.domain.run import About, Idempotency
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import LogReport, Pause, ProgressReport
+from mainspring.core.model.access.access import ApiKey, Quotas, Role, Tenant
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant
+from mainspring.core.model.limits.budget import Budget
+from mainspring.core.model.runs.run import About, Idempotency
+from mainspring.core.model.schedules.calendar import CalendarSpec
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import LogReport, Pause, ProgressReport
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import Harness
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from mainspring.domain.access import Quotas, Tenant
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR
-from mainspring.domain.queues import QueuePolicy
-from mainspring.domain.run import HeldRun, NewRun
-from mainspring.ports.access import Author
-from mainspring.ports.store import Want
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.run import HeldRun, NewRun
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import Want
 from tests.support.builders import a_limit
 from tests.support.several_harness import SeveralHarness
 from tests.support.store_harness import Harness

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 
-from mainspring.worker.handler import Handler
+from mainspring.core.worker.handler import Handler
 
 if "pytest" not in sys.modules:
     raise ImportError("no database driver here")

@@ -5,19 +5,19 @@ from collections.abc import Iterable
 from itertools import count
 from random import Random
 
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.dependencies import Dependencies, Rule
-from mainspring.domain.ids import IdMaker, JobId, RunId, SessionId
-from mainspring.domain.instant import MINUTE, SECOND, Instant, Micros
-from mainspring.domain.job import Fire, Job, JobSpec, JobState, NewJob, Overlap, Tick, tick_run_id
-from mainspring.domain.limits import Breaker, Limit
-from mainspring.domain.rank import DEFAULT_PRIORITY
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import DEFAULT_POLICY, About, HeldRun, Idempotency, JobRef, NewRun, RunPolicy
-from mainspring.domain.schedule import CronSchedule, Interval
-from mainspring.domain.slo import Slo
-from mainspring.domain.unique import Unique
-from mainspring.ports.store import NewSession
+from mainspring.core.model.base.ids import IdMaker, JobId, RunId, SessionId
+from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.limits.limits import Breaker, Limit
+from mainspring.core.model.runs.rank import DEFAULT_PRIORITY
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import DEFAULT_POLICY, About, HeldRun, Idempotency, JobRef, NewRun, RunPolicy
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import Fire, Job, JobSpec, JobState, NewJob, Overlap, Tick, tick_run_id
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
+from mainspring.core.model.schedules.slo import Slo
+from mainspring.core.model.workflows.dependencies import Dependencies, Rule
+from mainspring.core.store import NewSession
 
 #: The number of shards of the stores that contract and API tests share.
 SHARDS = 8

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from unittest.mock import patch
 
-from mainspring.domain.instant import HOUR, MINUTE, Micros
-from mainspring.ports.egress import Egress
-from mainspring.worker.builtin.tasks import BuiltinTasks
-from mainspring.worker.settings import WorkerSettings
+from mainspring.core.model.base.instant import HOUR, MINUTE, Micros
+from mainspring.core.ports.egress import Egress
+from mainspring.core.worker.builtin.tasks import BuiltinTasks
+from mainspring.core.worker.settings import WorkerSettings
 from tests.support.clock import SkippingClock
 from tests.support.waiting import eventually
 from tests.support.worker_kit import Bench, Tasks
@@ -22,7 +22,7 @@ async def running(bench: Bench, *, kill_grace: Micros | None = None) -> AsyncIte
     if kill_grace is not None:
         bench.worker._cancellation._kill_grace = kill_grace
     # A worker that leaves waits this long for killed attempts to end. A busy machine may need longer than usual.
-    with patch("mainspring.worker.worker._STOPPING", 2 * MINUTE):
+    with patch("mainspring.core.worker.worker._STOPPING", 2 * MINUTE):
         await bench.worker.start()
         try:
             yield bench

@@ -4,8 +4,8 @@ import asyncio
 from heapq import heappop, heappush
 from itertools import count
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.domain.instant import Instant, Micros, parse_instant
+from mainspring.core.model.base.instant import Instant, Micros, parse_instant
+from mainspring.core.runtime.system_clock import SystemClock
 
 START: Instant = parse_instant("2026-03-01T00:00:00Z")
 

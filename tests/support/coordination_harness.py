@@ -4,20 +4,20 @@ from abc import ABC, abstractmethod
 
 import redis.asyncio as redis
 
-from mainspring.adapters import coordination
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.coordination import zookeeper_wire as wire
-from mainspring.adapters.coordination.etcd import EtcdRegistry
-from mainspring.adapters.coordination.redis import RedisRegistry
-from mainspring.adapters.coordination.zookeeper import ZooKeeperRegistry
-from mainspring.adapters.coordination.zookeeper_session import Session
-from mainspring.control.sealing import SealedCoordinator
-from mainspring.domain.coordination import read_coordination
-from mainspring.domain.errors import Fenced
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.ports.coordination import Coordinator
-from mainspring.ports.registry import Registry
+from mainspring.config import coordinators as coordination
+from mainspring.core.cluster.sealing import SealedCoordinator
+from mainspring.core.model.base.errors import Fenced
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.cluster.coordination import read_coordination
+from mainspring.core.ports.registry import Registry
+from mainspring.core.ports.storage.coordination import Coordinator
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.integrations.etcd.coordination import EtcdRegistry
+from mainspring.integrations.redis.coordination import RedisRegistry
+from mainspring.integrations.zookeeper import wire
+from mainspring.integrations.zookeeper.coordination import ZooKeeperRegistry
+from mainspring.integrations.zookeeper.session import Session
 from tests.support.store_harness import SHORT_LEASE, CoordinatedStore, Harness, MemoryHarness
 
 #: Servers that can be a coordinator.

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from mainspring.adapters.store import named_sql
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.database import PACKAGE
+from mainspring.stores import named_sql
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.database import PACKAGE
 
 
 async def create_database(dsn: str, name: str, template: str | None = None) -> None:

@@ -4,18 +4,18 @@ import asyncio
 from abc import ABC, abstractmethod
 from uuid import uuid4
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.dispatch.kafka import KafkaDispatch
-from mainspring.adapters.dispatch.rabbitmq import RabbitDispatch
-from mainspring.adapters.dispatch.redis import RedisDispatch
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.adapters.kafka.producer import BatchProducer, Record
-from mainspring.adapters.redis_servers import RedisServers
-from mainspring.domain.hints import Sealer
-from mainspring.domain.instant import MILLISECOND, Micros
-from mainspring.domain.kafka import read_kafka
-from mainspring.domain.redis_address import read_redis
-from mainspring.ports.dispatch import Dispatch
+from mainspring.core.model.base.instant import MILLISECOND, Micros
+from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.ports.dispatch import Dispatch
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
+from mainspring.integrations.kafka.dispatch import KafkaDispatch
+from mainspring.integrations.kafka.producer import BatchProducer, Record
+from mainspring.integrations.rabbitmq.dispatch import RabbitDispatch
+from mainspring.integrations.redis.address import read_redis
+from mainspring.integrations.redis.dispatch import RedisDispatch
+from mainspring.integrations.redis.servers import RedisServers
 from tests.support import rabbitmq
 from tests.support.memory_dispatch import MemoryDispatch
 

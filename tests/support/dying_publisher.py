@@ -10,12 +10,12 @@ import os
 import signal
 import sys
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.events import make_sinks
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.publisher import Publisher
-from mainspring.domain.instant import DAY, HOUR
+from mainspring.config.sinks import make_sinks
+from mainspring.core.model.base.instant import DAY, HOUR
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.features.events.service import Publisher
+from mainspring.stores.postgres import PostgresStore
 
 
 class DyingStore(PostgresStore):

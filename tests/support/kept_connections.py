@@ -9,8 +9,8 @@ from collections import defaultdict
 
 import asyncpg
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.postgres.database import Database, Pool
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.database import Database, Pool
 
 
 class KeptConnections:

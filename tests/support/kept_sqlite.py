@@ -8,10 +8,10 @@ from pathlib import Path
 
 import apsw
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.domain.instant import Instant
-from mainspring.ports.clock import Clock
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.ports.clock import Clock
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.stores.sqlite import SqliteStore
 from tests.support.state_changes import record_in_sqlite
 
 

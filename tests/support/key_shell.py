@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 from typer.testing import CliRunner
 
-from mainspring.bootstrap.engine import Engine
 from mainspring.cli.main import application
-from mainspring.domain.access import ApiKey, read_key
-from mainspring.ports.access import AuditEntry
-from mainspring.settings import Settings
+from mainspring.config.engine import Engine
+from mainspring.config.settings import Settings
+from mainspring.core.model.access.access import ApiKey, read_key
+from mainspring.core.ports.storage.access import AuditEntry
 from tests.support.clock import ManualClock
 
 

@@ -9,14 +9,14 @@ from typing import Self
 import asyncpg
 import httpx2
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.jobs import Jobs
-from mainspring.domain.hints import Hint
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import Micros
-from mainspring.domain.run import NewRun
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Micros
+from mainspring.core.model.cluster.hints import Hint
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.submit.jobs import Jobs
+from mainspring.stores.postgres import PostgresStore
 from tests.support.processes import Processes, api_client, free_port, until_ready
 from tests.support.waiting import eventually
 

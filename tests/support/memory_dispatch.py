@@ -5,10 +5,10 @@ import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 
-from mainspring.domain.hints import Hint, Sealer, rank_of_message
-from mainspring.domain.instant import SECOND, Micros
-from mainspring.ports.clock import Clock
-from mainspring.ports.dispatch import LEASE, Delivery
+from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.model.cluster.hints import Hint, Sealer, rank_of_message
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.dispatch import LEASE, Delivery
 
 
 class _Queue:

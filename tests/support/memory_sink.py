@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from mainspring.domain.errors import Fenced
-from mainspring.domain.events import Event, Topic
+from mainspring.core.model.base.errors import Fenced
+from mainspring.core.model.events.events import Event, Topic
 
 
 class MemorySink:

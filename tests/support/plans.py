@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.adapters.store.postgres.database import SESSION
+from mainspring.stores.postgres.database import SESSION
 
 
 def read_rows_as_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:

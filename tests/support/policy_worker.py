@@ -7,11 +7,11 @@ import asyncio
 import sys
 from contextlib import suppress
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.instant import SECOND
-from mainspring.domain.run import HeldRun, settle_success
-from mainspring.ports.store import NewSession, Want
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.run import HeldRun, settle_success
+from mainspring.core.store import NewSession, Want
+from mainspring.stores.postgres import PostgresStore
 
 TTL = 5 * SECOND
 HEARTBEAT_SECONDS = 0.5

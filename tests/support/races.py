@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore, database
-from mainspring.adapters.store.postgres.database import SESSION, prepare_connection
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import RunId, SessionId
-from mainspring.domain.instant import DAY, HOUR, Micros
-from mainspring.domain.job import Job, NewJob
-from mainspring.domain.run import HeldRun, NewRun, RunState
-from mainspring.ports.store import NewSession, Want
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import DAY, HOUR, Micros
+from mainspring.core.model.runs.run import HeldRun, NewRun, RunState
+from mainspring.core.model.schedules.job import Job, NewJob
+from mainspring.core.store import NewSession, Want
+from mainspring.stores.postgres import PostgresStore, database
+from mainspring.stores.postgres.database import SESSION, prepare_connection
 from tests.support.builders import a_fire, a_tick
 from tests.support.databases import (
     create_database,

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 
-from mainspring.domain.errors import EngineUnavailable
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import SECOND, Instant, Micros
-from mainspring.domain.record_mapping import Record
-from mainspring.ports.ingest import Ask, Refusal
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import SECOND, Instant, Micros
+from mainspring.core.model.events.record_mapping import Record
+from mainspring.core.ports.ingest import Ask, Refusal
 
 
 class MemoryLog:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres.database import SESSION
+from mainspring.stores.postgres.database import SESSION
 from tests.support.kept_connections import KeptConnections
 from tests.support.store_harness import PostgresHarness
 from tests.support.waiting import eventually

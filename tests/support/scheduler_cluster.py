@@ -13,11 +13,11 @@ from pathlib import Path
 import asyncpg
 import msgspec
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.instant import HOUR
-from mainspring.domain.job import JobSpec, NewJob
-from mainspring.domain.schedule import CronSchedule
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import JobSpec, NewJob
+from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.stores.postgres import PostgresStore
 from tests.support.databases import create_database, drop_database, with_database
 from tests.support.load import a_moment, make_jobs
 from tests.support.processes import START_SECONDS, Processes

@@ -4,17 +4,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.scheduler.scheduler import Scheduler
-from mainspring.control.shards import ShardKeeper
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import JobId, SessionId
-from mainspring.domain.instant import MILLISECOND, Instant, Micros
-from mainspring.domain.job import Fire, Job, LedgerEntry, NewJob
-from mainspring.domain.schedule import CronSchedule
-from mainspring.ports.coordination import Membership
-from mainspring.ports.store import Fired, Staged
+from mainspring.core.cluster.shards import ShardKeeper
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import JobId, SessionId
+from mainspring.core.model.base.instant import MILLISECOND, Instant, Micros
+from mainspring.core.model.schedules.job import Fire, Job, LedgerEntry, NewJob
+from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.core.ports.storage.coordination import Membership
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.scheduler.scheduler import Scheduler
+from mainspring.core.store import Fired, Staged
+from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import START, VirtualClock
 
 SHARDS = 8

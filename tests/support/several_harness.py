@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.several import SeveralStore
-from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import Instant, Micros
-from mainspring.domain.job import NewJob
-from mainspring.domain.run import NewRun
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import Instant, Micros
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.schedules.job import NewJob
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.several import SeveralStore
 from tests.support.builders import SHARDS
 from tests.support.databases import create_database, make_template, migrations_digest, with_database
 from tests.support.kept_connections import KeptConnections

@@ -11,13 +11,13 @@ import msgspec
 import redis.asyncio as redis
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from mainspring.adapters.events.kafka import KafkaSink
-from mainspring.adapters.events.redis import RedisSink
-from mainspring.domain.events import Event, Subject, Topic, compose
-from mainspring.domain.instant import SECOND
-from mainspring.domain.kafka import read_kafka
-from mainspring.domain.redis_address import read_redis
-from mainspring.ports.events_out import Sink
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.events.events import Event, Subject, Topic, compose
+from mainspring.core.ports.events_out import Sink
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.events import KafkaSink
+from mainspring.integrations.redis.address import read_redis
+from mainspring.integrations.redis.events import RedisSink
 from tests.support.memory_sink import MemorySink
 from tests.support.waiting import wait_until
 

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 import apsw
 import asyncpg
 
-from mainspring.adapters.store.memory.tables import Tables
-from mainspring.adapters.store.postgres.rows import STATES
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import Instant
-from mainspring.domain.restored import KnownEnd
-from mainspring.domain.run import MOVES, RunState
-from mainspring.ports.access import Author
-from mainspring.ports.clock import Clock
-from mainspring.ports.operations import Operations
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.run import MOVES, RunState
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.operations import Operations
+from mainspring.stores.memory.tables import Tables
+from mainspring.stores.postgres.rows import STATES
+from mainspring.stores.sqlite import SqliteStore
 
 #: None if the run was purged: its id may be used again.
 StateChange = tuple[RunId, RunState | None]

@@ -12,14 +12,9 @@ import asyncpg
 import msgspec
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.store.sqlite import SqliteStore
-from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import DAY, MINUTE, Instant, Micros
-from mainspring.domain.job import Job, LedgerEntry, NewJob
-from mainspring.domain.plan import plan
-from mainspring.domain.run import (
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
+from mainspring.core.model.base.instant import DAY, MINUTE, Instant, Micros
+from mainspring.core.model.runs.run import (
     HeldRun,
     NewRun,
     RunState,
@@ -29,19 +24,24 @@ from mainspring.domain.run import (
     settle_failure,
     settle_success,
 )
-from mainspring.ports.access import Access
-from mainspring.ports.catalog import Catalog, Reports
-from mainspring.ports.clocks import Clocks
-from mainspring.ports.coordination import Sealing
-from mainspring.ports.dead_letters import DeadLetters
-from mainspring.ports.events_out import EventFacts
-from mainspring.ports.explaining import Explaining
-from mainspring.ports.leases import Leases
-from mainspring.ports.notifications import NotificationStore
-from mainspring.ports.operations import Operations
-from mainspring.ports.run_logs import LogShelf
-from mainspring.ports.store import Accepted, EventBatch, Fired, Retention, Staged, Store, Want
-from mainspring.ports.usage import Budgeting
+from mainspring.core.model.schedules.job import Job, LedgerEntry, NewJob
+from mainspring.core.model.schedules.plan import plan
+from mainspring.core.ports.events_out import EventFacts
+from mainspring.core.ports.storage.access import Access
+from mainspring.core.ports.storage.catalog import Catalog, Reports
+from mainspring.core.ports.storage.clocks import Clocks
+from mainspring.core.ports.storage.coordination import Sealing
+from mainspring.core.ports.storage.dead_letters import DeadLetters
+from mainspring.core.ports.storage.explaining import Explaining
+from mainspring.core.ports.storage.leases import Leases
+from mainspring.core.ports.storage.notifications import NotificationStore
+from mainspring.core.ports.storage.operations import Operations
+from mainspring.core.ports.storage.run_logs import LogShelf
+from mainspring.core.ports.storage.usage import Budgeting
+from mainspring.core.store import Accepted, EventBatch, Fired, Retention, Staged, Store, Want
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.sqlite import SqliteStore
 from tests.support.builders import SHARDS, a_worker
 from tests.support.clock import ManualClock
 from tests.support.databases import as_administrator

@@ -13,9 +13,9 @@ from typing import Literal
 import msgspec
 
 from mainspring import GiveUp, Retry
-from mainspring.domain.run import HeldRun
-from mainspring.worker.executors.interruption import Interrupted
-from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.worker.executors.interruption import Interrupted
+from mainspring.core.worker.handler import AsyncHandler, Handler, SyncHandler
 from tests.support.waiting import wait_until
 
 Arguments = dict[str, str]

@@ -8,10 +8,10 @@ import urllib.request
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.instant import MILLISECOND
-from mainspring.sections import AuthSection, NotificationsSection, OidcSection, UiSection, WorkerSection
-from mainspring.settings import Settings
+from mainspring.config.node import Node, Role
+from mainspring.config.sections import AuthSection, NotificationsSection, OidcSection, UiSection, WorkerSection
+from mainspring.config.settings import Settings
+from mainspring.core.model.base.instant import MILLISECOND
 from tests.support.ui_tasks import NASTY, app
 from tests.support.waiting import DEADLINE_SECONDS, wait_until
 

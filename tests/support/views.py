@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mainspring.domain.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState, RunView
 from tests.support.builders import an_id
 
 

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, overload
 
-from mainspring.domain.instant import DAY, Micros
+from mainspring.core.model.base.instant import DAY, Micros
 from mainspring.testing.virtual_time import run_virtual
 
 P = ParamSpec("P")

@@ -5,21 +5,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from contextlib import asynccontextmanager
 from random import Random
 
-from mainspring.adapters.store.memory.store import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import RunId, SessionId
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
-from mainspring.domain.run import HeldRun, NewRun, RunState, RunView, Settlement, Verdict
-from mainspring.ports.catalog import Checkpoint, LogReport, ProgressReport
-from mainspring.ports.clock import Clock
-from mainspring.ports.store import Beat, NewSession, Want, Workforce
-from mainspring.ports.wakeups import queue_topic
-from mainspring.runtime.engines import GuardedEngine
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.model.runs.run import HeldRun, NewRun, RunState, RunView, Settlement, Verdict
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport
+from mainspring.core.ports.wakeups import queue_topic
+from mainspring.core.runtime.engines import GuardedEngine
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Beat, NewSession, Want, Workforce
+from mainspring.core.worker.handler import AsyncHandler, Handler
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.worker import Worker
+from mainspring.stores.memory.store import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
-from mainspring.worker.handler import AsyncHandler, Handler
-from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.worker import Worker
 
 _PAUSE: Micros = 5 * MILLISECOND
 

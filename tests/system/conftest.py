@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.stores.postgres import PostgresStore
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx2
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.instant import SECOND, Micros
-from mainspring.settings import load
+from mainspring.config.node import Node, Role
+from mainspring.config.settings import load
+from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.runtime.system_clock import SystemClock
 from tests.support.load import APP
 from tests.support.processes import Processes, api_client, free_port, kill, until_ended, until_ready
 from tests.support.waiting import eventually

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.domain.masking import Mask
+from mainspring.core.model.base.masking import Mask
 from tests.support.databases import as_administrator
 from tests.support.processes import Processes, api_client, free_port, until_ended, until_ready
 from tests.support.waiting import eventually

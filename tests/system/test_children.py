@@ -14,15 +14,15 @@ import msgspec
 import psutil
 import pytest
 
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import HeldRun, NewRun, Outcome, RunPolicy, RunState
-from mainspring.settings import load
-from mainspring.worker.handler import AsyncHandler
-from mainspring.worker.marks import marked
-from mainspring.worker.settings import ChildSettings, WorkerSettings
+from mainspring.config.node import Node, Role
+from mainspring.config.settings import load
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import HeldRun, NewRun, Outcome, RunPolicy, RunState
+from mainspring.core.worker.executors.marks import marked
+from mainspring.core.worker.handler import AsyncHandler
+from mainspring.core.worker.settings import ChildSettings, WorkerSettings
 from tests.support import submitting_tasks
 from tests.support.builders import a_policy, a_run
 from tests.support.builtin_worker import running
@@ -477,7 +477,7 @@ async def test_no_process_of_a_killed_worker_is_left(task: str, tmp_path: Path) 
     program = f"""
         import asyncio
         from tests.system.test_children import a_worker, call
-        from mainspring.worker.settings import ChildSettings
+        from mainspring.core.worker.settings import ChildSettings
 
         async def main():
             async with a_worker(children=ChildSettings(children=2, threads_per_child=1)) as bench:
@@ -506,8 +506,8 @@ async def test_children_of_a_frozen_worker_end_by_themselves(tmp_path: Path) -> 
         from tests.support.worker_kit import Bench, Tasks
         from tests.support.sync_tasks import Application
         from tests.system.test_children import SOURCE, call
-        from mainspring.adapters.clock.system import SystemClock
-        from mainspring.worker.settings import WorkerSettings
+        from mainspring.core.runtime.system_clock import SystemClock
+        from mainspring.core.worker.settings import WorkerSettings
 
         async def main():
             bench = Bench(SystemClock(), Tasks(Application().handlers()), WorkerSettings(), SOURCE)

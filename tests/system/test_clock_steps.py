@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.job import JobSpec
-from mainspring.domain.schedule import CronSchedule
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import JobSpec
+from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.stores.postgres import PostgresStore
 from tests.support.builders import a_job
 from tests.support.processes import START_SECONDS, Processes
 from tests.support.servers import not_here

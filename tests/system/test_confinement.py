@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.domain.run import NewRun, RunState, RunView
-from mainspring.domain.verdicts import GiveUp, RetryLater
-from mainspring.sections import TasksSection
-from mainspring.worker.builtin.confinement import Confinement, Limits
-from mainspring.worker.builtin.tasks import BuiltinTasks
-from mainspring.worker.handler import AsyncHandler
-from mainspring.worker.marks import marked
+from mainspring.config.sections import TasksSection
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.runs.run import NewRun, RunState, RunView
+from mainspring.core.model.runs.verdicts import GiveUp, RetryLater
+from mainspring.core.worker.builtin.confinement import Confinement, Limits
+from mainspring.core.worker.builtin.tasks import BuiltinTasks
+from mainspring.core.worker.executors.marks import marked
+from mainspring.core.worker.handler import AsyncHandler
 from tests.support.builders import a_held_run, a_policy, a_run
 from tests.support.builtin_worker import no_egress, working
 

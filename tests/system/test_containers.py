@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.adapters.secrets.environment import EnvironmentSecrets
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MILLISECOND
-from mainspring.domain.run import NewRun, RunState
-from mainspring.domain.secrets import SecretRules
-from mainspring.ports.wakeups import CANCELS
-from mainspring.worker.builtin.confinement import Limits
-from mainspring.worker.builtin.container import CLIENT_VARIABLES, Containers, find_engine
-from mainspring.worker.builtin.tasks import BuiltinTasks
-from mainspring.worker.secrets import Keyring
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import MILLISECOND
+from mainspring.core.model.base.secrets import SecretRules
+from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.ports.wakeups import CANCELS
+from mainspring.core.worker.builtin.confinement import Limits
+from mainspring.core.worker.builtin.container import CLIENT_VARIABLES, Containers, find_engine
+from mainspring.core.worker.builtin.tasks import BuiltinTasks
+from mainspring.core.worker.secrets import Keyring
+from mainspring.integrations.environment_secrets import EnvironmentSecrets
 from tests.support.builders import a_held_run, a_policy, a_run
 from tests.support.builtin_worker import working
 from tests.support.waiting import eventually

@@ -5,11 +5,11 @@ import sys
 import msgspec
 import pytest
 
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.instant import LATEST, MILLISECOND, SECOND
-from mainspring.domain.run import RunState
-from mainspring.domain.usage import by_line
-from mainspring.settings import load
+from mainspring.config.node import Node, Role
+from mainspring.config.settings import load
+from mainspring.core.model.base.instant import LATEST, MILLISECOND, SECOND
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.usage import by_line
 from tests.support import spending_tasks
 from tests.support.builders import a_run
 from tests.support.waiting import eventually

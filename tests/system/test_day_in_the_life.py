@@ -15,9 +15,9 @@ from time import time_ns
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import DAY, SECOND, Instant
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import DAY, SECOND, Instant
+from mainspring.stores.postgres import PostgresStore
 from tests.support.databases import create_database, drop_database, with_database
 from tests.support.load import PAUSE_SECONDS
 from tests.support.monitoring import Monitoring

@@ -9,14 +9,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR, SECOND
-from mainspring.domain.job import JobSpec, NewJob
-from mainspring.domain.run import NewRun
-from mainspring.domain.schedule import CronSchedule
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import HOUR, SECOND
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import JobSpec, NewJob
+from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.stores.postgres import PostgresStore
 from tests.support.load import APP, PAUSE_SECONDS, a_moment, make_jobs, until_succeeded
 from tests.support.processes import START_SECONDS, Processes, kill
 from tests.support.waiting import eventually

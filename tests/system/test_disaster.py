@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from mainspring.bootstrap.backups import opened_store
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import Instant
-from mainspring.domain.run import RunState
-from mainspring.settings import Settings
+from mainspring.config.backups import opened_store
+from mainspring.config.settings import Settings
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.run import RunState
 from tests.support.builders import a_run
 from tests.support.databases import create_database, drop_database, with_database
 from tests.support.load import PAUSE_SECONDS

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import redis.asyncio as redis
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.dispatch.redis import RedisDispatch
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.hints import Sealer
+from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.integrations.redis.dispatch import RedisDispatch
+from mainspring.stores.postgres import PostgresStore
 from tests.support.load import Load, read_broker_state, start_two_workers, until_broker_is, until_fed
 from tests.support.processes import Processes
 from tests.support.servers import started

@@ -18,16 +18,16 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.dispatch.kafka import KafkaDispatch
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.adapters.kafka.connection import options_of
-from mainspring.adapters.kafka.consumer import BatchConsumer
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.hints import Sealer
-from mainspring.domain.instant import SECOND
-from mainspring.domain.kafka import read_kafka
-from mainspring.domain.run import NewRun, RunPolicy
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.runs.run import NewRun, RunPolicy
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
+from mainspring.integrations.kafka.connection import options_of
+from mainspring.integrations.kafka.consumer import BatchConsumer
+from mainspring.integrations.kafka.dispatch import KafkaDispatch
+from mainspring.stores.postgres import PostgresStore
 from tests.support.load import APP, Load, make_jobs, until_broker_is, until_fed
 from tests.support.processes import START_SECONDS, Processes, api_client, free_port, kill, until_ended, until_ready
 from tests.support.servers import started

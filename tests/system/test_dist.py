@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import mainspring
-from mainspring.runtime import build as build_info
+from mainspring.core.runtime import build as build_info
 from tests.support.processes import START_SECONDS, free_port
 from tests.support.servers import not_here
 from tests.support.waiting import wait_until
@@ -94,7 +94,7 @@ def test_the_wheel_contains_the_whole_package_and_nothing_else(built: tuple[Path
     ours = {name.removeprefix("src/") for name in listed.splitlines() if (ROOT / name).exists()}
     in_wheel = {name for name in contents(built[1]) if ".dist-info/" not in name}
     assert ours <= in_wheel
-    assert "mainspring/runtime/build.json" in in_wheel
+    assert "mainspring/core/runtime/build.json" in in_wheel
     assert {name.split("/")[0] for name in in_wheel} == {"mainspring", "mainspring_pytest"}
 
 

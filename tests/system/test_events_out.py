@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.control.publisher import SINK
-from mainspring.domain.events import Topic
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY
+from mainspring.core.model.events.events import Topic
+from mainspring.features.events.service import SINK
+from mainspring.stores.postgres import PostgresStore
 from tests.support.doc_blocks import write_blocks
 from tests.support.load import APP, a_moment, make_jobs
 from tests.support.processes import ROOT, START_SECONDS, Processes, api_client, free_port, kill, until_ready

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import asyncpg
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.postgres_servers import servers_of
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.adapters.wakeups.postgres import PostgresWakeups
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.run import NewRun
-from mainspring.ports.catalog import RunFilter
-from mainspring.ports.store import Want
-from mainspring.ports.wakeups import queue_topic
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.core.ports.wakeups import queue_topic
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import Want
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.servers import servers_of
+from mainspring.stores.postgres.wakeups import PostgresWakeups
 from tests.support.builders import a_run, a_worker
 from tests.support.databases import with_database
 from tests.support.standbys import Standby, primary_and_standbys

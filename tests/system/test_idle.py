@@ -6,8 +6,8 @@ import apsw
 import pytest
 
 from mainspring import Mainspring
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.instant import Instant
+from mainspring.config.node import Node, Role
+from mainspring.core.model.base.instant import Instant
 from tests.support.processes import free_port
 from tests.support.waiting import eventually
 

@@ -15,8 +15,8 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.domain.kafka import read_kafka
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
 from tests.support.doc_blocks import write_blocks
 from tests.support.processes import ROOT, START_SECONDS, free_port
 from tests.support.waiting import eventually

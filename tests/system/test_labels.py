@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.domain.run import RunState
+from mainspring.core.model.runs.run import RunState
 from tests.support.labelled_tasks import anywhere, app, everywhere, on_a_gpu
 from tests.support.processes import START_SECONDS, Processes, kill
 from tests.support.waiting import eventually

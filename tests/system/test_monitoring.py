@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mainspring.runtime.metrics.declared import ALL, STANDARD, Kind, Whose
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Kind, Whose
 from tests.support.load import PAUSE_SECONDS
 from tests.support.monitoring import Monitoring
 from tests.support.processes import kill

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from mainspring.api.resources import RESOURCES
+from mainspring.config.resources import RESOURCES
 from tests.support.certificates import make_certificate
 from tests.support.processes import PYTHONPATH, Processes, api_client, free_port, kill, until_ready
 from tests.support.waiting import DEADLINE_SECONDS, eventually

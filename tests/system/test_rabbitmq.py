@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.dispatch.rabbitmq import RabbitDispatch
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.hints import Sealer
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import NewRun, RunPolicy
+from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import NewRun, RunPolicy
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.integrations.rabbitmq.dispatch import RabbitDispatch
+from mainspring.stores.postgres import PostgresStore
 from tests.support import rabbitmq
 from tests.support.load import Load, make_jobs, read_broker_state, start_two_workers, until_broker_is, until_fed
 from tests.support.processes import Processes

@@ -12,9 +12,9 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.ids import RunId
-from mainspring.domain.run import NewRun, RunState
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.stores.postgres import PostgresStore
 from tests.support import rabbitmq
 from tests.support.load import APP, make_jobs
 from tests.support.processes import Processes, api_client, free_port, until_ready

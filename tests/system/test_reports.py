@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mainspring.bootstrap.node import Node, Role
-from mainspring.domain.ids import RunId
-from mainspring.domain.run import RunState, RunView
+from mainspring.config.node import Node, Role
+from mainspring.config.settings import load
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.runs.run import RunState, RunView
 from mainspring.sdk.task import Task
-from mainspring.settings import load
 from tests.support import reporting_tasks
 from tests.support.reporting_tasks import NOTES, app
 from tests.support.waiting import eventually

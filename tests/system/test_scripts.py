@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.bootstrap.engine import Engine
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import HOUR, MILLISECOND, MINUTE, Micros, parse_instant
-from mainspring.domain.run import MAX_ERROR, MAX_RESULT, JobRef, NewRun, RunState, RunView
-from mainspring.settings import Settings
-from mainspring.worker.attempt import Stop
-from mainspring.worker.builtin.tasks import BuiltinTasks
+from mainspring.config.engine import Engine
+from mainspring.config.settings import Settings
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, Micros, parse_instant
+from mainspring.core.model.runs.run import MAX_ERROR, MAX_RESULT, JobRef, NewRun, RunState, RunView
+from mainspring.core.worker.attempt import Stop
+from mainspring.core.worker.builtin.tasks import BuiltinTasks
 from tests.support.builders import a_policy, a_run, an_id
 from tests.support.builtin_worker import no_egress, working
 from tests.support.clock import SkippingClock

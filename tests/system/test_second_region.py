@@ -20,10 +20,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import RunId
-from mainspring.ports.access import AuditFilter
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.ports.storage.access import AuditFilter
+from mainspring.stores.postgres import PostgresStore
 from tests.support.builders import a_run
 from tests.support.load import APP, PAUSE_SECONDS
 from tests.support.processes import PYTHONPATH, ROOT, START_SECONDS, Processes, kill

@@ -12,17 +12,17 @@ import asyncpg
 import msgspec
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.store.several import SeveralStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.jobs import Jobs
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import HOUR
-from mainspring.domain.job import JobSpec, NewJob
-from mainspring.domain.run import NewRun
-from mainspring.domain.schedule import CronSchedule
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import JobSpec, NewJob
+from mainspring.core.model.schedules.schedule import CronSchedule
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.submit.jobs import Jobs
+from mainspring.stores.several import SeveralStore
 from tests.support.load import APP, PAUSE_SECONDS
 from tests.support.processes import START_SECONDS, Processes, kill
 from tests.support.several_harness import several

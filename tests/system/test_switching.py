@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.adapters.store.postgres import PostgresStore
+from mainspring.stores.postgres import PostgresStore
 from tests.support.load import APP, Load, count_hinted_claims, until_fed
 from tests.support.processes import Processes, api_client, free_port, until_ended, until_ready
 from tests.support.servers import started

@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.domain.run import NewRun, RunState
-from mainspring.ports.wakeups import CANCELS
-from mainspring.worker.builtin.confinement import Confinement, Limits
-from mainspring.worker.builtin.process import Order, Program
-from mainspring.worker.builtin.tasks import BuiltinTasks
-from mainspring.worker.marks import marked
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.ports.wakeups import CANCELS
+from mainspring.core.worker.builtin.confinement import Confinement, Limits
+from mainspring.core.worker.builtin.process import Order, Program
+from mainspring.core.worker.builtin.tasks import BuiltinTasks
+from mainspring.core.worker.executors.marks import marked
 from tests.support.builders import a_policy, a_run
 from tests.support.builtin_worker import working
 from tests.support.waiting import eventually

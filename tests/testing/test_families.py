@@ -1,9 +1,9 @@
 """Runs with dependencies, in virtual time."""
 
 from mainspring import Mainspring
-from mainspring.domain.dependencies import Rule
-from mainspring.domain.ids import RunId
-from mainspring.domain.run import NewRun
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.workflows.dependencies import Rule
 from mainspring.testing import TestScheduler
 from tests.support.builders import a_run, an_id
 

@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from mainspring import Context, Mainspring
-from mainspring.domain.fan_out import tag_of
-from mainspring.domain.reserved import FAN_IN, FAN_OUT
-from mainspring.domain.run import ENDED, RunState
-from mainspring.ports.catalog import RunFilter
+from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT
+from mainspring.core.model.runs.run import ENDED, RunState
+from mainspring.core.model.workflows.fan_out import tag_of
+from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.sdk.handle import RunFailed
 from mainspring.testing import TestScheduler
 

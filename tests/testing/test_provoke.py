@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mainspring import CatchUp, Invalid, Mainspring, NotFound, Overlap, RetryPolicy
-from mainspring.domain.instant import to_datetime
+from mainspring.core.model.base.instant import to_datetime
 from mainspring.testing import TestScheduler
 
 

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from mainspring import CatchUp, Conflict, Context, Invalid, Mainspring, RetryPolicy
-from mainspring.domain.instant import from_datetime
+from mainspring.core.model.base.instant import from_datetime
 from mainspring.testing import TestScheduler
 
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring import Mainspring
-from mainspring.domain.dependencies import Ended, Rule, decide
-from mainspring.domain.run import RunState
-from mainspring.domain.workflow import layers, newest, retried, to_retry
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.workflows.dependencies import Ended, Rule, decide
+from mainspring.core.model.workflows.workflow import layers, newest, retried, to_retry
 from mainspring.sdk.workflow import Step
 from mainspring.testing import TestScheduler
 

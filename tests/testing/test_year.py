@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from mainspring import Mainspring
-from mainspring.domain.cron import DstFold, DstGap
-from mainspring.domain.instant import to_datetime
+from mainspring.core.model.base.instant import to_datetime
+from mainspring.core.model.schedules.cron import DstFold, DstGap
 from mainspring.testing import TestScheduler
 
 #: The last year with DST in São Paulo, where clocks change at midnight: 00:30 is skipped once, 23:30 is repeated.

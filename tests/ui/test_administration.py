@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from mainspring.domain.access import Role
+from mainspring.core.model.access.access import Role
 from tests.support.ui_site import Site
 from tests.support.waiting import wait_until
 from tests.ui.conftest import Watched, open_page

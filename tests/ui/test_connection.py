@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from mainspring.api.operation import LONGEST
+from mainspring.http.operation import LONGEST
 from tests.support.ui_site import Site
 from tests.ui.conftest import Watched, wait_for_frames
 

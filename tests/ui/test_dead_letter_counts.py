@@ -5,8 +5,8 @@ import re
 import httpx2
 import pytest
 
-from mainspring.api.routes import dead_letters
-from mainspring.domain.access import Role
+from mainspring.core.model.access.access import Role
+from mainspring.features.dead_letters.operations import groups as dead_letters
 from tests.api.conftest import Service
 from tests.ui.test_door import KEY, sign_in, ui
 

@@ -9,14 +9,14 @@ import httpx2
 import msgspec
 import pytest
 
-from mainspring.api.auth import REFUSED_WITHIN
-from mainspring.api.schemas.job_answers import JobOut
-from mainspring.domain.access import Role
-from mainspring.domain.instant import HOUR
-from mainspring.settings import load
+from mainspring.config.settings import load
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.instant import HOUR
+from mainspring.http.auth.authenticator import REFUSED_WITHIN
+from mainspring.http.schemas.job_answers import JobOut
 from mainspring.testing.virtual_time import VirtualClock
-from mainspring.ui.app import UiSettings, make_ui
-from mainspring.ui.job_fields import values_of
+from mainspring.web.app import UiSettings, make_ui
+from mainspring.web.job_fields import values_of
 from tests.api.conftest import Service
 from tests.support.virtual import in_virtual_time
 

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from mainspring.control import search
+from mainspring.http import search
 from tests.api.conftest import Service
 from tests.api.test_lists import ThreeAtATime, fill_lists
 from tests.api.test_replays import work

@@ -4,8 +4,8 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from mainspring.domain.ids import RunId
-from mainspring.ports.catalog import LogReport
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.ports.storage.catalog import LogReport
 from tests.support.ui_site import Site
 from tests.ui.conftest import wait_for_frames
 

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from mainspring.asgi import Mounted
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
 
 
 @asynccontextmanager

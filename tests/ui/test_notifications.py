@@ -5,12 +5,12 @@ from importlib import resources
 
 import pytest
 
-from mainspring.domain.access import Role
-from mainspring.domain.notices import QUEUE, On
-from mainspring.domain.notification_rules import Trouble
-from mainspring.domain.notifications import Situation
-from mainspring.ports.catalog import RunFilter
-from mainspring.ui.navigation import SECTIONS
+from mainspring.core.model.access.access import Role
+from mainspring.core.model.alerts.notices import QUEUE, On
+from mainspring.core.model.alerts.notification_rules import Trouble
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.features.alerts.grouping import Situation
+from mainspring.web.navigation import SECTIONS
 from tests.api.conftest import Service
 from tests.api.test_notifications import NOW, RULES
 from tests.api.test_replays import work
@@ -60,7 +60,7 @@ async def test_the_page_shows_problems_channels_and_rules(local: Service) -> Non
 
 
 async def test_every_live_page_names_events_that_the_stream_has(local: Service) -> None:
-    listened = (resources.files("mainspring.ui") / "static/live.js").read_text()
+    listened = (resources.files("mainspring.web") / "static/live.js").read_text()
     runs = re.search(r"kinds = (\[.*?\])\.map", listened, re.DOTALL)
     others = re.search(r"\[\.\.\.kinds, (.*?)\]", listened)
     assert runs is not None

@@ -7,15 +7,15 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.domain.access import Principal, Role
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import HOUR
-from mainspring.sections import AuthSection, OidcSection
-from mainspring.settings import Settings
-from mainspring.ui.app import UiSettings, make_ui
-from mainspring.ui.oidc import OidcSettings
-from mainspring.ui.session import COOKIE, Sealer, new_session
+from mainspring.config.sections import AuthSection, OidcSection
+from mainspring.config.settings import Settings
+from mainspring.core.model.access.access import Principal, Role
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.web.app import UiSettings, make_ui
+from mainspring.web.oidc import OidcSettings
+from mainspring.web.session import COOKIE, Sealer, new_session
 from tests.api.conftest import Service
 from tests.support.openid_provider import Provider
 

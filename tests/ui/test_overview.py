@@ -7,8 +7,8 @@ from typing import Any, cast
 import httpx2
 import msgspec
 
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.ui.app import UiSettings, make_ui
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
+from mainspring.web.app import UiSettings, make_ui
 from tests.api.conftest import Service
 from tests.support.builders import some_runs
 from tests.support.clock import START, ManualClock

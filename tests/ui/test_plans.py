@@ -12,9 +12,9 @@ import asyncpg
 import httpx2
 import pytest
 
-from mainspring.adapters.store.postgres import database
-from mainspring.domain.instant import DAY, HOUR
-from mainspring.ui.app import UiSettings, make_ui
+from mainspring.core.model.base.instant import DAY, HOUR
+from mainspring.stores.postgres import database
+from mainspring.web.app import UiSettings, make_ui
 from tests.api.conftest import Service
 from tests.support.builders import a_job, a_run, a_spec, every
 from tests.support.databases import as_administrator

@@ -5,9 +5,9 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from mainspring.api.auth import make_key
-from mainspring.domain.access import Role
-from mainspring.ports.access import Author
+from mainspring.core.model.access.access import Role
+from mainspring.core.ports.storage.access import Author
+from mainspring.http.auth.authenticator import make_key
 from tests.support.ui_site import Site
 from tests.support.waiting import wait_until
 from tests.ui.conftest import Watched, open_page

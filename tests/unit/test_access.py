@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from mainspring.domain.access import (
+from mainspring.core.model.access.access import (
     GRANTS,
     KEY_ID_LENGTH,
     MOST_QUOTA,
@@ -18,8 +18,8 @@ from mainspring.domain.access import (
     read_key,
     write_key,
 )
-from mainspring.domain.errors import Invalid
-from mainspring.domain.run import MAX_PAYLOAD
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.runs.run import MAX_PAYLOAD
 
 IDENTIFIER = "0123456789ab"
 SECRET = "s" * SECRET_LENGTH

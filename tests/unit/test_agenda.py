@@ -2,9 +2,9 @@
 
 import msgspec
 
-from mainspring.control.scheduler.agenda import Agenda
-from mainspring.domain.instant import MILLISECOND, SECOND, Instant
-from mainspring.domain.job import Fire
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant
+from mainspring.core.model.schedules.job import Fire
+from mainspring.core.scheduler.agenda import Agenda
 from tests.support.builders import a_fire, a_stored_job
 from tests.support.clock import START
 

@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
-from mainspring.adapters.amqp import wire
-from mainspring.adapters.amqp.client import Client
-from mainspring.adapters.amqp.errors import ConnectionLost
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.dispatch.rabbitmq_queues import Queues
-from mainspring.domain.addresses import Tls
-from mainspring.domain.amqp import Kind, read_broker
-from mainspring.domain.errors import Invalid
-from mainspring.domain.hints import Hint
-from mainspring.domain.instant import SECOND
+from mainspring.core.model.base.addresses import Tls
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.cluster.hints import Hint
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.integrations.rabbitmq import wire
+from mainspring.integrations.rabbitmq.address import Kind, read_broker
+from mainspring.integrations.rabbitmq.client import Client
+from mainspring.integrations.rabbitmq.errors import ConnectionLost
+from mainspring.integrations.rabbitmq.queues import Queues
 from tests.support.builders import a_run
 
 TAGS = st.integers(1, 2**63 - 1)

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring import Context, Invalid
-from mainspring.domain.argument_schema import MAX_SCHEMA, compile_check
-from mainspring.sdk.arguments import Arguments
+from mainspring.core.model.tasks.argument_schema import MAX_SCHEMA, compile_check
+from mainspring.sdk.arguments.signature import Arguments
 
 
 @dataclass

@@ -5,7 +5,8 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.autoscale import (
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.cluster.autoscale import (
     CALM,
     LEAST_SCHEDULERS,
     MOST,
@@ -17,7 +18,6 @@ from mainspring.domain.autoscale import (
     slots_for,
     workers_for,
 )
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
 
 loads = st.builds(
     QueueLoad,

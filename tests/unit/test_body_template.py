@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Invalid
-from mainspring.worker.builtin.template import check_template, fill_template, is_template
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.worker.builtin.template import check_template, fill_template, is_template
 from tests.support.builders import a_held_run
 
 json_values = st.recursive(

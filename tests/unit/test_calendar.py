@@ -8,7 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mainspring.domain.calendar import (
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, parse_instant, to_datetime
+from mainspring.core.model.schedules.calendar import (
     DAYS,
     Calendar,
     CalendarSpec,
@@ -18,9 +20,7 @@ from mainspring.domain.calendar import (
     OpenHours,
     WhenClosed,
 )
-from mainspring.domain.closings import Closed, Closings, Placed, closings_of
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant, parse_instant, to_datetime
+from mainspring.core.model.schedules.closings import Closed, Closings, Placed, closings_of
 from tests.support.line_count import at_most_lines
 
 #: Zones that change their offset at odd hours, by half an hour or at midnight, and one that never does.

@@ -5,10 +5,10 @@ from datetime import UTC, date, datetime, timedelta
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mainspring.cli.converters.calendar import Calendar, cron_of
-from mainspring.cli.converters.conversion import Untranslatable
-from mainspring.domain.cron import Cron
-from mainspring.domain.instant import EPOCH
+from mainspring.core.model.base.instant import EPOCH
+from mainspring.core.model.schedules.cron import Cron
+from mainspring.features.schedules.commands.converters.calendar import Calendar, cron_of
+from mainspring.features.schedules.commands.converters.conversion import Untranslatable
 
 some_days = st.frozensets(st.integers(1, 31), min_size=1)
 weeks = st.sampled_from([(1, 8), (15, 22), (29, 32), (1, 32)]).map(lambda week: frozenset(range(*week)))

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.capacity import capacity_of, cost_per_job
-from mainspring.domain.costs import Costs, Load, Prices
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, MILLISECOND, SECOND
-from mainspring.domain.quantities import (
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, SECOND
+from mainspring.core.model.base.quantities import (
     format_count,
     format_size,
     parse_count,
@@ -21,6 +19,8 @@ from mainspring.domain.quantities import (
     parse_per_day,
     parse_size,
 )
+from mainspring.features.capacity.costs import Costs, Load, Prices
+from mainspring.features.capacity.model import capacity_of, cost_per_job
 
 COSTS = Costs(
     where="made up",
@@ -252,7 +252,7 @@ def test_every_value_explains_how_it_is_computed(jobs: float, peak: float, attem
 
 
 def test_the_shipped_cost_and_price_files_are_valid_and_name_their_origin() -> None:
-    files = resources.files("mainspring.cli.figures")
+    files = resources.files("mainspring.features.capacity.figures")
     costs = msgspec.convert(tomllib.loads((files / "costs.toml").read_text("utf-8")), Costs)
     prices = msgspec.convert(tomllib.loads((files / "prices.toml").read_text("utf-8")), Prices)
     assert "docs/reference/benchmark.md" in costs.where

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.catch_up import LONGEST, CatchUp, decide
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.schedules.catch_up import LONGEST, CatchUp, decide
 from tests.support.boundaries import around_the_boundary
 
 NOW: Instant = 1_000 * DAY

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY
-from mainspring.domain.job import JobSpec, NewJob
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import NewRun, RunPolicy
-from mainspring.domain.schedule import CronSchedule, Interval
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import NewRun, RunPolicy
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import JobSpec, NewJob
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from tests.support.builders import a_job, a_run, a_spec, every
 
 CHECKED: list[Any] = [

@@ -4,8 +4,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from mainspring.domain.cron import Cron, DstFold, DstGap, clock_changes
-from mainspring.domain.instant import DAY, Instant, isoformat, parse_instant
+from mainspring.core.model.base.instant import DAY, Instant, isoformat, parse_instant
+from mainspring.core.model.schedules.cron import Cron, DstFold, DstGap, clock_changes
 
 START = parse_instant("2026-01-01T00:00:00Z")
 YEAR = 366 * DAY

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.clock_guard import ClockReading, ClockRules, ClockState, judge, read_clock
-from mainspring.domain.diagnosis import Finding, Level, Signs, diagnose
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, SECOND, Micros
+from mainspring.core.model.cluster.clock_guard import ClockReading, ClockRules, ClockState, judge, read_clock
+from mainspring.core.model.cluster.diagnosis import Finding, Level, Signs, diagnose
 from tests.support.boundaries import around_the_boundary
 
 RULES = ClockRules()

@@ -14,8 +14,8 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from typer.main import get_command
 
-from mainspring import settings
 from mainspring.cli.main import application
+from mainspring.config import settings
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy/compose.yaml"

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.adapters.coordination.table import decode_owners, encode_owners
-from mainspring.domain.addresses import Tls
-from mainspring.domain.coordination import Engine, read_coordination
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import SessionId
-from mainspring.settings import Settings, load
+from mainspring.config.settings import Settings, load
+from mainspring.core.model.base.addresses import Tls
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.cluster.coordination import Engine, read_coordination
+from mainspring.integrations.shard_table import decode_owners, encode_owners
 
 
 def test_the_store_is_the_default_coordinator() -> None:

@@ -13,10 +13,10 @@ from cronsim import CronSim
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mainspring.domain.cron import Cron, DstFold, DstGap, load_zone
-from mainspring.domain.cron.zone import FIRST_SECOND, Segment, segment_at
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import LATEST, SECOND, Instant, from_datetime, isoformat, to_datetime
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import LATEST, SECOND, Instant, from_datetime, isoformat, to_datetime
+from mainspring.core.model.schedules.cron import Cron, DstFold, DstGap, load_zone
+from mainspring.core.model.schedules.cron.zone import FIRST_SECOND, Segment, segment_at
 from tests.support.line_count import at_most_lines
 
 DEBIAN = (DstGap.RUN_AFTER, DstFold.ONCE)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.cron import Cron, DstFold, DstGap, parts
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import parse_instant
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import parse_instant
+from mainspring.core.model.schedules.cron import Cron, DstFold, DstGap, parts
 from tests.unit.test_cron import pieces
 
 UTC = ZoneInfo("UTC")

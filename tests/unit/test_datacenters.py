@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring import prefer
-from mainspring.cli.datacenters import datacenters_of
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.datacenters import (
+from mainspring.config.settings import load
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import MINUTE, SECOND, Instant
+from mainspring.core.model.cluster.datacenters import (
     ALL,
     Preference,
     at_home,
@@ -19,14 +20,13 @@ from mainspring.domain.datacenters import (
     requiring,
     serving,
 )
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MINUTE, SECOND, Instant
-from mainspring.domain.job import JobSpec, LedgerEntry, Overlap
-from mainspring.domain.labels import check_labels_kept
-from mainspring.domain.plan import plan_job
-from mainspring.domain.slo import TickFact, worse
-from mainspring.domain.spread import NOWHERE, spread, whole_ticks
-from mainspring.settings import load
+from mainspring.core.model.cluster.labels import check_labels_kept
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import JobSpec, LedgerEntry, Overlap
+from mainspring.core.model.schedules.plan import plan_job
+from mainspring.core.model.schedules.slo import TickFact, worse
+from mainspring.core.model.schedules.spread import NOWHERE, spread, whole_ticks
+from mainspring.features.datacenters.commands import datacenters_of
 from tests.support.builders import a_job_id, a_policy, a_spec, a_stored_job, every
 
 LENIENT = CatchUp(grace=10 * MINUTE)

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.dead_letters import ALARM_EVERY, GROWS_BY, GROWS_WITHIN, QUIET, Watch, trend_of, watch
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.merge_patch import check_patch, patched
-from mainspring.domain.replay import AT_ONCE, Replay, judged, room, stopped
-from mainspring.domain.run import RunState, RunView
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.base.merge_patch import check_patch, patched
+from mainspring.core.model.runs.dead_letters import ALARM_EVERY, GROWS_BY, GROWS_WITHIN, QUIET, Watch, trend_of, watch
+from mainspring.core.model.runs.replay import AT_ONCE, Replay, judged, room, stopped
+from mainspring.core.model.runs.run import RunState, RunView
 from tests.support.builders import an_id
 from tests.support.views import a_run_view
 

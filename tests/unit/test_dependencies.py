@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.dependencies import (
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.workflows.dependencies import (
     MAX_PARENTS,
     Dependencies,
     Ended,
@@ -17,7 +18,6 @@ from mainspring.domain.dependencies import (
     parents_first,
     reason_of_skip,
 )
-from mainspring.domain.errors import Invalid
 from tests.support.builders import an_id
 
 STATES = ["succeeded", "failed", "cancelled", "skipped"]

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.drill import (
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.schedules.job import Job, JobState, LedgerEntry
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
+from mainspring.features.drill.model import (
     LATE,
     LONGEST_WATCH,
     Observed,
@@ -13,12 +19,6 @@ from mainspring.domain.drill import (
     coming_ticks,
     judge_ticks,
 )
-from mainspring.domain.errors import Conflict, Invalid
-from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
-from mainspring.domain.job import Job, JobState, LedgerEntry
-from mainspring.domain.run import RunView
-from mainspring.domain.schedule import CronSchedule, Interval
 from tests.support.builders import a_spec, an_id
 from tests.support.views import a_run_view
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from mainspring.runtime.log_lines import FIELDS, LABELS, MORE_FIELDS, OURS, THEIRS
+from mainspring.core.runtime.log_lines import FIELDS, LABELS, MORE_FIELDS, OURS, THEIRS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ELK = DEPLOY / "elk"

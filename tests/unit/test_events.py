@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.events import (
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.events.events import (
     DROPPED,
     KINDS,
     PARTITIONS,
@@ -22,9 +24,7 @@ from mainspring.domain.events import (
     subject_of_run,
     worker_of_id,
 )
-from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import SECOND
-from mainspring.domain.webhooks import QUEUE, Webhook, read_webhooks
+from mainspring.core.model.events.webhooks import QUEUE, Webhook, read_webhooks
 from tests.support.builders import a_run
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def composed(kind: str, *runs: RunId, **facts: Any) -> list[Event]:
 
 def test_every_kind_that_a_store_writes_can_be_published() -> None:
     written = set()
-    for path in [*(ROOT / "src/mainspring/adapters/store").rglob("*.sql")]:
+    for path in [*(ROOT / "src/mainspring/stores").rglob("*.sql")]:
         written |= set(_WRITTEN.findall(path.read_text()))
     assert {"run.submitted", "worker.lost", "dependency.resolved"} <= written <= KINDS.keys()
 

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.explain import Facts, PausedBy, explain
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.queues import NO_POLICY, QueuePolicy, RetryBudget
-from mainspring.domain.reason import Holder, Reason, over_at
-from mainspring.domain.run import ENDED, RunPolicy, RunState, RunView
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.explain.runs import Facts, PausedBy, explain
+from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy, RetryBudget
+from mainspring.core.model.runs.reason import Holder, Reason, over_at
+from mainspring.core.model.runs.run import ENDED, RunPolicy, RunState, RunView
 from tests.support.views import a_run_view
 
 NOW: Instant = 1_800_000_000 * SECOND

@@ -2,11 +2,11 @@
 
 import pytest
 
-from mainspring.domain.explain_limits import reason_of_limit
-from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.domain.limits import Breaker, GateState, Limit, gates_of
-from mainspring.domain.reason import Holder
-from mainspring.domain.run import RunPolicy, RunState, RunView
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.explain.limits import reason_of_limit
+from mainspring.core.model.limits.limits import Breaker, GateState, Limit, gates_of
+from mainspring.core.model.runs.reason import Holder
+from mainspring.core.model.runs.run import RunPolicy, RunState, RunView
 from tests.support.builders import an_id
 from tests.support.views import a_run_view
 

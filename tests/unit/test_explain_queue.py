@@ -4,13 +4,13 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.explain import Facts, explain
-from mainspring.domain.explain_limits import NAMED
-from mainspring.domain.explain_queue import reason_of_full_queue
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.domain.queues import QueuePolicy, RetryBudget
-from mainspring.domain.run import RunPolicy, RunState
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.explain.limits import NAMED
+from mainspring.core.model.explain.queues import reason_of_full_queue
+from mainspring.core.model.explain.runs import Facts, explain
+from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
+from mainspring.core.model.runs.run import RunPolicy, RunState
 from tests.unit.test_explain import NOW, a_view
 
 QUEUED = a_view(RunState.QUEUED)

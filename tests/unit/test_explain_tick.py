@@ -4,13 +4,13 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.explain_tick import TickExplained, TickFacts, explain_tick
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.job import Job, JobState, LedgerEntry
-from mainspring.domain.plan import plan_job
-from mainspring.domain.run import RunState
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.explain.ticks import TickExplained, TickFacts, explain_tick
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import Job, JobState, LedgerEntry
+from mainspring.core.model.schedules.plan import plan_job
 from tests.support.builders import a_spec, a_stored_job, after_each, every
 from tests.support.views import a_run_view
 

@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.fan_out import (
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId, is_id, made_at, shard_of
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.runs.rank import MOST_URGENT
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.workflows.fan_out import (
     LARGEST_PART,
     MAX_AT_A_TIME,
     Counts,
@@ -21,10 +25,6 @@ from mainspring.domain.fan_out import (
     look_after,
     member_priority,
 )
-from mainspring.domain.ids import RunId, is_id, made_at, shard_of
-from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.domain.rank import MOST_URGENT
-from mainspring.domain.run import RunState
 
 ROOT = RunId("019a8c4b6f2c70008042b1c2d3e4f506")
 layouts = some.builds(layout_of, some.integers(0, 500), some.integers(1, 100))

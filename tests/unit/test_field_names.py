@@ -6,8 +6,7 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from mainspring.api.schemas.jobs import BroadcastIn, JobFields, JobIn, JobPatch
-from mainspring.domain.field_names import (
+from mainspring.core.model.base.field_names import (
     Repeated,
     Unknown,
     explain_names,
@@ -16,6 +15,7 @@ from mainspring.domain.field_names import (
     suggest,
     translate,
 )
+from mainspring.http.schemas.jobs import BroadcastIn, JobFields, JobIn, JobPatch
 
 
 class Wheel(msgspec.Struct, rename="camel", forbid_unknown_fields=True):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mainspring.domain.fingerprint import fingerprint_of, kind_of
-from mainspring.domain.run import clean_error
+from mainspring.core.model.base.fingerprint import fingerprint_of, kind_of
+from mainspring.core.model.runs.run import clean_error
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/app/orders.py", line {line}, in charge

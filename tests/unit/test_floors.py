@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.adapters.store.postgres.floors import Floors
+from mainspring.stores.postgres.floors import Floors
 
 MANY = 100_000
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from mainspring.api.resources import RESOURCES
+from mainspring.config.resources import RESOURCES
 from tests.support.line_count import at_most_lines
 from tools.fuzz.__main__ import TARGETS, search
 from tools.fuzz.requests import LISTS

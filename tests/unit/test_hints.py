@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.hints import MESSAGE, Hint, Sealer, rank_of_message
+from mainspring.core.model.cluster.hints import MESSAGE, Hint, Sealer, rank_of_message
 from tests.support.builders import a_run
 
 RANKS = st.integers(min_value=-(2**53), max_value=2**53)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mainspring.domain.calendar import CalendarSpec, Freeze, Holiday
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ical import read_ical
-from mainspring.domain.instant import parse_instant as at
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import parse_instant as at
+from mainspring.core.model.schedules.calendar import CalendarSpec, Freeze, Holiday
+from mainspring.features.calendars.ical import read_ical
 from tests.support.line_count import at_most_lines
 
 NOW = at("2026-06-01T00:00:00Z")
@@ -150,7 +150,7 @@ def test_a_rule_that_never_matches_costs_little_per_event() -> None:
 
 
 def test_all_events_of_a_file_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.domain.ical._MOST_STEPS", 20_000)
+    monkeypatch.setattr("mainspring.features.calendars.ical._MOST_STEPS", 20_000)
     event = "DTSTART;VALUE=DATE:20260101\nRRULE:FREQ=DAILY;BYMONTHDAY=31"
     assert len(holidays(event)) > 50
     with pytest.raises(Invalid) as refused:

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.ids import (
+from mainspring.core.model.base.ids import (
     MAX_SHARDS,
     IdMaker,
     derived_id,
@@ -15,8 +15,8 @@ from mainspring.domain.ids import (
     shard_of,
     stable_hash,
 )
-from mainspring.domain.instant import MILLISECOND, Instant
-from mainspring.domain.job import tick_run_id, version_body_id
+from mainspring.core.model.base.instant import MILLISECOND, Instant
+from mainspring.core.model.schedules.job import tick_run_id, version_body_id
 from tests.support.builders import a_job_id
 from tests.support.clock import START
 

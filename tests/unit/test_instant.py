@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import (
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import (
     DAY,
     HOUR,
     LATEST,

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.key_template import policy_with_keys, rendered, with_keys
-from mainspring.domain.limits import Limit
-from mainspring.domain.run import RunPolicy
-from mainspring.domain.unique import Unique
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.limits.key_template import policy_with_keys, rendered, with_keys
+from mainspring.core.model.limits.limits import Limit
+from mainspring.core.model.runs.run import RunPolicy
+from mainspring.core.model.runs.unique import Unique
 from tests.support.builders import a_run
 
 PAYLOAD = b'{"customer": {"id": 7, "name": "Ada"}, "vip": true, "items": ["a", "b"], "none": null, "rate": 1.5}'

@@ -5,10 +5,10 @@ from datetime import date, timedelta
 
 import pytest
 
-from mainspring.cli.converters.conversion import Untranslatable
-from mainspring.cli.converters.kubernetes_schedules import translate_cron, translate_schedule
-from mainspring.domain.cron import Cron
-from mainspring.domain.cron.wall import DAY_SECONDS
+from mainspring.core.model.schedules.cron import Cron
+from mainspring.core.model.schedules.cron.wall import DAY_SECONDS
+from mainspring.features.schedules.commands.converters.conversion import Untranslatable
+from mainspring.features.schedules.commands.converters.kubernetes_schedules import translate_cron, translate_schedule
 
 STAR_BIT = 1 << 63
 MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]

@@ -2,14 +2,14 @@
 
 import pytest
 
-from mainspring.control.broadcast import copies_of
-from mainspring.domain.errors import Invalid
-from mainspring.domain.explain import Facts, explain
-from mainspring.domain.ids import SessionId
-from mainspring.domain.labels import MAX_LABELS, has_all, label_words, labels_of, read_label
-from mainspring.domain.run import Idempotency, NewRun, RunPolicy, RunView
-from mainspring.ports.catalog import SessionView
-from mainspring.settings import load
+from mainspring.config.settings import load
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.cluster.labels import MAX_LABELS, has_all, label_words, labels_of, read_label
+from mainspring.core.model.explain.runs import Facts, explain
+from mainspring.core.model.runs.run import Idempotency, NewRun, RunPolicy, RunView
+from mainspring.core.ports.storage.catalog import SessionView
+from mainspring.features.broadcasts.service import copies_of
 from tests.support.builders import a_policy, a_run
 from tests.support.views import a_run_view
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, MILLISECOND, MINUTE, SECOND, Instant
-from mainspring.domain.limits import (
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, MILLISECOND, MINUTE, SECOND, Instant
+from mainspring.core.model.limits.limits import (
     AT_A_TIME,
     BREAKER,
     LONGEST_PERIOD,

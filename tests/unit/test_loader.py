@@ -6,16 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.control.scheduler import loader as loader_module
-from mainspring.control.scheduler.agenda import Agenda
-from mainspring.control.scheduler.closed_times import ClosedTimes
-from mainspring.control.scheduler.loader import HORIZON, Loader
-from mainspring.control.scheduler.planner import Planner
-from mainspring.control.scheduler.store_time import StoreTime
-from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
-from mainspring.domain.job import Job
-from mainspring.runtime.log import get_logger
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Micros
+from mainspring.core.model.schedules.job import Job
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.scheduler import loader as loader_module
+from mainspring.core.scheduler.agenda import Agenda
+from mainspring.core.scheduler.closed_times import ClosedTimes
+from mainspring.core.scheduler.loader import HORIZON, Loader
+from mainspring.core.scheduler.planner import Planner
+from mainspring.core.scheduler.store_time import StoreTime
 from tests.support.builders import a_stored_job
 from tests.support.clock import START, ManualClock
 

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from mainspring.runtime.log_lines import FIELDS, LABELS, MORE_FIELDS
+from mainspring.core.runtime.log_lines import FIELDS, LABELS, MORE_FIELDS
 
 QUIET = """
-from mainspring.runtime.log import get_logger
+from mainspring.core.runtime.log import get_logger
 log = get_logger("mainspring.test", worker="w1")
 log.debug("not this")
 log.info("not that")
@@ -24,7 +24,7 @@ assert not structlog.is_configured()
 
 OWN = """
 import structlog
-from mainspring.runtime.log import get_logger
+from mainspring.core.runtime.log import get_logger
 log = get_logger("mainspring.test")
 structlog.configure(processors=[structlog.processors.JSONRenderer(sort_keys=True)])
 log.info("as the application wants it", count=1)
@@ -33,7 +33,7 @@ log.info("as the application wants it", count=1)
 SECRET = """
 import logging, structlog
 from mainspring.cli import logs
-from mainspring.sections import LogSection
+from mainspring.config.sections import LogSection
 logs.configure(LogSection(format="{format}"))
 def fail() -> None:
     password = "".join(["hunter", "2"])
@@ -73,10 +73,10 @@ def test_a_traceback_shows_no_local_variables(form: str) -> None:
 LINES = """
 import logging, structlog
 from mainspring.cli import logs
-from mainspring.runtime.log import get_logger
-from mainspring.runtime.masking import masks
-from mainspring.sections import LogSection
-from mainspring.worker.capture import capture
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.runtime.masking import masks
+from mainspring.config.sections import LogSection
+from mainspring.core.worker.reporting.capture import capture
 logs.configure(LogSection(format="{format}"))
 log = get_logger("mainspring.test", worker="w1")
 log.info("held", run="r1", attempt=2, tenant="acme", running=3, nothing=None)
@@ -121,8 +121,8 @@ def test_log_lines_contain_no_secret(form: str) -> None:
 
 OTHERS = """
 import logging, structlog
-from mainspring.runtime.masking import masks
-from mainspring.worker.capture import capture
+from mainspring.core.runtime.masking import masks
+from mainspring.core.worker.reporting.capture import capture
 structlog.configure(
     processors=[structlog.stdlib.ProcessorFormatter.wrap_for_formatter], logger_factory=structlog.stdlib.LoggerFactory()
 )
@@ -145,7 +145,7 @@ def test_log_lines_rendered_by_the_application_contain_no_secret() -> None:
 STRANGE = """
 import logging
 from mainspring.cli import logs
-from mainspring.sections import LogSection
+from mainspring.config.sections import LogSection
 logs.configure(LogSection(format="json"))
 try:
     raise ValueError("bad \\udcff name")

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.domain.masking import MASK, Mask, find_views, units_of
-from mainspring.runtime.masking import Masks, masks
-from mainspring.worker.telling import Telling
+from mainspring.core.model.base.masking import MASK, Mask, find_views, units_of
+from mainspring.core.runtime.masking import Masks, masks
+from mainspring.core.worker.reporting.telling import Telling
 
 values = st.text(min_size=6, max_size=60).filter(lambda text: text.strip() == text and "\0" not in text)
 around = st.text(max_size=20)

@@ -4,20 +4,20 @@ import asyncio
 
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.wakeups.local import LocalWakeups
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.job import JobState
-from mainspring.domain.limits import Breaker
-from mainspring.domain.plan import plan
-from mainspring.domain.run import RunState, settle_success
-from mainspring.ports.access import Access
-from mainspring.ports.catalog import Catalog, Reports
-from mainspring.ports.coordination import Coordinator
-from mainspring.ports.operations import Operations
-from mainspring.ports.store import Store, Want
-from mainspring.ports.wakeups import queue_topic
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.runs.run import RunState, settle_success
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.model.schedules.plan import plan
+from mainspring.core.ports.storage.access import Access
+from mainspring.core.ports.storage.catalog import Catalog, Reports
+from mainspring.core.ports.storage.coordination import Coordinator
+from mainspring.core.ports.storage.operations import Operations
+from mainspring.core.ports.wakeups import queue_topic
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.store import Store, Want
+from mainspring.stores.memory import MemoryStore
 from tests.support.builders import a_job, a_limit, a_run, a_spec, a_worker, after_each, some_runs
 from tests.support.clock import ManualClock
 

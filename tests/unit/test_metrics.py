@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as some
 from prometheus_client.parser import text_string_to_metric_families
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.domain.run import HeldRun, NewRun, Outcome, RunState, Settlement
-from mainspring.ports.store import Unattempted
-from mainspring.runtime.metrics import declared
-from mainspring.runtime.metrics.book import Book, Press
-from mainspring.runtime.metrics.declared import ALL, STANDARD, Kind
-from mainspring.runtime.metrics.figures import Figures
-from mainspring.runtime.metrics.tally import OTHER, Names, Spread
-from mainspring.sections import MetricsSection
-from mainspring.settings import Settings, load
+from mainspring.config.sections import MetricsSection
+from mainspring.config.settings import Settings, load
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.runs.run import HeldRun, NewRun, Outcome, RunState, Settlement
+from mainspring.core.runtime.metrics import declared
+from mainspring.core.runtime.metrics.book import Book, Press
+from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Kind
+from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.metrics.tally import OTHER, Names, Spread
+from mainspring.core.store import Unattempted
 from tests.support.builders import a_held_run, a_run
 from tools import metrics_reference
 

@@ -10,7 +10,7 @@ from tools.mutants.selection import choose_tests
 from tools.mutants.server import _interpret as interpret
 from tools.mutants.sql_text import hash_statement, list_units, tokenize
 
-FILE = "src/mainspring/domain/example.py"
+FILE = "src/mainspring/core/model/example.py"
 
 
 def mutate_function(body: str) -> set[str]:
@@ -153,7 +153,7 @@ def test_ids_change_with_the_function() -> None:
 
 
 def test_ids_of_sql_survive_moved_lines_and_comments() -> None:
-    file = "src/mainspring/adapters/store/postgres/queries/example.sql"
+    file = "src/mainspring/stores/postgres/queries/example.sql"
     before = "-- name: one\nSELECT a FROM b WHERE a < $1\n"
     after = "-- A file.\n\n-- name: one\n-- Why.\nSELECT a\nFROM b WHERE a < $1\n"
     ids = [[mutant.id for mutant in sql_mutator.list_mutants(file, text)] for text in (before, after)]

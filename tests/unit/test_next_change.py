@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.domain.instant import HOUR, MINUTE, SECOND
-from mainspring.domain.run import settle_failure, settle_release, settle_success
-from mainspring.ports.store import Want
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.run import settle_failure, settle_release, settle_success
+from mainspring.core.store import Want
+from mainspring.stores.memory import MemoryStore
 from tests.support.builders import a_job, a_policy, a_run, a_worker
 from tests.support.clock import ManualClock
 

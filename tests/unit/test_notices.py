@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema_rs import validate
 
-from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.domain.notices import (
+from mainspring.core.model.alerts.notices import (
     MOST_TOLD,
     Entry,
     Notice,
@@ -23,6 +22,7 @@ from mainspring.domain.notices import (
     title_of,
     webhook_body,
 )
+from mainspring.core.model.base.instant import MINUTE, SECOND
 from tests.support.notification_schemas import PAGERDUTY, SLACK
 
 NOW = 1_790_000_000 * SECOND

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.channels import Channel, QuietHours
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import HOUR, MINUTE, SECOND, Instant, parse_instant
-from mainspring.domain.notices import MOST_TOLD, Entry, Notice, On
-from mainspring.domain.notification_rules import NotificationRules, Trouble, read_notifications
-from mainspring.domain.notifications import FORGOTTEN_AFTER, SLO, Situation, open_problems, waiting_of
-from mainspring.settings import load
+from mainspring.config.settings import load
+from mainspring.core.model.alerts.channels import Channel, QuietHours
+from mainspring.core.model.alerts.notices import MOST_TOLD, Entry, Notice, On
+from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble, read_notifications
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant, parse_instant
+from mainspring.features.alerts.grouping import FORGOTTEN_AFTER, SLO, Situation, open_problems, waiting_of
 
 NOON = parse_instant("2026-11-16T12:00:00Z")
 SLACK = ("slack", "secret=SLACK_URL")
@@ -237,7 +237,7 @@ def test_pagerduty_gets_an_event_for_every_problem() -> None:
 
 
 def test_problems_beyond_the_maximum_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.domain.notifications.MOST_PROBLEMS", 3)
+    monkeypatch.setattr("mainspring.features.alerts.grouping.MOST_PROBLEMS", 3)
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed to=ops"))
     for number in range(5):
         recorder.situation.trouble(trouble(subject=f"task:{number}"))
@@ -250,7 +250,7 @@ def test_problems_beyond_the_maximum_are_counted(monkeypatch: pytest.MonkeyPatch
 
 
 def test_errors_of_a_task_beyond_the_maximum_of_kinds_share_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.domain.notifications.MOST_KINDS", 3)
+    monkeypatch.setattr("mainspring.features.alerts.grouping.MOST_KINDS", 3)
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed on=slo-missed on=recovered to=ops"))
     for number in range(10):
         recorder.situation.trouble(trouble(fingerprint=f"f{number}", error=f"no {number}"))
@@ -269,7 +269,7 @@ def test_errors_of_a_task_beyond_the_maximum_of_kinds_share_one_entry(monkeypatc
 
 
 def test_a_tenant_with_many_problems_does_not_crowd_out_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.domain.notifications.MOST_OF_A_TENANT", 3)
+    monkeypatch.setattr("mainspring.features.alerts.grouping.MOST_OF_A_TENANT", 3)
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed to=ops tenant=*"))
     for number in range(5):
         recorder.situation.trouble(trouble(tenant="loud", subject=f"task:{number}"))
@@ -280,7 +280,7 @@ def test_a_tenant_with_many_problems_does_not_crowd_out_others(monkeypatch: pyte
 
 
 def test_the_incident_for_too_many_problems_ends_after_an_hour_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.domain.notifications.MOST_PROBLEMS", 1)
+    monkeypatch.setattr("mainspring.features.alerts.grouping.MOST_PROBLEMS", 1)
     recorder = Recorder(
         make_rules({"pager": PAGER, "ops": (*SLACK, "group=0s")}, "on=failed to=pager", "on=failed to=ops")
     )

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from mainspring.domain.datacenters import Preference
-from mainspring.domain.obstacles import Obstacles
+from mainspring.core.model.cluster.datacenters import Preference
+from mainspring.core.model.runs.obstacles import Obstacles
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):

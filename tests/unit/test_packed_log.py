@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.control.packed_log import Damaged, from_position, index_size, pack, read_index, unpack
-from mainspring.control.run_logs import folder_of
-from mainspring.ports.catalog import LogLine
+from mainspring.core.logs.packed_log import Damaged, from_position, index_size, pack, read_index, unpack
+from mainspring.core.logs.run_logs import folder_of
+from mainspring.core.ports.storage.catalog import LogLine
 
 AT = 1_794_000_000_123_456
 

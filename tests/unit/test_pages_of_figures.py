@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from bench.suite import API, ENGINE
-from mainspring.adapters.store.postgres.health import _OLDEST_SERVER
+from mainspring.stores.postgres.upkeep.health import _OLDEST_SERVER
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -39,7 +39,7 @@ def test_the_comparison_repeats_the_numbers_of_the_benchmark(store: str, column:
 
 
 def test_the_shipped_costs_are_the_published_ones() -> None:
-    costs = tomllib.loads((ROOT / "src/mainspring/cli/figures/costs.toml").read_text())
+    costs = tomllib.loads((ROOT / "src/mainspring/features/capacity/figures/costs.toml").read_text())
     begin = "processor time of submitter / scheduler / worker / server, µs"
     _, scheduler, worker, server = row(BENCHMARK, begin)[1].split(" / ")
     assert [costs[name] for name in ("scheduler_us", "worker_us", "server_us")] == [

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from mainspring.adapters.store.postgres.health import latency, plan, pooler, room
-from mainspring.domain.diagnosis import Finding, Level, blamed, found, warned
-from mainspring.domain.instant import MILLISECOND
-from mainspring.domain.pains import changed, is_pressed, worst_of
+from mainspring.core.model.base.instant import MILLISECOND
+from mainspring.core.model.cluster.diagnosis import Finding, Level, blamed, found, warned
+from mainspring.core.model.cluster.pains import changed, is_pressed, worst_of
+from mainspring.stores.postgres.upkeep.health import latency, plan, pooler, room
 
 
 def test_the_worst_finding_of_a_check_counts() -> None:

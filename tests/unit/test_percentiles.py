@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from mainspring.domain.instant import HOUR, MILLISECOND, SECOND
-from mainspring.domain.percentiles import bucket_of, percentile
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, SECOND
+from mainspring.core.model.base.percentiles import bucket_of, percentile
 
 
 def test_without_values_there_is_no_percentile() -> None:

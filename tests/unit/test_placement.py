@@ -5,8 +5,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.ids import IdMaker
-from mainspring.domain.placement import (
+from mainspring.core.model.base.ids import IdMaker
+from mainspring.core.model.cluster.placement import (
     MOST_PLACES,
     moves_for_balance,
     place_for,

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from mainspring.control.scheduler.places import Places
-from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.domain.job import Fire
-from mainspring.domain.run import DEFAULT_POLICY
-from mainspring.ports.datacenters import Place
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.runs.run import DEFAULT_POLICY
+from mainspring.core.model.schedules.job import Fire
+from mainspring.core.ports.storage.datacenters import Place
+from mainspring.core.scheduler.places import Places
 from tests.support.builders import a_fire, a_spec, a_stored_job, a_tick
 from tests.support.clock import START, ManualClock
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.job import Fire, Job, JobState, Overlap, tick_run_id
-from mainspring.domain.plan import LISTED, dropped_ticks, plan, plan_job
-from mainspring.domain.schedule import CronSchedule, Interval, due_of, next_after, ticks_between
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import Fire, Job, JobState, Overlap, tick_run_id
+from mainspring.core.model.schedules.plan import LISTED, dropped_ticks, plan, plan_job
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval, due_of, next_after, ticks_between
 from tests.support.boundaries import around_the_boundary
 from tests.support.builders import a_spec, a_stored_job, after_each, every
 from tests.support.clock import START

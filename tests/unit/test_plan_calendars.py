@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.calendar import Calendar, CalendarSpec, Freeze, Holiday, WhenClosed
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.closings import Closed, Closings
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, parse_instant
-from mainspring.domain.job import Fire, Job, JobSpec, JobState, Overlap
-from mainspring.domain.plan import LISTED, happens_at, plan_job
-from mainspring.domain.schedule import CronSchedule, Interval, next_after, ticks_between
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, parse_instant
+from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec, Freeze, Holiday, WhenClosed
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.closings import Closed, Closings
+from mainspring.core.model.schedules.job import Fire, Job, JobSpec, JobState, Overlap
+from mainspring.core.model.schedules.plan import LISTED, happens_at, plan_job
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval, next_after, ticks_between
 from tests.support.boundaries import around_the_boundary
 from tests.support.builders import a_spec, a_stored_job, after_each, every
 

@@ -5,16 +5,16 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
-from mainspring.control.scheduler.closed_times import ClosedTimes
-from mainspring.control.scheduler.planner import Planner, still_good
-from mainspring.domain import plan
-from mainspring.domain.calendar import Calendar, CalendarSpec, Freeze, WhenClosed
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.closings import Closings
-from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
-from mainspring.domain.job import Fire, Job
-from mainspring.ports.calendars import Almanac
-from mainspring.runtime.log import get_logger
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.schedules import plan
+from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec, Freeze, WhenClosed
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.closings import Closings
+from mainspring.core.model.schedules.job import Fire, Job
+from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.scheduler.closed_times import ClosedTimes
+from mainspring.core.scheduler.planner import Planner, still_good
 from tests.support.builders import a_fire, a_spec, a_stored_job, every
 from tests.support.clock import START, ManualClock
 
@@ -100,7 +100,7 @@ async def test_a_job_that_cannot_be_planned_is_tried_again_when_it_has_changed(m
         tried.append(job.rev)
         raise RuntimeError("cannot be planned")
 
-    monkeypatch.setattr("mainspring.control.scheduler.planner.plan_job", fail)
+    monkeypatch.setattr("mainspring.core.scheduler.planner.plan_job", fail)
     planner, job = a_planner(), a_due_job(START)
     for rev in (1, 1, 2):
         assert await planner.plan_ahead([msgspec.structs.replace(job, rev=rev)]) == []
@@ -118,7 +118,7 @@ async def test_planning_yields_to_the_event_loop_after_more_than_four_millisecon
         clock.advance(each)
         return plan.plan_job(job, now, closings)
 
-    monkeypatch.setattr("mainspring.control.scheduler.planner.plan_job", plan_job)
+    monkeypatch.setattr("mainspring.core.scheduler.planner.plan_job", plan_job)
     await a_planner(clock=clock).plan_ahead([a_due_job(START) for _ in range(6)])
     assert clock.sleeps == [0] * yields
 

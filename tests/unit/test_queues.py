@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import DAY, MILLISECOND, MINUTE, SECOND
-from mainspring.domain.queues import (
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, MILLISECOND, MINUTE, SECOND
+from mainspring.core.model.limits.queues import (
     MAX_CONCURRENCY,
     MAX_RETRIES,
     MAX_SHARE,

@@ -2,15 +2,15 @@
 
 import pytest
 
-from mainspring.adapters.amqp.client import Client
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.dispatch.rabbitmq_queues import Queues
-from mainspring.domain.amqp import read_broker
-from mainspring.domain.dispatch import read_routes
-from mainspring.domain.errors import Invalid
-from mainspring.domain.hints import Hint
-from mainspring.domain.instant import SECOND
-from mainspring.settings import load
+from mainspring.config.routes import read_routes
+from mainspring.config.settings import load
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.cluster.hints import Hint
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.integrations.rabbitmq.address import read_broker
+from mainspring.integrations.rabbitmq.client import Client
+from mainspring.integrations.rabbitmq.queues import Queues
 from tests.support.builders import a_run
 
 RABBIT = "amqp://user:password@host:5672"

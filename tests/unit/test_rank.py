@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY
-from mainspring.domain.rank import (
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY
+from mainspring.core.model.runs.rank import (
     HEAD_START,
     IDLE,
     LATE_PENALTY,

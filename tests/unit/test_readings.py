@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.api import readings
-from mainspring.api.readings import Readings
-from mainspring.domain.instant import SECOND
+from mainspring.core.model.base.instant import SECOND
+from mainspring.http import readings
+from mainspring.http.readings import Readings
 from tests.support.clock import ManualClock
 
 

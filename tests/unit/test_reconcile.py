@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Conflict
-from mainspring.domain.ids import JobId
-from mainspring.domain.job import Job, JobSpec, JobState
-from mainspring.domain.reconcile import Action, Declared, Steps, reconcile
-from mainspring.domain.schedule import Interval
+from mainspring.core.model.base.errors import Conflict
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.schedules.job import Job, JobSpec, JobState
+from mainspring.core.model.schedules.schedule import Interval
+from mainspring.features.schedules.reconcile import Action, Declared, Steps, reconcile
 
 MINE, OTHER = "app:mine", "app:other"
 SECOND = 1_000_000

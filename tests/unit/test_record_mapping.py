@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from mainspring.api.ingest_mappings import action_of_record, change_of_record, job_of_record, read_mappings
-from mainspring.domain.errors import Invalid
-from mainspring.domain.record_mapping import Record, RecordMapping
-from mainspring.settings import load
+from mainspring.config.settings import load
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.events.record_mapping import Record, RecordMapping
+from mainspring.features.ingest.mappings import action_of_record, change_of_record, job_of_record, read_mappings
 
 VALUE = {"jobId": "e-1", "videoId": 7, "resolution": "4K", "priority": 1, "formats": ["a", "b"], "note": None}
 #: Java's EncodingJob with its usual headers.

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from icalendar import vRecur
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.recurrence import Budget, Rule
+from mainspring.core.model.base.errors import Invalid
+from mainspring.features.calendars.recurrence import Budget, Rule
 
 FIRST = datetime.fromisoformat("2024-01-31T09:30:00")
 UNTIL = datetime.fromisoformat("2034-12-31T23:59:59")

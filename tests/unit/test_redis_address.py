@@ -2,10 +2,10 @@
 
 import pytest
 
-from mainspring.domain.addresses import Tls
-from mainspring.domain.errors import Invalid
-from mainspring.domain.redis_address import RedisAddress, read_redis
-from mainspring.settings import load
+from mainspring.config.settings import load
+from mainspring.core.model.base.addresses import Tls
+from mainspring.core.model.base.errors import Invalid
+from mainspring.integrations.redis.address import RedisAddress, read_redis
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mainspring.domain.restored import Doubt, Restored, Unfinished, doubt_of, why_held
-from mainspring.domain.run import RunState
+from mainspring.core.model.runs.restored import Doubt, Restored, Unfinished, doubt_of, why_held
+from mainspring.core.model.runs.run import RunState
 from tests.support.views import a_run_view
 
 RESTORED = Restored(taken_at=1_000, restored_at=2_000, store_id="x", unfinished=Unfinished.HOLD)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.domain.retry import LONGEST_DELAY, MAX_PATTERN, MAX_PATTERNS, MAX_RETRIES, RetryPolicy
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.retry import LONGEST_DELAY, MAX_PATTERN, MAX_PATTERNS, MAX_RETRIES, RetryPolicy
 
 
 def test_attempts_are_one_more_than_retries() -> None:

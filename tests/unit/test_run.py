@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.cause import UNKNOWN, Cause, cause_of
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import RunId, SessionId
-from mainspring.domain.instant import DAY, LATEST, MINUTE, SECOND
-from mainspring.domain.limits import Breaker, Limit
-from mainspring.domain.retry import LONGEST_DELAY, RetryPolicy
-from mainspring.domain.run import (
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import DAY, LATEST, MINUTE, SECOND
+from mainspring.core.model.limits.limits import Breaker, Limit
+from mainspring.core.model.runs.cause import UNKNOWN, Cause, cause_of
+from mainspring.core.model.runs.retry import LONGEST_DELAY, RetryPolicy
+from mainspring.core.model.runs.run import (
     ALONE_AFTER,
     ENDED,
     LOST_AFTER,
@@ -43,8 +43,8 @@ from mainspring.domain.run import (
     settle_success,
     tries_again,
 )
-from mainspring.domain.unique import Unique
-from mainspring.domain.verdicts import GiveUp, RetryLater
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.runs.verdicts import GiveUp, RetryLater
 from tests.support.builders import a_held_run, a_policy, a_run, an_id
 
 NOW = 100 * DAY

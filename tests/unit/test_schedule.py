@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.cron import DstFold, DstGap
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, LATEST, MINUTE, SECOND, Instant, parse_instant
-from mainspring.domain.schedule import (
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, LATEST, MINUTE, SECOND, Instant, parse_instant
+from mainspring.core.model.schedules.cron import DstFold, DstGap
+from mainspring.core.model.schedules.schedule import (
     LONGEST_INTERVAL,
     At,
     CronSchedule,

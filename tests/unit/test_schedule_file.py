@@ -11,12 +11,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import HOUR, SECOND
-from mainspring.domain.job import Overlap
-from mainspring.domain.schedule import CronSchedule, Interval
-from mainspring.sdk.plain_yaml import read_yaml, write_yaml
-from mainspring.sdk.schedule_file import Entry, check, read, read_text, write
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import HOUR, SECOND
+from mainspring.core.model.schedules.job import Overlap
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
+from mainspring.core.runtime.plain_yaml import read_yaml, write_yaml
+from mainspring.features.schedules.file import Entry, check, read, read_text, write
 
 YAML = """\
 # ours

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.secrets import SecretRules, check_secret_value, fill, fill_json, mentions, names_in
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.secrets import SecretRules, check_secret_value, fill, fill_json, mentions, names_in
 
 names = st.from_regex(r"[A-Z][A-Z0-9_]{0,20}", fullmatch=True)
 json_values = st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-import mainspring.ports
+import mainspring.core.ports
 from tools.site.sequence import Unreadable, draw, in_words, parse, with_pictures
 
 PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "flows.md").read_text()
@@ -25,10 +25,11 @@ Note over A,B: five
 
 
 def list_port_methods() -> set[str]:
+    ports = pkgutil.walk_packages(mainspring.core.ports.__path__, "mainspring.core.ports.")
     return {
         name
-        for module in pkgutil.iter_modules(mainspring.ports.__path__)
-        for _, protocol in inspect.getmembers(import_module(f"mainspring.ports.{module.name}"), inspect.isclass)
+        for module in ("mainspring.core.store", *(found.name for found in ports))
+        for _, protocol in inspect.getmembers(import_module(module), inspect.isclass)
         for name, _ in inspect.getmembers(protocol, inspect.isfunction)
     }
 

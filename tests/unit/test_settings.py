@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import MINUTE, SECOND
-from mainspring.sections import without_secrets
-from mainspring.settings import RANGES, describe, load
+from mainspring.config.sections import without_secrets
+from mainspring.config.settings import RANGES, describe, load
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import MINUTE, SECOND
 
 
 def test_every_setting_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ import pytest
 from joserfc.jwk import OctKey, OKPKey
 from rich.pretty import pretty_repr
 
-from mainspring.bootstrap.api import make_tokens
-from mainspring.domain.errors import Invalid
-from mainspring.sections import AuthSection
-from mainspring.settings import Settings, describe, load
+from mainspring.config.api import make_tokens
+from mainspring.config.sections import AuthSection
+from mainspring.config.settings import Settings, describe, load
+from mainspring.core.model.base.errors import Invalid
 from tests.support.clock import ManualClock
 from tests.support.tokens import AUDIENCE, ISSUER, jwk, jwks, sign
 

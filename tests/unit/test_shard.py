@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.ids import SessionId
-from mainspring.domain.shard import freed, owner_of, shards_of, taken
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.cluster.shard import freed, owner_of, shards_of, taken
 
 SHARDS = 100
 

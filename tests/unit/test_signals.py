@@ -5,8 +5,8 @@ import sys
 
 HEADER = """
 import threading, time
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.runtime import signals
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.runtime import signals
 HOUR = 3_600_000_000
 """
 

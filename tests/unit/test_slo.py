@@ -5,9 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from mainspring.domain.slo import LONGEST, MISSED, RECOVERED, Slo, SloState, TickFact, begin, judge, rest, worse
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.schedules.slo import (
+    LONGEST,
+    MISSED,
+    RECOVERED,
+    Slo,
+    SloState,
+    TickFact,
+    begin,
+    judge,
+    rest,
+    worse,
+)
 from tests.support.boundaries import around_the_boundary
 
 STARTS = Slo(start_within=MINUTE)

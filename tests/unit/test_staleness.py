@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.staleness import staleness
+from mainspring.core.model.base.staleness import staleness
 
 #: How much the primary's log grows between one moment and the next.
 growth = st.lists(st.integers(0, 5), min_size=1, max_size=30)

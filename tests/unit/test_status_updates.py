@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.events import RunFacts, compose, subject_of_run
-from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import SECOND
-from mainspring.domain.status_updates import compose_status_update, read_status_topic
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.events.events import RunFacts, compose, subject_of_run
+from mainspring.integrations.kafka.status_updates import compose_status_update, read_status_topic
 
 NOW = 1_790_000_000 * SECOND
 TIME = "2026-09-21T14:13:20Z"

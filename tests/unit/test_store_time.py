@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.control.scheduler.store_time import StoreTime
-from mainspring.domain.instant import HOUR, MILLISECOND, SECOND, Micros
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, SECOND, Micros
+from mainspring.core.scheduler.store_time import StoreTime
 from tests.support.clock import ManualClock
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from mainspring.domain.instant import MINUTE
-from mainspring.runtime.tasks import cancel_and_wait
+from mainspring.core.model.base.instant import MINUTE
+from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.virtual import in_virtual_time
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.hints import Hint
-from mainspring.domain.ingest import Voucher, dead_topic, read_request_topic
-from mainspring.domain.kafka import read_kafka
-from mainspring.domain.topics import OPTIONS, TopicNames, read_topics
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.cluster.hints import Hint
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.request_topic import Voucher, dead_topic, read_request_topic
+from mainspring.integrations.kafka.topics import OPTIONS, TopicNames, read_topics
 from tests.support.builders import a_run
 
 

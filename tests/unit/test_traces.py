@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.ids import JobId, RunId, derived_id
-from mainspring.domain.run import RunPolicy, fingerprint_of_request
-from mainspring.domain.traces import chosen, chosen_tick, ids_in, read_traceparent, span_of_attempt, trace_of, traced
+from mainspring.core.model.base.ids import JobId, RunId, derived_id
+from mainspring.core.model.runs.run import RunPolicy, fingerprint_of_request
+from mainspring.core.model.runs.traces import (
+    chosen,
+    chosen_tick,
+    ids_in,
+    read_traceparent,
+    span_of_attempt,
+    trace_of,
+    traced,
+)
 from tests.support.builders import a_held_run
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

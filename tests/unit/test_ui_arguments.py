@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from mainspring.api.problems import AsWritten
-from mainspring.ui.arguments import field_of, payload_of, read_arguments
+from mainspring.http.problems import AsWritten
+from mainspring.web.arguments import field_of, payload_of, read_arguments
 
 SCHEMA = {
     "type": "object",

@@ -4,9 +4,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from mainspring.domain.instant import HOUR, parse_instant
-from mainspring.ui import heat
-from mainspring.ui.graph import HEIGHT, MOST_BOXES, WIDEST, Box, Spot, draw
+from mainspring.core.model.base.instant import HOUR, parse_instant
+from mainspring.features.workflows.graph import HEIGHT, MOST_BOXES, WIDEST, Box, Spot, draw
+from mainspring.web import heat
 
 PARIS = ZoneInfo("Europe/Paris")
 

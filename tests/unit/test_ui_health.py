@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from mainspring.api.routes.datacenters import DatacenterOut
-from mainspring.api.routes.dead_letters import GroupOut
-from mainspring.api.routes.processes import SchedulerOut, Schedulers, WorkerOut, Workers
-from mainspring.api.routes.queues import QueueOut
-from mainspring.api.routes.stats import MissedSlo, Point
-from mainspring.api.routes.usage import BudgetOut
-from mainspring.api.schemas.job_answers import SloOut
-from mainspring.api.schemas.runs import RunOut
-from mainspring.ui.health import Seen, findings, late_runs
-from mainspring.ui.words import instant
+from mainspring.features.datacenters.operations import DatacenterOut
+from mainspring.features.dead_letters.operations.groups import GroupOut
+from mainspring.features.queues.operations.queues import QueueOut
+from mainspring.features.stats.operations import MissedSlo, Point
+from mainspring.features.usage.operations import BudgetOut
+from mainspring.features.workers.operations.processes import SchedulerOut, Schedulers, WorkerOut, Workers
+from mainspring.http.schemas.job_answers import SloOut
+from mainspring.http.schemas.runs import RunOut
+from mainspring.web.health import Seen, findings, late_runs
+from mainspring.web.words import instant
 
 NOW = "2026-11-15T12:00:00Z"
 FINE = QueueOut(name="mail", queued=0, running=0, workers=1, lag_ms=0, rate_per_s=0, paused=False)

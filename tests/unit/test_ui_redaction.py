@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from mainspring.api.problems import AsWritten
-from mainspring.api.schemas.common import Page
-from mainspring.ui.page import json_field
-from mainspring.ui.redaction import MASK, Redactor
+from mainspring.http.problems import AsWritten
+from mainspring.http.schemas.common import Page
+from mainspring.web.page import json_field
+from mainspring.web.redaction import MASK, Redactor
 
 
 class Thing(msgspec.Struct, frozen=True):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, MILLISECOND
-from mainspring.domain.unique import MAX_KEY, Unique
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, MILLISECOND
+from mainspring.core.model.runs.unique import MAX_KEY, Unique
 
 
 @pytest.mark.parametrize(

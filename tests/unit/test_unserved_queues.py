@@ -2,8 +2,8 @@
 
 import pytest
 
-from mainspring.domain.diagnosis import Finding, Level, Queued, Signs, WorkerSigns, diagnose
-from mainspring.domain.instant import Instant
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.cluster.diagnosis import Finding, Level, Queued, Signs, WorkerSigns, diagnose
 
 
 def check(*, pauses: tuple[tuple[str, str], ...] = ()) -> dict[str, Finding]:

@@ -5,10 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.budget import Budget, BudgetStatus, amount_words, judge, news, period_of
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, LATEST, SECOND, parse_instant
-from mainspring.domain.usage import Spent, Usage, by_line, check_amount, check_unit, check_units, cost_of, day_of
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, LATEST, SECOND, parse_instant
+from mainspring.core.model.limits.budget import Budget, BudgetStatus, amount_words, judge, news, period_of
+from mainspring.core.model.runs.usage import (
+    Spent,
+    Usage,
+    by_line,
+    check_amount,
+    check_unit,
+    check_units,
+    cost_of,
+    day_of,
+)
 
 NOW = parse_instant("2026-02-15T12:00:00Z")
 units = st.sampled_from(["attempts", "wall", "cpu", "tokens", "pages"])

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mainspring.domain.instant import DAY, HOUR, SECOND, Micros
+from mainspring.core.model.base.instant import DAY, HOUR, SECOND, Micros
 from mainspring.testing.virtual_time import START, Stuck, VirtualClock, run_virtual
 from tests.support.virtual import in_virtual_time
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.dependencies import Rule
-from mainspring.domain.limits import Breaker, gates_of
-from mainspring.domain.run import RunPolicy, RunState, RunView
-from mainspring.domain.waits import reason_told
+from mainspring.core.model.limits.limits import Breaker, gates_of
+from mainspring.core.model.runs.run import RunPolicy, RunState, RunView
+from mainspring.core.model.runs.waits import reason_told
+from mainspring.core.model.workflows.dependencies import Rule
 from tests.unit.test_explain import a_view
 
 BROKEN = RunPolicy(breaker=Breaker())

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mainspring.control.scheduler.wheel import TimingWheel
-from mainspring.domain.instant import DAY, HOUR, LATEST, MILLISECOND, MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.base.instant import DAY, HOUR, LATEST, MILLISECOND, MINUTE, SECOND, Instant, Micros
+from mainspring.core.scheduler.wheel import TimingWheel
 
 START: Instant = 1_772_323_200_000_000
 

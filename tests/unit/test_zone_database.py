@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import tzdata  # type: ignore[import-untyped]
 
-from mainspring.domain.cron import ZoneDatabase, find_zone_database, load_zone
-from mainspring.domain.cron import zone as zones
-from mainspring.domain.diagnosis import Finding, Level, Signs, diagnose
+from mainspring.core.model.cluster.diagnosis import Finding, Level, Signs, diagnose
+from mainspring.core.model.schedules.cron import ZoneDatabase, find_zone_database, load_zone
+from mainspring.core.model.schedules.cron import zone as zones
 
 CACHED = (find_zone_database, load_zone, zones._read_zone, zones._zone_names)
 

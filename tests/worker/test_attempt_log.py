@@ -3,14 +3,14 @@
 import pytest
 from structlog.testing import capture_logs
 
-from mainspring.domain.ids import SessionId
-from mainspring.domain.instant import SECOND
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import HeldRun, Outcome, RunPolicy, RunState, Settlement
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunPolicy, RunState, Settlement
+from mainspring.core.worker.attempt import Attempt, Holding
+from mainspring.core.worker.reporting.attempt_log import AttemptLog, Tracebacks
+from mainspring.core.worker.slots import Lane
 from mainspring.testing.virtual_time import VirtualClock
-from mainspring.worker.attempt import Attempt, Holding
-from mainspring.worker.attempt_log import AttemptLog, Tracebacks
-from mainspring.worker.slots import Lane
 from tests.support.builders import a_held_run
 from tests.support.virtual import in_virtual_time
 

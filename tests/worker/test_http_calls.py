@@ -7,18 +7,18 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, MINUTE, SECOND
-from mainspring.domain.run import HeldRun
-from mainspring.domain.secrets import SecretRules
-from mainspring.domain.verdicts import GiveUp, RetryLater
-from mainspring.ports.egress import Answer, NoAnswer, Outgoing
-from mainspring.runtime.masking import masks
-from mainspring.worker.builtin.tasks import BuiltinTasks
-from mainspring.worker.capture import capture
-from mainspring.worker.handler import AsyncHandler
-from mainspring.worker.secrets import Keyring
-from mainspring.worker.trace import describe
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
+from mainspring.core.model.base.secrets import SecretRules
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.verdicts import GiveUp, RetryLater
+from mainspring.core.ports.egress import Answer, NoAnswer, Outgoing
+from mainspring.core.runtime.masking import masks
+from mainspring.core.worker.builtin.tasks import BuiltinTasks
+from mainspring.core.worker.handler import AsyncHandler
+from mainspring.core.worker.reporting.capture import capture
+from mainspring.core.worker.reporting.trace import describe
+from mainspring.core.worker.secrets import Keyring
 from tests.support.builders import a_held_run
 
 URL = "https://hooks.example/a"

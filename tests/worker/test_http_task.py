@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import SECOND, parse_instant
-from mainspring.domain.run import MAX_RESULT, JobRef, RunState, RunView
-from mainspring.ports.egress import Answer, NoAnswer, Outgoing
-from mainspring.worker.builtin.tasks import BuiltinTasks
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import SECOND, parse_instant
+from mainspring.core.model.runs.run import MAX_RESULT, JobRef, RunState, RunView
+from mainspring.core.ports.egress import Answer, NoAnswer, Outgoing
+from mainspring.core.worker.builtin.tasks import BuiltinTasks
 from tests.support.builders import a_policy, a_run, an_id
 from tests.support.virtual import in_virtual_time
 from tests.support.worker_kit import Tasks, running_worker

@@ -7,7 +7,7 @@ import pytest
 
 _INTERRUPTED_CALLS = """
 import sys, threading
-from mainspring.worker.executors.interruption import Call
+from mainspring.core.worker.executors.interruption import Call
 
 def interrupt_a_running_call():
     call, started, interrupted = Call(), threading.Event(), threading.Event()

@@ -12,19 +12,19 @@ import msgspec
 import pytest
 from jsonschema_rs import validate
 
-from mainspring.adapters.egress.guarded import GuardedEgress
-from mainspring.adapters.mail.smtp import SmtpMail, build_message
-from mainspring.domain.instant import SECOND
-from mainspring.domain.notices import Entry, Message, Notice, On
-from mainspring.domain.notification_rules import read_notifications
-from mainspring.domain.reserved import NOTIFICATION
-from mainspring.domain.run import HeldRun
-from mainspring.domain.verdicts import GiveUp
-from mainspring.ports.mail import Letter, NotTaken
-from mainspring.runtime.masking import masks
-from mainspring.worker.builtin.tasks import BuiltinTasks
-from mainspring.worker.capture import capture
-from mainspring.worker.handler import AsyncHandler
+from mainspring.core.model.alerts.notices import Entry, Message, Notice, On
+from mainspring.core.model.alerts.notification_rules import read_notifications
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.reserved import NOTIFICATION
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.verdicts import GiveUp
+from mainspring.core.ports.mail import Letter, NotTaken
+from mainspring.core.runtime.masking import masks
+from mainspring.core.worker.builtin.tasks import BuiltinTasks
+from mainspring.core.worker.handler import AsyncHandler
+from mainspring.core.worker.reporting.capture import capture
+from mainspring.integrations.egress.guarded import GuardedEgress
+from mainspring.integrations.smtp.mail import SmtpMail, build_message
 from tests.support.builders import a_held_run
 from tests.support.notification_receivers import Receiver, mail_server, receiving
 from tests.support.notification_schemas import PAGERDUTY, SLACK

@@ -1,10 +1,10 @@
 """The tasks that a worker offers: built-in ones and those of the application."""
 
 from mainspring import Mainspring
-from mainspring.bootstrap.tasks import Offer
-from mainspring.sections import TasksSection
-from mainspring.settings import Settings
-from mainspring.worker.handler import AsyncHandler
+from mainspring.config.sections import TasksSection
+from mainspring.config.settings import Settings
+from mainspring.config.tasks import Offer
+from mainspring.core.worker.handler import AsyncHandler
 
 
 def test_a_worker_offers_built_in_tasks_and_tasks_of_the_application() -> None:

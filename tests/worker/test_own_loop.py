@@ -2,10 +2,10 @@
 
 import asyncio
 
-from mainspring.domain.instant import HOUR
-from mainspring.domain.run import HeldRun, RunState
-from mainspring.worker.own_loop import OwnLoop
-from mainspring.worker.settings import WorkerSettings
+from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.worker.own_loop import OwnLoop
+from mainspring.core.worker.settings import WorkerSettings
 from tests.support.builders import a_policy, a_run
 from tests.support.builtin_worker import running
 from tests.support.clock import SkippingClock

@@ -5,12 +5,12 @@ import logging
 
 import pytest
 
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.domain.run import HeldRun, RunState
-from mainspring.worker.capture import capture
-from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.telling import Ear, Telling, current
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.worker.reporting.capture import capture
+from mainspring.core.worker.reporting.telling import Ear, Telling, current
+from mainspring.core.worker.settings import WorkerSettings
 from tests.support.builders import a_policy, a_run
 from tests.support.virtual import in_virtual_time
 from tests.support.worker_kit import Bench, Tasks, running_worker

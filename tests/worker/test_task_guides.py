@@ -14,17 +14,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring import settings as configuration
-from mainspring.bootstrap.tasks import make_builtin_tasks
-from mainspring.domain.instant import SECOND
-from mainspring.domain.verdicts import GiveUp
-from mainspring.ports.egress import Answer, Outgoing
-from mainspring.runtime.masking import masks
-from mainspring.sections import TasksSection
-from mainspring.settings import Settings
-from mainspring.worker.builtin import container, http, shell
-from mainspring.worker.capture import capture
-from mainspring.worker.handler import AsyncHandler
+from mainspring.config import settings as configuration
+from mainspring.config.sections import TasksSection
+from mainspring.config.settings import Settings
+from mainspring.config.tasks import make_builtin_tasks
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.verdicts import GiveUp
+from mainspring.core.ports.egress import Answer, Outgoing
+from mainspring.core.runtime.masking import masks
+from mainspring.core.worker.builtin import container, http, shell
+from mainspring.core.worker.handler import AsyncHandler
+from mainspring.core.worker.reporting.capture import capture
 from tests.support.builders import a_held_run
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-to"

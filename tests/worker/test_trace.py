@@ -8,10 +8,10 @@ from types import FunctionType
 import pytest
 
 import mainspring
-from mainspring.domain.errors import Invalid
-from mainspring.domain.rank import check_priority
-from mainspring.domain.verdicts import GiveUp
-from mainspring.worker.trace import describe
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.runs.rank import check_priority
+from mainspring.core.model.runs.verdicts import GiveUp
+from mainspring.core.worker.reporting.trace import describe
 
 
 def raise_in_mainspring() -> Invalid:

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from mainspring.domain.instant import SECOND
-from mainspring.domain.reserved import WEBHOOK
-from mainspring.domain.run import HeldRun
-from mainspring.domain.verdicts import GiveUp
-from mainspring.domain.webhooks import Delivery, read_webhooks
-from mainspring.ports.egress import Answer
-from mainspring.runtime.masking import masks
-from mainspring.worker.builtin.tasks import BuiltinTasks
-from mainspring.worker.capture import capture
-from mainspring.worker.handler import AsyncHandler
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.events.webhooks import Delivery, read_webhooks
+from mainspring.core.model.runs.reserved import WEBHOOK
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.verdicts import GiveUp
+from mainspring.core.ports.egress import Answer
+from mainspring.core.runtime.masking import masks
+from mainspring.core.worker.builtin.tasks import BuiltinTasks
+from mainspring.core.worker.handler import AsyncHandler
+from mainspring.core.worker.reporting.capture import capture
 from tests.support.builders import a_held_run
 from tests.worker.test_http_calls import NOW, URL, Receiver, a_keyring
 

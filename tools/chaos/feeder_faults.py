@@ -9,12 +9,12 @@ import amqp
 import asyncpg
 import redis.asyncio as redis
 
-from mainspring.adapters.clock.system import SystemClock
-from mainspring.adapters.dispatch import make_dispatch
-from mainspring.adapters.kafka.admin import KafkaAdmin
-from mainspring.domain.hints import Hint, Sealer
-from mainspring.domain.ids import RunId
-from mainspring.domain.kafka import read_kafka
+from mainspring.config.brokers import make_dispatch
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
 from tools.chaos.cluster import QUEUES, Cluster
 from tools.chaos.engines import FEEDERS, freeze, thaw
 from tools.chaos.faults import Fault

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from mainspring.api.resources import RESOURCES
-from mainspring.api.schemas.jobs import JobIn
+from mainspring.config.resources import RESOURCES
+from mainspring.http.schemas.jobs import JobIn
 from tests.api.conftest import Service
 from tests.support.line_count import at_most_lines
 from tools.fuzz.target import Target, mixed, mutated

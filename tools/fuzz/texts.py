@@ -5,11 +5,11 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
-from mainspring.domain import ical
-from mainspring.domain.calendar import CalendarSpec
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import format_duration, parse_duration, parse_instant
-from mainspring.domain.schedule import CronSchedule, describe, latest_until, next_after, validate
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import format_duration, parse_duration, parse_instant
+from mainspring.core.model.schedules.calendar import CalendarSpec
+from mainspring.core.model.schedules.schedule import CronSchedule, describe, latest_until, next_after, validate
+from mainspring.features.calendars import ical
 from tests.support.line_count import at_most_lines
 from tools.fuzz.target import Target, mixed, mutated
 

@@ -12,16 +12,47 @@ from tools.mutants.places import PACKAGE, ROOT, list_files
 
 #: Files whose rules decide whether work is lost, doubled or late: each turn takes more of their mutants.
 CRITICAL = (
-    *("domain/run.py", "domain/retry.py", "domain/rank.py", "domain/limits.py", "domain/plan.py", "domain/queues.py"),
-    *("domain/catch_up.py", "domain/shard.py", "domain/clock_guard.py", "domain/waits.py", "domain/schedule.py"),
-    *("domain/dependencies.py", "domain/unique.py", "domain/fan_out.py", "domain/slo.py", "domain/staleness.py"),
-    *("worker/heartbeat.py", "worker/settler.py", "worker/slots.py", "worker/worker.py", "worker/claimer.py"),
-    *("control/shards.py", "control/reaper.py", "control/undertaker.py", "control/sealing.py", "control/scheduler/"),
+    *(
+        "core/model/runs/run.py",
+        "core/model/runs/retry.py",
+        "core/model/runs/rank.py",
+        "core/model/limits/limits.py",
+        "core/model/schedules/plan.py",
+        "core/model/limits/queues.py",
+    ),
+    *(
+        "core/model/schedules/catch_up.py",
+        "core/model/cluster/shard.py",
+        "core/model/cluster/clock_guard.py",
+        "core/model/runs/waits.py",
+        "core/model/schedules/schedule.py",
+    ),
+    *(
+        "core/model/workflows/dependencies.py",
+        "core/model/runs/unique.py",
+        "core/model/workflows/fan_out.py",
+        "core/model/schedules/slo.py",
+        "core/model/base/staleness.py",
+    ),
+    *(
+        "core/worker/heartbeat.py",
+        "core/worker/settler.py",
+        "core/worker/slots.py",
+        "core/worker/worker.py",
+        "core/worker/claimer.py",
+    ),
+    *(
+        "core/cluster/shards.py",
+        "core/maintenance/reaper.py",
+        "core/dispatch/undertaker.py",
+        "core/cluster/sealing.py",
+        "core/scheduler/",
+    ),
     *("postgres/queries/claim.sql", "postgres/queries/settle.sql", "postgres/queries/reap.sql"),
     *("postgres/queries/fire.sql", "postgres/queries/coordinate.sql", "postgres/queries/limit.sql"),
     *("postgres/queries/submit.sql", "postgres/queries/stage.sql", "postgres/queries/family.sql"),
     *("procedures/30_work.sql", "procedures/50_reap.sql", "procedures/40_schedule.sql", "procedures/60_coordinate.sql"),
-    *("procedures/15_limits.sql", "procedures/10_moves.sql", "procedures/20_submit.sql", "domain/cron/"),
+    *("procedures/15_limits.sql", "procedures/10_moves.sql", "procedures/20_submit.sql", "core/model/schedules/cron/"),
 )
 _TURNS = 4
 
@@ -66,5 +97,5 @@ def choose(mutants: Iterable[Mutant], count: int, seed: int, *, critical: bool =
 
 
 def is_critical(file: str) -> bool:
-    name = file.removeprefix(f"{PACKAGE}/").removeprefix("adapters/store/").removeprefix("sqlite/")
+    name = file.removeprefix(f"{PACKAGE}/").removeprefix("stores/").removeprefix("sqlite/")
     return name.startswith(CRITICAL)

@@ -70,7 +70,7 @@ def build_mutants(file: str, text: str, found: Iterable[tuple[Unit, Edit]]) -> I
     ordinals: Counter[str] = Counter()
     for unit, edit in found:
         hash_ = hashlib.sha256(unit.identity.encode()).hexdigest()[:6]
-        short = file.removeprefix("src/mainspring/").removeprefix("adapters/store/")
+        short = file.removeprefix("src/mainspring/").removeprefix("stores/")
         base = f"{short}:{unit.name}:{edit.operator}"
         ordinals[f"{base}@{hash_}"] += 1
         yield Mutant(

@@ -7,14 +7,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "src/mainspring"
-STORES = f"{PACKAGE}/adapters/store"
-PYTHON_FOLDERS = ("domain", "worker", "control")
+STORES = f"{PACKAGE}/stores"
+PYTHON_FOLDERS = (
+    "core/model",
+    "core/worker",
+    "core/scheduler",
+    "core/cluster",
+    "core/dispatch",
+    "core/maintenance",
+    "core/submit",
+    "core/logs",
+)
 SQL_PATTERNS = ("postgres/queries/*.sql", "sqlite/*.sql", "sqlite/procedures/*.sql")
 #: Text for people, and what only tests with whole processes execute, which are too slow to judge mutants.
 LEFT_OUT = (
-    *("domain/cron/words.py", "domain/reserved.py", "domain/presets.py"),
-    *("worker/builtin/", "worker/executors/", "worker/cpu.py", "worker/marks.py", "worker/memory.py"),
-    *("control/transfer.py", "control/restored.py"),
+    *("core/model/schedules/cron/words.py", "core/model/runs/reserved.py", "core/model/schedules/presets.py"),
+    *("core/worker/builtin/", "core/worker/executors/"),
 )
 
 DATA = ROOT / ".mutants"

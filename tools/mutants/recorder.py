@@ -27,7 +27,7 @@ _FOLDER = Path(os.environ["MUTANTS_RECORD"])
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 _PROCESS = f"{os.environ['MUTANTS_PART']}.{_WORKER}"
 #: Classes in these modules copy the statements that ``named_sql.load`` returns into a mapping of their own.
-_COPYING_MODULES = ("postgres.database", "postgres.health")
+_COPYING_MODULES = ("postgres.database", "postgres.upkeep.health")
 
 _coverage = coverage.Coverage(
     data_file=str(_FOLDER / f"coverage.{_PROCESS}"),
@@ -58,7 +58,7 @@ class RecordedStatements(dict[str, str]):
 
 def _record_loads() -> None:
     """Replace ``named_sql.load``, and wrap the copies that the PostgreSQL store makes of its result."""
-    named_sql: Any = importlib.import_module("mainspring.adapters.store.named_sql")
+    named_sql: Any = importlib.import_module("mainspring.stores.named_sql")
     load: Callable[[str, str], dict[str, str]] = named_sql.load
 
     def load_recorded(package: str, file: str) -> dict[str, str]:
@@ -69,7 +69,7 @@ def _record_loads() -> None:
 
     named_sql.load = load_recorded
     for name in _COPYING_MODULES:
-        module = importlib.import_module(f"mainspring.adapters.store.{name}")
+        module = importlib.import_module(f"mainspring.stores.{name}")
         for value in vars(module).values():
             if isinstance(value, type) and value.__module__ == module.__name__ and "__init__" in vars(value):
                 value.__init__ = _wrap_mappings(value.__init__)  # type: ignore[misc]

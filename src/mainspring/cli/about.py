@@ -26,7 +26,7 @@ def show_version() -> None:
 
     Example: mainspring version
     """
-    from mainspring.bootstrap.versions import about
+    from mainspring.config.versions import about
 
     # The version first and alone: scripts read it.
     typer.echo("\n".join([f"mainspring {mainspring.__version__}", *about()]))

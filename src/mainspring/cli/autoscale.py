@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
-from mainspring.bootstrap.engine import Engine
-from mainspring.control.autoscale import others_of, read_loads
-from mainspring.domain.autoscale import Bounds, Scale, rescale, workers_for
-from mainspring.domain.errors import Invalid, StoreUnavailable
-from mainspring.domain.instant import MINUTE, SECOND, Micros
-from mainspring.runtime.log import get_logger
+from mainspring.config.engine import Engine
+from mainspring.core.cluster.autoscale import others_of, read_loads
+from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
+from mainspring.core.model.cluster.autoscale import Bounds, Scale, rescale, workers_for
+from mainspring.core.runtime.log import get_logger
 
 _LOOK_EVERY: Micros = 2 * SECOND
 #: A process that ends sooner than this did not get to work: the next one waits, longer each time.

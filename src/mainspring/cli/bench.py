@@ -7,7 +7,7 @@ from types import ModuleType
 
 import typer
 
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
 
 #: The checkout, if the program was installed from one with ``--editable``.
 _CHECKOUT = Path(__file__).parents[3]

@@ -5,9 +5,9 @@ from typing import Literal
 
 import msgspec
 
+from mainspring.cli.client.target import Client, read
 from mainspring.cli.output import Output, confirm
-from mainspring.cli.target import Client, read
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
 
 
 class Done(msgspec.Struct, rename="camel"):

@@ -4,10 +4,10 @@ import asyncio
 
 import msgspec
 
+from mainspring.cli.client.target import Client, Raw, read
 from mainspring.cli.output import Output
-from mainspring.cli.target import Client, Raw, read
-from mainspring.domain.errors import Invalid, NotFound
-from mainspring.domain.instant import MILLISECOND
+from mainspring.core.model.base.errors import Invalid, NotFound
+from mainspring.core.model.base.instant import MILLISECOND
 
 _LOOK_EVERY = 500 * MILLISECOND
 

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import typer
 
 from mainspring.cli import exits
+from mainspring.cli.client.target import Raw
 from mainspring.cli.output import Output
-from mainspring.cli.target import Raw
-from mainspring.domain.errors import MainspringError, StoreUnavailable
+from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
 
 
 async def each(out: Output, names: Sequence[str], act: Callable[[str], Awaitable[tuple[Raw, str, str]]]) -> None:

@@ -1,6 +1,6 @@
 """Exit codes: what a script may rely on."""
 
-from mainspring.domain.errors import Conflict, Fenced, MainspringError, NotFound, StoreUnavailable
+from mainspring.core.model.base.errors import Conflict, Fenced, MainspringError, NotFound, StoreUnavailable
 
 #: The thing that was asked about failed, or its state does not allow what was asked.
 FAILED = 1

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
 
 Payload: TypeAlias = Annotated[
     str | None,

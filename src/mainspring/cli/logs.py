@@ -2,8 +2,8 @@
 
 import sys
 
-from mainspring.runtime import log_lines
-from mainspring.sections import LogSection
+from mainspring.config.sections import LogSection
+from mainspring.core.runtime import log_lines
 
 
 def configure(log: LogSection) -> None:

@@ -9,51 +9,51 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mainspring.cli import exits
-from mainspring.domain.errors import Invalid, MainspringError
+from mainspring.core.model.base.errors import Invalid, MainspringError
 
 if TYPE_CHECKING:
     application: typer.Typer
 
 #: Each module with the commands that it registers, in the order of the help.
 _MODULES = {
-    "processes": ("up", "scheduler", "worker", "api"),
-    "jobs": ("jobs",),
-    "explain": ("jobs",),
-    "versions": ("jobs",),
-    "schedules": ("schedules",),
-    "tasks": ("tasks",),
-    "workflows": ("workflows",),
-    "runs": ("runs",),
-    "dead_letters": ("dead-letters",),
-    "queues": ("queues",),
-    "calendars": ("calendars",),
-    "workers": ("workers",),
-    "schedulers": ("schedulers",),
-    "datacenters": ("datacenters",),
-    "events": ("events",),
-    "notify": ("notify",),
-    "top": ("top",),
-    "usage": ("usage", "budgets"),
-    "profiles": ("profiles",),
-    "plan": ("plan", "apply"),
-    "move": ("move",),
-    "backup": ("backup", "restore"),
-    "archive": ("archive",),
-    "doctor": ("doctor",),
-    "drill": ("drill",),
-    "store": ("migrate", "promote"),
-    "servers": ("store",),
-    "keys": ("keys",),
-    "tenants": ("tenants",),
-    "cron": ("cron",),
-    "forecast": ("forecast",),
-    "capacity": ("capacity",),
-    "convert": ("convert",),
-    "bench": ("bench",),
-    "about": ("version", "completion", "help"),
+    "cli.processes": ("up", "scheduler", "worker", "api"),
+    "features.jobs.commands.jobs": ("jobs",),
+    "features.explain.commands": ("jobs",),
+    "features.jobs.commands.versions": ("jobs",),
+    "features.schedules.commands.schedules": ("schedules",),
+    "features.tasks.commands": ("tasks",),
+    "features.workflows.commands": ("workflows",),
+    "features.runs.commands": ("runs",),
+    "features.dead_letters.commands.groups": ("dead-letters",),
+    "features.queues.commands": ("queues",),
+    "features.calendars.commands.calendars": ("calendars",),
+    "features.workers.commands.workers": ("workers",),
+    "features.workers.commands.schedulers": ("schedulers",),
+    "features.datacenters.commands": ("datacenters",),
+    "features.events.commands": ("events",),
+    "features.alerts.commands": ("notify",),
+    "cli.top": ("top",),
+    "features.usage.commands": ("usage", "budgets"),
+    "cli.client.profiles": ("profiles",),
+    "features.schedules.commands.plan": ("plan", "apply"),
+    "features.move.commands": ("move",),
+    "features.backup.commands.backup": ("backup", "restore"),
+    "features.archive.commands": ("archive",),
+    "features.doctor.commands": ("doctor",),
+    "features.drill.commands": ("drill",),
+    "cli.store": ("migrate", "promote"),
+    "cli.servers": ("store",),
+    "features.access.commands.keys": ("keys",),
+    "features.access.commands.tenants": ("tenants",),
+    "features.schedules.commands.cron": ("cron",),
+    "features.forecast.commands": ("forecast",),
+    "features.capacity.commands": ("capacity",),
+    "features.schedules.commands.convert": ("convert",),
+    "cli.bench": ("bench",),
+    "cli.about": ("version", "completion", "help"),
 }
 #: Commands that start a process or change a whole installation. They are never suggested for a misspelled word.
-_ACTING = frozenset({*_MODULES["processes"], "apply", "bench", "drill", "migrate", "move", "promote", "restore"})
+_ACTING = frozenset({*_MODULES["cli.processes"], "apply", "bench", "drill", "migrate", "move", "promote", "restore"})
 
 
 def build_application(word: str = "") -> typer.Typer:
@@ -73,7 +73,7 @@ def build_application(word: str = "") -> typer.Typer:
     known = {"--version"}.union(*_MODULES.values())
     for name, commands in _MODULES.items():
         if word in commands or word not in known:
-            import_module(f"mainspring.cli.{name}").register(application)
+            import_module(f"mainspring.{name}").register(application)
     return application
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 import mainspring
-from mainspring.domain.errors import Invalid
-from mainspring.runtime.django import find_django_settings, set_up_django
-from mainspring.settings import Settings, load, parse_labels, parse_priorities, parse_queues
+from mainspring.config.settings import Settings, load, parse_labels, parse_priorities, parse_queues
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.runtime.django import find_django_settings, set_up_django
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring

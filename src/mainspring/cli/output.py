@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, isoformat, parse_instant
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, isoformat, parse_instant
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else there.")]
 #: Where nobody looks at a terminal, lines may be as long as this.

@@ -7,9 +7,16 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from mainspring.cli.target import Raw, read
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import Instant, from_datetime, isoformat, parse_duration, parse_instant, to_datetime
+from mainspring.cli.client.target import Raw, read
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import (
+    Instant,
+    from_datetime,
+    isoformat,
+    parse_duration,
+    parse_instant,
+    to_datetime,
+)
 
 _ON_THE_CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
 _DURATION = re.compile(r"\s*[0-9.]+\s*[a-z]", re.IGNORECASE)

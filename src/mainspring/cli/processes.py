@@ -13,12 +13,10 @@ import msgspec
 import typer
 import watchfiles
 
-from mainspring.bootstrap.engine import Engine
-from mainspring.bootstrap.node import DEFAULT_SLOTS, Node, Role
-from mainspring.bootstrap.tasks import make_builtin_tasks
 from mainspring.cli import logs
 from mainspring.cli.autoscale import Fleet, bounds_of, command_of
 from mainspring.cli.autoscale import autoscale as scale_by_load
+from mainspring.cli.client.target import choose, connected
 from mainspring.cli.draining import ask_to_leave, wait_until_gone
 from mainspring.cli.options import (
     Application,
@@ -39,18 +37,20 @@ from mainspring.cli.options import (
     settings_of,
 )
 from mainspring.cli.output import Output
-from mainspring.cli.target import choose, connected
-from mainspring.domain.autoscale import Bounds
-from mainspring.domain.errors import Invalid, StoreDamaged, StoreUnavailable
-from mainspring.domain.instant import SECOND, Micros, isoformat
-from mainspring.domain.job import Job, JobState
-from mainspring.domain.schedule import describe
-from mainspring.runtime.log import get_logger
-from mainspring.runtime.signals import LastResort, StopSignals, flush
-from mainspring.runtime.tasks import cancel_and_wait
+from mainspring.config.engine import Engine
+from mainspring.config.node import DEFAULT_SLOTS, Node, Role
+from mainspring.config.settings import Settings
+from mainspring.config.tasks import make_builtin_tasks
+from mainspring.core.model.base.errors import Invalid, StoreDamaged, StoreUnavailable
+from mainspring.core.model.base.instant import SECOND, Micros, isoformat
+from mainspring.core.model.cluster.autoscale import Bounds
+from mainspring.core.model.schedules.job import Job, JobState
+from mainspring.core.model.schedules.schedule import describe
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.runtime.signals import LastResort, StopSignals, flush
+from mainspring.core.runtime.tasks import cancel_and_wait
+from mainspring.core.worker.own_loop import OwnLoop
 from mainspring.sdk.app import Mainspring
-from mainspring.settings import Settings
-from mainspring.worker.own_loop import OwnLoop
 
 #: What the interpreter may take to exit when everything is closed.
 _EXITING: Micros = 2 * SECOND

@@ -6,11 +6,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.bootstrap.stores import open_several
+from mainspring.cli.client.target import Profile, store_settings
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json, table
-from mainspring.cli.target import Profile, store_settings
-from mainspring.settings import Settings
+from mainspring.config.settings import Settings
+from mainspring.config.stores import open_several
 
 
 class MoveOut(msgspec.Struct, frozen=True, kw_only=True):

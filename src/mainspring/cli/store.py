@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from mainspring.bootstrap.backups import promote_standby
-from mainspring.bootstrap.health import migrate as migrate_store
+from mainspring.cli.client.target import Profile, store_settings
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, echo_json
-from mainspring.cli.target import Profile, store_settings
-from mainspring.domain.instant import SECOND, isoformat
-from mainspring.ports.schema import MigrationKind
+from mainspring.config.backups import promote_standby
+from mainspring.config.health import migrate as migrate_store
+from mainspring.core.model.base.instant import SECOND, isoformat
+from mainspring.core.ports.upkeep.schema import MigrationKind
 
 _MEANS = {
     MigrationKind.EXPAND: "programs of the version before work on",

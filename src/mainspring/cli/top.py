@@ -17,14 +17,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mainspring.cli.events import Told
+from mainspring.cli.client.target import Client, command, read
 from mainspring.cli.output import Output, console, cut, last_line, span, table
-from mainspring.cli.queues import Queue, Queues
-from mainspring.cli.target import Client, command, read
-from mainspring.cli.workers import Worker, Workers
-from mainspring.domain.errors import MainspringError, StoreUnavailable
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros, isoformat, parse_instant
-from mainspring.runtime.tasks import cancel_and_wait
+from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros, isoformat, parse_instant
+from mainspring.core.runtime.tasks import cancel_and_wait
+from mainspring.features.events.commands import Told
+from mainspring.features.queues.commands import Queue, Queues
+from mainspring.features.workers.commands.workers import Worker, Workers
 
 #: What the rates are taken over.
 _WINDOW: Micros = 10 * SECOND

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
 
 #: The options for fields of the API, where they have other names.
 _OPTIONS = {

@@ -25,28 +25,30 @@ from typing import (
 
 import msgspec
 
-from mainspring import settings as configuration
-from mainspring.bootstrap.engine import Engine, system_clock
-from mainspring.domain.calendar import WhenClosed
-from mainspring.domain.checks import check_word
-from mainspring.domain.cron import DstFold, DstGap
-from mainspring.domain.errors import Conflict, Invalid
-from mainspring.domain.ids import JobId, RunId, check_id
-from mainspring.domain.instant import SECOND, Duration, Micros, from_datetime, parse_duration
-from mainspring.domain.job import Job, JobSpec, JobState, NewJob, Overlap
-from mainspring.domain.key_template import check_template
-from mainspring.domain.labels import label_words
-from mainspring.domain.presets import preset_timeout
-from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
-from mainspring.domain.reserved import WORKFLOW, check_own_task
-from mainspring.domain.run import About, RunPolicy, RunState, check_name, check_queue, check_tenant
-from mainspring.domain.schedule import CronSchedule, Interval
-from mainspring.domain.slo import Slo
-from mainspring.domain.task_entry import TaskEntry
-from mainspring.ports.catalog import JobFilter
-from mainspring.ports.store import Accepted
-from mainspring.ports.transactions import Request, Transactional
-from mainspring.sdk.backend import Backend, StoreBackend, check_times, new_ids
+from mainspring.config import settings as configuration
+from mainspring.config.engine import Engine, system_clock
+from mainspring.config.settings import Settings
+from mainspring.core.model.base.checks import check_word
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.base.ids import JobId, RunId, check_id
+from mainspring.core.model.base.instant import SECOND, Duration, Micros, from_datetime, parse_duration
+from mainspring.core.model.cluster.labels import label_words
+from mainspring.core.model.limits.key_template import check_template
+from mainspring.core.model.runs.rank import DEFAULT_PRIORITY, check_priority
+from mainspring.core.model.runs.reserved import WORKFLOW, check_own_task
+from mainspring.core.model.runs.run import About, RunPolicy, RunState, check_name, check_queue, check_tenant
+from mainspring.core.model.schedules.calendar import WhenClosed
+from mainspring.core.model.schedules.cron import DstFold, DstGap
+from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob, Overlap
+from mainspring.core.model.schedules.presets import preset_timeout
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
+from mainspring.core.model.schedules.slo import Slo
+from mainspring.core.model.tasks.task_entry import TaskEntry
+from mainspring.core.ports.storage.catalog import JobFilter
+from mainspring.core.ports.storage.transactions import Request, Transactional
+from mainspring.core.store import Accepted
+from mainspring.core.worker.handler import Handler
+from mainspring.sdk.backends.embedded import Backend, StoreBackend, check_times, new_ids
 from mainspring.sdk.blocking import BlockingLoop
 from mainspring.sdk.context import Context
 from mainspring.sdk.datacenters import targets
@@ -69,11 +71,9 @@ from mainspring.sdk.task import (
 )
 from mainspring.sdk.transactions import connection_of, submit_on, submit_on_blocking, transactional
 from mainspring.sdk.workflow import Workflow
-from mainspring.settings import Settings
-from mainspring.worker.handler import Handler
 
 if TYPE_CHECKING:
-    from mainspring.sdk.remote import RemoteBackend
+    from mainspring.sdk.backends.remote import RemoteBackend
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -167,8 +167,8 @@ class Mainspring(Hooks, Pausing):
         A request that gets no answer is sent again under the same key, so that a lost reply makes no second job.
         """
         # Here and not above: it takes a tenth of a second to import, and most programs have a store.
-        from mainspring.sdk.client import ApiClient, checked_url
-        from mainspring.sdk.remote import RemoteBackend
+        from mainspring.sdk.backends.client import ApiClient, checked_url
+        from mainspring.sdk.backends.remote import RemoteBackend
 
         app = cls("memory:", tenant=tenant, name=name)
         checked_url(url)
@@ -456,7 +456,7 @@ class Mainspring(Hooks, Pausing):
 
     def handlers(self) -> Mapping[str, Handler]:
         """What a worker can run."""
-        from mainspring.bootstrap.tasks import make_fan_handlers, make_workflow_handler
+        from mainspring.config.tasks import make_fan_handlers, make_workflow_handler
 
         found = make_fan_handlers(self.engine)
         for task in self._tasks.values():
@@ -728,7 +728,7 @@ class Mainspring(Hooks, Pausing):
         bare threads, which cannot be killed when their time is up.
         """
         # A process that only submits does not load the services.
-        from mainspring.bootstrap.node import Node, Role
+        from mainspring.config.node import Node, Role
 
         wanted = {Role.SCHEDULER: scheduler, Role.WORKER: worker, Role.HTTP: http}
         node = Node(self.settings(), {role for role, is_wanted in wanted.items() if is_wanted}, self, path)

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from mainspring.domain.errors import Conflict
-from mainspring.runtime.tasks import cancel_and_wait
+from mainspring.core.model.base.errors import Conflict
+from mainspring.core.runtime.tasks import cancel_and_wait
 
 T = TypeVar("T")
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import Instant, to_datetime
-from mainspring.domain.run import MAX_STATE, About, HeldRun
-from mainspring.domain.usage import check_amount, check_unit
-from mainspring.runtime.masking import masks
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import Instant, to_datetime
+from mainspring.core.model.runs.run import MAX_STATE, About, HeldRun
+from mainspring.core.model.runs.usage import check_amount, check_unit
+from mainspring.core.runtime.masking import masks
+from mainspring.core.worker.reporting.capture import TASKS, line_of
+from mainspring.core.worker.reporting.telling import Telling, current
+from mainspring.sdk.arguments.values import encode_result
 from mainspring.sdk.families import Parents
-from mainspring.sdk.values import encode_result
-from mainspring.worker.capture import TASKS, line_of
-from mainspring.worker.telling import Telling, current
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring
@@ -135,7 +135,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         Read anew each time. A name that there is none by, or that the tenant may not use, ends the run without another
         try.
         """
-        from mainspring.bootstrap.tasks import make_keyring
+        from mainspring.config.tasks import make_keyring
 
         return make_keyring(self._application.settings()).read(self.tenant, name)
 

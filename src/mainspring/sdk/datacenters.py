@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from mainspring.domain.datacenters import ALL, Preference, check_place
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import SECOND, Duration, parse_duration
-from mainspring.domain.labels import check_labels_kept
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import SECOND, Duration, parse_duration
+from mainspring.core.model.cluster.datacenters import ALL, Preference, check_place
+from mainspring.core.model.cluster.labels import check_labels_kept
 
 
 def prefer(*datacenters: str, failover_after: Duration = "30s") -> str:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import msgspec
 
-from mainspring.domain.dependencies import MAX_PARENTS, Dependencies, Rule
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import RunId, check_id
-from mainspring.domain.run import RunState, RunView
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId, check_id
+from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, Rule
 
 if TYPE_CHECKING:
     from mainspring.sdk.handle import RunHandle, SyncHandle

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from mainspring.domain.checks import check_whole, check_word
-from mainspring.domain.errors import Invalid
-from mainspring.domain.fan_out import AT_A_TIME, MAX_AT_A_TIME, MAX_MEMBERS, OWN_PRIORITY
-from mainspring.domain.ids import RunId
-from mainspring.domain.reserved import FAN_OUT
-from mainspring.domain.run import MAX_PAYLOAD, NewRun, RunPolicy
-from mainspring.domain.unique import Unique
+from mainspring.core.model.base.checks import check_whole, check_word
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.runs.reserved import FAN_OUT
+from mainspring.core.model.runs.run import MAX_PAYLOAD, NewRun, RunPolicy
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.workflows.fan_out import AT_A_TIME, MAX_AT_A_TIME, MAX_MEMBERS, OWN_PRIORITY
 
 if TYPE_CHECKING:
     from mainspring.sdk.task import Options
@@ -128,7 +128,7 @@ def _value(result: bytes, read: Callable[[bytes | None], Any]) -> Any:
 def _member_options(options: "Options") -> object:
     """What is said of every member."""
     # Here and not above: it takes a tenth of a second to import, and most programs have no fan-outs.
-    from mainspring.sdk.remote import job_in, leave_open
+    from mainspring.sdk.backends.remote import job_in, leave_open
 
     run = NewRun(
         id=RunId(""),

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from mainspring.domain.errors import MainspringError, NotFound
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND, Duration, parse_duration
-from mainspring.domain.run import RunState, RunView
+from mainspring.core.model.base.errors import MainspringError, NotFound
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, Duration, parse_duration
+from mainspring.core.model.runs.run import RunState, RunView
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring

@@ -15,14 +15,14 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
 
-from mainspring.domain.cause import TIMED_OUT, cause_of
-from mainspring.domain.errors import Conflict, Invalid
-from mainspring.domain.run import HeldRun, tries_again
-from mainspring.runtime.log import get_logger
-from mainspring.sdk.arguments import Arguments
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.runs.cause import TIMED_OUT, cause_of
+from mainspring.core.model.runs.run import HeldRun, tries_again
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.worker.attempt import Stop
+from mainspring.sdk.arguments.signature import Arguments
 from mainspring.sdk.context import Context, attempt_context, context_of
 from mainspring.sdk.resources import Provided, Resources
-from mainspring.worker.attempt import Stop
 
 Hook = TypeVar("Hook", bound=Callable[[], object])
 Middleware = TypeVar(

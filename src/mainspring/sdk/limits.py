@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from mainspring.domain import limits, unique
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import Duration, parse_duration
-from mainspring.domain.key_template import check_template
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import Duration, parse_duration
+from mainspring.core.model.limits import limits
+from mainspring.core.model.limits.key_template import check_template
+from mainspring.core.model.runs import unique
 
 
 class Limit:

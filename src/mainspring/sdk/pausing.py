@@ -4,11 +4,11 @@ from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any, TypeVar
 
-from mainspring.domain.checks import check_words
-from mainspring.domain.instant import Instant, from_datetime
-from mainspring.domain.run import MAX_WHY, check_name, check_queue
-from mainspring.ports.access import Author
-from mainspring.sdk.backend import Backend
+from mainspring.core.model.base.checks import check_words
+from mainspring.core.model.base.instant import Instant, from_datetime
+from mainspring.core.model.runs.run import MAX_WHY, check_name, check_queue
+from mainspring.core.ports.storage.access import Author
+from mainspring.sdk.backends.embedded import Backend
 
 T = TypeVar("T")
 

@@ -6,9 +6,10 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from mainspring.domain import catch_up, retry
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import Duration, parse_duration
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import Duration, parse_duration
+from mainspring.core.model.runs import retry
+from mainspring.core.model.schedules import catch_up
 
 
 class RetryPolicy:

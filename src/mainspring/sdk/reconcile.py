@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from mainspring.api.routes.schedules import Reconcile
-from mainspring.api.schemas.jobs import JobFields
+from mainspring.features.schedules.operations import Reconcile
+from mainspring.http.schemas.jobs import JobFields
 
 PATH = "/v1/schedules/reconcile"
 

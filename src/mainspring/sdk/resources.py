@@ -16,8 +16,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from mainspring.domain.errors import Conflict, Invalid
-from mainspring.sdk.arguments import Marker
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.sdk.arguments.signature import Marker
 
 _YIELDING = (AsyncIterator, AsyncGenerator, AsyncIterable, Iterator, Generator, Iterable)
 

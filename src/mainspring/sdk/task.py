@@ -7,28 +7,37 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Ty
 
 import msgspec
 
-from mainspring.domain.dependencies import Rule
-from mainspring.domain.errors import Invalid
-from mainspring.domain.fan_out import AT_A_TIME
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import Duration, Instant, Micros, from_datetime, parse_duration
-from mainspring.domain.key_template import policy_with_keys, unique_with_key
-from mainspring.domain.labels import label_words
-from mainspring.domain.presets import preset_timeout
-from mainspring.domain.rank import DEFAULT_PRIORITY, check_priority
-from mainspring.domain.reserved import FAN_OUT
-from mainspring.domain.run import About, HeldRun, NewRun, RunPolicy, check_name, check_policy, check_queue, made_once
-from mainspring.domain.task_entry import MAX_DESCRIPTION, TaskEntry
-from mainspring.domain.unique import Unique as UniqueKey
-from mainspring.sdk.arguments import Arguments
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Duration, Instant, Micros, from_datetime, parse_duration
+from mainspring.core.model.cluster.labels import label_words
+from mainspring.core.model.limits.key_template import policy_with_keys, unique_with_key
+from mainspring.core.model.runs.rank import DEFAULT_PRIORITY, check_priority
+from mainspring.core.model.runs.reserved import FAN_OUT
+from mainspring.core.model.runs.run import (
+    About,
+    HeldRun,
+    NewRun,
+    RunPolicy,
+    check_name,
+    check_policy,
+    check_queue,
+    made_once,
+)
+from mainspring.core.model.runs.unique import Unique as UniqueKey
+from mainspring.core.model.schedules.presets import preset_timeout
+from mainspring.core.model.tasks.task_entry import MAX_DESCRIPTION, TaskEntry
+from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.core.model.workflows.fan_out import AT_A_TIME
+from mainspring.core.worker.handler import AsyncHandler, Handler, SyncHandler
+from mainspring.sdk.arguments.signature import Arguments
+from mainspring.sdk.arguments.values import encode_result
 from mainspring.sdk.context import local_context
 from mainspring.sdk.families import Parent, When, checked_parents, checked_rule, family_of
 from mainspring.sdk.fan_out import FanOut, OnFailure, check_each, own_options, plan_of, read_fan_out
 from mainspring.sdk.limits import Breaker, Limit, Unique, breaker_of, limits_of
 from mainspring.sdk.policies import RetryPolicy, combine_retries
 from mainspring.sdk.transactions import check_connection, invoke_in_transaction, transaction_parameter
-from mainspring.sdk.values import encode_result
-from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.run import HeldRun
-from mainspring.domain.verdicts import NoTransactions
-from mainspring.ports.store import Accepted
-from mainspring.ports.transactions import Request, Transactional
-from mainspring.runtime.masking import masks
-from mainspring.sdk.arguments import Arguments, Marker
-from mainspring.sdk.values import encode_result
-from mainspring.worker.handler import SETTLED
-from mainspring.worker.results import result_problem
-from mainspring.worker.telling import current
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.verdicts import NoTransactions
+from mainspring.core.ports.storage.transactions import Request, Transactional
+from mainspring.core.runtime.masking import masks
+from mainspring.core.store import Accepted
+from mainspring.core.worker.executors.results import result_problem
+from mainspring.core.worker.handler import SETTLED
+from mainspring.core.worker.reporting.telling import current
+from mainspring.sdk.arguments.signature import Arguments, Marker
+from mainspring.sdk.arguments.values import encode_result
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring

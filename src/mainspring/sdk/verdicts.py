@@ -1,9 +1,9 @@
 """What a handler may raise to say how its failure is to be taken."""
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.instant import Duration, parse_duration
-from mainspring.domain.retry import LONGEST_DELAY
-from mainspring.domain.verdicts import RetryLater
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import Duration, parse_duration
+from mainspring.core.model.runs.retry import LONGEST_DELAY
+from mainspring.core.model.runs.verdicts import RetryLater
 
 
 class Retry(RetryLater):

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from mainspring.domain.errors import Invalid
-from mainspring.domain.fan_out import AT_A_TIME
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import Duration, parse_duration
-from mainspring.domain.job import Overlap
-from mainspring.domain.reserved import WORKFLOW
-from mainspring.domain.run import RunView, check_name
-from mainspring.domain.schedule import CronSchedule, Interval
-from mainspring.domain.workflow import Node, check_nodes
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Duration, parse_duration
+from mainspring.core.model.runs.reserved import WORKFLOW
+from mainspring.core.model.runs.run import RunView, check_name
+from mainspring.core.model.schedules.job import Overlap
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
+from mainspring.core.model.workflows.fan_out import AT_A_TIME
+from mainspring.core.model.workflows.workflow import Node, check_nodes
 from mainspring.sdk.families import When, checked_rule
 from mainspring.sdk.fan_out import FanOut, OnFailure
 from mainspring.sdk.handle import RunHandle
@@ -132,8 +132,8 @@ class Workflow:
     def _plan(self) -> Prepared[Any]:
         """A call that makes an instance."""
         # Here and not above: it takes a tenth of a second to import, and most programs have no recurring workflow.
-        from mainspring.api.schemas.workflows import WorkflowPlan
-        from mainspring.sdk.remote import node_in
+        from mainspring.features.workflows.schemas import WorkflowPlan
+        from mainspring.sdk.backends.remote import node_in
 
         nodes, _ = self._nodes()
         plan = WorkflowPlan(name=self.name, nodes={node.name: node_in(node) for node in nodes})

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from typing import Any, cast
 
-from mainspring.bootstrap.engine import Engine
+from mainspring.config.engine import Engine
 from mainspring.testing.loop import EngineLoop
 
 

@@ -22,7 +22,7 @@ from contextvars import Context, ContextVar
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
 
-from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.testing.virtual_time import VirtualLoop, VirtualSelector, whole_micros
 
 T = TypeVar("T")

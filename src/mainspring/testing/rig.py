@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import copy_context
 
-from mainspring.domain.run import HeldRun
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.worker.handler import AsyncHandler, Handler, HandlerSource, Host
+from mainspring.core.worker.reporting.capture import capture
 from mainspring.testing.loop import EngineLoop, looking
-from mainspring.worker.capture import capture
-from mainspring.worker.handler import AsyncHandler, Handler, HandlerSource, Host
 
 #: What becomes of an attempt instead of calling its function: this is raised, or, if there is none, its worker dies.
 Fate = BaseException | None

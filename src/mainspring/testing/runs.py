@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.domain.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState, RunView
 
 
 class Run(RunView, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,10 +7,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
-from mainspring.bootstrap.engine import Engine
-from mainspring.domain.errors import Invalid, NotFound
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import (
+from mainspring.config.engine import Engine
+from mainspring.core.model.base.errors import Invalid, NotFound
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import (
     LATEST,
     Duration,
     Instant,
@@ -20,8 +20,8 @@ from mainspring.domain.instant import (
     parse_instant,
     to_datetime,
 )
-from mainspring.domain.job import LedgerEntry
-from mainspring.ports.catalog import RunFilter
+from mainspring.core.model.schedules.job import LedgerEntry
+from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.sdk.app import Mainspring
 from mainspring.testing.bridge import bridge_to
 from mainspring.testing.loop import EngineLoop

@@ -7,28 +7,28 @@ from random import Random
 
 import msgspec
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.store.memory.rows import ANY_LABEL
-from mainspring.bootstrap.engine import Engine
-from mainspring.bootstrap.node import DEFAULT_SLOTS
-from mainspring.control.reaper import Reaper
-from mainspring.control.scheduler.scheduler import Scheduler
-from mainspring.control.shards import ShardKeeper
-from mainspring.control.slos import SloKeeper
-from mainspring.domain.ids import RunId, SessionId
-from mainspring.domain.instant import DAY, Instant, Micros
-from mainspring.domain.run import HeldRun, Settlement, Verdict, settle_release
-from mainspring.ports.catalog import Checkpoint, LogReport, ProgressReport, WorkerStore
-from mainspring.ports.store import Beat, NewSession, Want
-from mainspring.runtime.service import Service
+from mainspring.config.engine import Engine
+from mainspring.config.node import DEFAULT_SLOTS
+from mainspring.config.settings import Settings
+from mainspring.core.cluster.shards import ShardKeeper
+from mainspring.core.maintenance.reaper import Reaper
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import DAY, Instant, Micros
+from mainspring.core.model.runs.run import HeldRun, Settlement, Verdict, settle_release
+from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, WorkerStore
+from mainspring.core.runtime.service import Service
+from mainspring.core.scheduler.scheduler import Scheduler
+from mainspring.core.store import Beat, NewSession, Want
+from mainspring.core.worker.reporting.attempt_log import AttemptLog
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.worker import Worker
+from mainspring.features.slo.service import SloKeeper
 from mainspring.sdk.app import Mainspring
-from mainspring.settings import Settings
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.memory.rows import ANY_LABEL
 from mainspring.testing.loop import EngineLoop, looking
 from mainspring.testing.rig import Rig
 from mainspring.testing.virtual_time import VirtualClock
-from mainspring.worker.attempt_log import AttemptLog
-from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.worker import Worker
 
 #: Leases must outlast a jump in time. Nobody but a test makes somebody die here.
 _LONG: Micros = 100 * 366 * DAY

@@ -20,7 +20,7 @@ from math import ceil
 from random import Random
 from typing import Protocol, TypeVar, TypeVarTuple
 
-from mainspring.domain.instant import DAY, SECOND, Instant, Micros, isoformat, parse_instant
+from mainspring.core.model.base.instant import DAY, SECOND, Instant, Micros, isoformat, parse_instant
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from mainspring.domain.instant import SECOND
+from mainspring.core.model.base.instant import SECOND
 from tests.support.simulation.history import History, RunChange
 from tests.support.simulation.invariants import violations
 from tests.support.simulation.scenario import Scenario, scenario_of

@@ -7,8 +7,8 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from mainspring.domain.instant import SECOND, Micros
-from mainspring.domain.run import HeldRun
+from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.model.runs.run import HeldRun
 from tests.support.simulation.history import HandlerCall, History
 from tests.support.simulation.loop import Process, current_process
 from tests.support.simulation.store import RecordedStore

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from mainspring.domain.instant import SECOND
+from mainspring.core.model.base.instant import SECOND
 from tests.support.simulation.clock import StoreClock
 from tests.support.simulation.history import History
 from tests.support.simulation.invariants import violations

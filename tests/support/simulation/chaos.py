@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from mainspring.domain.instant import MINUTE, SECOND, Micros
+from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
 
 if TYPE_CHECKING:
     from tests.support.simulation.nodes import Machine

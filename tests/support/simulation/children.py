@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from unittest.mock import patch
 
-from mainspring.domain.cause import UNKNOWN, Cause
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
-from mainspring.ports.clock import Clock
-from mainspring.worker.attempt import Attempt
-from mainspring.worker.executors import children as production_pool
-from mainspring.worker.executors import crew as production_crew
-from mainspring.worker.executors.process import Owner
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.model.runs.cause import UNKNOWN, Cause
+from mainspring.core.ports.clock import Clock
+from mainspring.core.worker.attempt import Attempt
+from mainspring.core.worker.executors import children as production_pool
+from mainspring.core.worker.executors import crew as production_crew
+from mainspring.core.worker.executors.process import Owner
 from tests.support.simulation.acts import Stage
 from tests.support.simulation.loop import Process, current_process
 

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import msgspec
 
-from mainspring.control.jobs import Jobs
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
-from mainspring.domain.job import JobSpec, NewJob
-from mainspring.domain.run import NewRun
-from mainspring.ports.access import Author
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Micros
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.schedules.job import JobSpec, NewJob
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.submit.jobs import Jobs
 from tests.support.simulation.history import History
 from tests.support.simulation.loop import Process
 from tests.support.simulation.nodes import Machine

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from tests.support.simulation.loop import WorldLoop
 
 #: The monotonic clock starts at a value unrelated to the wall clock.

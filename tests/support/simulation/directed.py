@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from mainspring.domain.ids import IdMaker, JobId, RunId
-from mainspring.domain.instant import SECOND, Instant, Micros
-from mainspring.domain.job import JobSpec, JobState, NewJob
-from mainspring.domain.run import NewRun, RunPolicy, RunState
-from mainspring.ports.store import Put
+from mainspring.core.model.base.ids import IdMaker, JobId, RunId
+from mainspring.core.model.base.instant import SECOND, Instant, Micros
+from mainspring.core.model.runs.run import NewRun, RunPolicy, RunState
+from mainspring.core.model.schedules.job import JobSpec, JobState, NewJob
+from mainspring.core.store import Put
 from tests.support.simulation.acts import Act
 from tests.support.simulation.faults import Fate, Rates, Scripted
 from tests.support.simulation.history import HandlerCall, History, Step

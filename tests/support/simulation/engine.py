@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from mainspring.domain.errors import EngineUnavailable
-from mainspring.domain.hints import Hint, Sealer
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
-from mainspring.ports.clock import Clock
-from mainspring.ports.dispatch import Delivery
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.dispatch import Delivery
 from tests.support.memory_dispatch import MemoryDispatch, _Queue
 from tests.support.simulation.faults import CALM, Faults
 from tests.support.simulation.loop import Process

@@ -3,12 +3,12 @@
 from collections import defaultdict
 from typing import NamedTuple
 
-from mainspring.adapters.store.memory.rows import RunRow
-from mainspring.domain.datacenters import place_of, preference_of
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import Instant
-from mainspring.domain.queues import NO_POLICY, QueuePolicy
-from mainspring.domain.run import RunState, Settlement, Verdict
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.cluster.datacenters import place_of, preference_of
+from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
+from mainspring.core.model.runs.run import RunState, Settlement, Verdict
+from mainspring.stores.memory.rows import RunRow
 from tests.support.simulation.history import HandlerCall, History, Step
 
 S, B, Q, R = RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED, RunState.RUNNING

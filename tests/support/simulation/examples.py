@@ -4,12 +4,12 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
 
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import MILLISECOND, SECOND
-from mainspring.domain.job import JobSpec, Overlap
-from mainspring.domain.run import RunPolicy, RunState
-from mainspring.domain.schedule import CronSchedule, Interval
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.runs.run import RunPolicy, RunState
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import JobSpec, Overlap
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from tests.support.simulation.acts import Act
 from tests.support.simulation.directed import Director, play
 from tests.support.simulation.history import History, RunChange, Step

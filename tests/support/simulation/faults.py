@@ -5,7 +5,7 @@ from random import Random
 
 import msgspec
 
-from mainspring.domain.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,15 +5,15 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from mainspring.adapters.store.memory.rows import JobRow, RunRow
-from mainspring.domain.calendar import Calendar
-from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import Instant, Micros
-from mainspring.domain.job import LedgerEntry
-from mainspring.domain.queues import QueuePolicy
-from mainspring.domain.run import NewRun, Settlement, Verdict
-from mainspring.ports.catalog import Pause
-from mainspring.ports.store import EventBatch
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import Instant, Micros
+from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.run import NewRun, Settlement, Verdict
+from mainspring.core.model.schedules.calendar import Calendar
+from mainspring.core.model.schedules.job import LedgerEntry
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.store import EventBatch
+from mainspring.stores.memory.rows import JobRow, RunRow
 
 
 class RunChange(msgspec.Struct):

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND, Micros
-from mainspring.domain.run import Outcome, RunState
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, Micros
+from mainspring.core.model.runs.run import Outcome, RunState
 from tests.support.simulation import (
     ledger_invariants,
     objective_invariants,

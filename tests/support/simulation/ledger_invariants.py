@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from mainspring.adapters.store.memory.rows import JobRow, RunRow
-from mainspring.adapters.store.memory.tables import gate_of_tick
-from mainspring.domain.calendar import Calendar
-from mainspring.domain.ids import JobId, RunId
-from mainspring.domain.instant import SECOND, Instant, Micros
-from mainspring.domain.job import JobState, LedgerEntry, Overlap
-from mainspring.domain.run import RunState
-from mainspring.domain.spread import NOWHERE
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import SECOND, Instant, Micros
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.schedules.calendar import Calendar
+from mainspring.core.model.schedules.job import JobState, LedgerEntry, Overlap
+from mainspring.core.model.schedules.spread import NOWHERE
+from mainspring.stores.memory.rows import JobRow, RunRow
+from mainspring.stores.memory.tables import gate_of_tick
 from tests.support.simulation import reference
 from tests.support.simulation.history import History, JobChange, Step
 from tests.support.simulation.pauses import Pauses

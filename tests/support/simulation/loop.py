@@ -13,7 +13,7 @@ from itertools import count
 from random import Random
 from typing import Any, TypeVar, TypeVarTuple
 
-from mainspring.domain.instant import SECOND, Instant, Micros
+from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.testing.virtual_time import VirtualLoop
 from tests.support.simulation.history import HandlerCall
 

@@ -6,20 +6,20 @@ from contextlib import suppress
 from contextvars import Context
 from random import Random
 
-from mainspring.control.datacenters import DatacenterKeeper
-from mainspring.control.dispatcher import Dispatcher
-from mainspring.control.housekeeper import Housekeeper
-from mainspring.control.reaper import Reaper
-from mainspring.control.scheduler.scheduler import Scheduler
-from mainspring.control.shards import ShardKeeper
-from mainspring.control.slos import SloKeeper
-from mainspring.domain.errors import StoreUnavailable
-from mainspring.domain.instant import Micros
-from mainspring.runtime.engines import Engines, GuardedEngine
-from mainspring.runtime.supervisor import Supervisor
-from mainspring.worker.handler import AsyncHandler, Handler, SyncHandler
-from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.worker import Worker
+from mainspring.core.cluster.datacenters import DatacenterKeeper
+from mainspring.core.cluster.shards import ShardKeeper
+from mainspring.core.dispatch.dispatcher import Dispatcher
+from mainspring.core.maintenance.housekeeper import Housekeeper
+from mainspring.core.maintenance.reaper import Reaper
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import Micros
+from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.supervisor import Supervisor
+from mainspring.core.scheduler.scheduler import Scheduler
+from mainspring.core.worker.handler import AsyncHandler, Handler, SyncHandler
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.worker import Worker
+from mainspring.features.slo.service import SloKeeper
 from tests.support.simulation.acts import Stage
 from tests.support.simulation.clock import NodeClock
 from tests.support.simulation.engine import Engine, LossyEngine

@@ -3,12 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from mainspring.adapters.store.memory.rows import JobRow
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import SECOND, Instant
-from mainspring.domain.job import JobState
-from mainspring.domain.schedule import due_of
-from mainspring.domain.slo import MISSED, RECOVERED
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import SECOND, Instant
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.model.schedules.schedule import due_of
+from mainspring.core.model.schedules.slo import MISSED, RECOVERED
+from mainspring.stores.memory.rows import JobRow
 from tests.support.simulation import reference
 from tests.support.simulation.evidence import Evidence, Q, R, S
 

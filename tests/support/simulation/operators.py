@@ -4,11 +4,11 @@ import asyncio
 
 import msgspec
 
-from mainspring.domain.calendar import Covers
-from mainspring.domain.instant import SECOND, Instant
-from mainspring.domain.queues import QueuePolicy, RetryBudget
-from mainspring.ports.access import Author
-from mainspring.ports.catalog import Pause
+from mainspring.core.model.base.instant import SECOND, Instant
+from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
+from mainspring.core.model.schedules.calendar import Covers
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
 from tests.support.simulation.clients import Client
 from tests.support.simulation.scenario import Scenario
 from tests.support.simulation.workload import CALENDARS, TENANTS

@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from mainspring.adapters.store.memory.rows import RunRow
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
+from mainspring.stores.memory.rows import RunRow
 from tests.support.simulation.evidence import OVER, B, Evidence, Move, Q, QueueRules, R, S
 
 #: A step of priority is worth this much waiting. Retries and caught-up ticks rank behind live work.

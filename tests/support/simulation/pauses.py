@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from mainspring.domain.instant import Instant
-from mainspring.domain.job import JobState, LedgerEntry
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.schedules.job import JobState, LedgerEntry
 from tests.support.simulation.history import JobChange, Step
 
 _NEVER: Instant = 1 << 62

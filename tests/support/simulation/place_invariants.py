@@ -4,10 +4,10 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 
-from mainspring.domain.datacenters import ALL, Preference, place_of, preference_of
-from mainspring.domain.ids import JobId
-from mainspring.domain.instant import SECOND, Instant, Micros
-from mainspring.domain.job import LedgerEntry
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import SECOND, Instant, Micros
+from mainspring.core.model.cluster.datacenters import ALL, Preference, place_of, preference_of
+from mainspring.core.model.schedules.job import LedgerEntry
 from tests.support.simulation.evidence import Evidence, QueueRules
 from tests.support.simulation.history import Heartbeat, Step
 

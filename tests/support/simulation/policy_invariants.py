@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from mainspring.adapters.store.memory.rows import RunRow
-from mainspring.domain.dependencies import Ended, decide
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import Instant
-from mainspring.domain.run import Outcome, RunState
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.run import Outcome, RunState
+from mainspring.core.model.workflows.dependencies import Ended, decide
+from mainspring.stores.memory.rows import RunRow
 from tests.support.simulation.evidence import OVER, B, Evidence, Move, Q, R, S
 
 Key = tuple[str, str]

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import msgspec
 
-from mainspring.adapters.store.memory.rows import RunRow
-from mainspring.domain.ids import RunId
+from mainspring.core.model.base.ids import RunId
+from mainspring.stores.memory.rows import RunRow
 from tests.support.simulation.evidence import Evidence, Q, QueueRules, R, S
 from tests.support.simulation.history import RunChange, Step
 

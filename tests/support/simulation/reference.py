@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from mainspring.domain.calendar import Calendar, WhenClosed
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.instant import SECOND, Instant
-from mainspring.domain.job import JobSpec
-from mainspring.domain.schedule import CronSchedule, Interval
+from mainspring.core.model.base.instant import SECOND, Instant
+from mainspring.core.model.schedules.calendar import Calendar, WhenClosed
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import JobSpec
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 
 #: A decision: the tick, whether it runs, and the reason if it does not.
 Fate = tuple[Instant, bool, str]

@@ -4,8 +4,8 @@ from random import Random
 
 import msgspec
 
-from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros, parse_instant
-from mainspring.worker.settings import ChildSettings, WorkerSettings
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros, parse_instant
+from mainspring.core.worker.settings import ChildSettings, WorkerSettings
 from tests.support.simulation.faults import CALM, Rates
 
 _SOME_DAY: Instant = parse_instant("2026-05-12T10:00:00Z")

@@ -7,25 +7,22 @@ from contextvars import Context
 from copy import copy
 from typing import Any, TypeVar
 
-from mainspring.adapters.store.memory import MemoryStore
-from mainspring.adapters.store.memory.rows import JobRow, RunRow
-from mainspring.adapters.store.memory.tables import Tables
-from mainspring.domain.calendar import Calendar, CalendarSpec
-from mainspring.domain.errors import MainspringError, StoreUnavailable
-from mainspring.domain.hints import Hint
-from mainspring.domain.ids import JobId, RunId, SessionId
-from mainspring.domain.instant import SECOND, Instant, Micros
-from mainspring.domain.job import Fire, Job, JobState, LedgerEntry, NewJob, Tick
-from mainspring.domain.queues import QueuePolicy
-from mainspring.domain.run import AttemptView, HeldRun, NewRun, RunState, RunView, Settlement, Verdict
-from mainspring.domain.slo import SloState
-from mainspring.ports.access import Author
-from mainspring.ports.calendars import Almanac
-from mainspring.ports.catalog import Checkpoint, LogReport, Pause, ProgressReport
-from mainspring.ports.coordination import Membership
-from mainspring.ports.datacenters import Order, Place, PlaceLoad
-from mainspring.ports.slos import SloDue, SloSettled
-from mainspring.ports.store import (
+from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
+from mainspring.core.model.base.instant import SECOND, Instant, Micros
+from mainspring.core.model.cluster.hints import Hint
+from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.run import AttemptView, HeldRun, NewRun, RunState, RunView, Settlement, Verdict
+from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
+from mainspring.core.model.schedules.job import Fire, Job, JobState, LedgerEntry, NewJob, Tick
+from mainspring.core.model.schedules.slo import SloState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, Pause, ProgressReport
+from mainspring.core.ports.storage.coordination import Membership
+from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
+from mainspring.core.ports.storage.slos import SloDue, SloSettled
+from mainspring.core.store import (
     Accepted,
     Beat,
     Depth,
@@ -38,6 +35,9 @@ from mainspring.ports.store import (
     Unattempted,
     Want,
 )
+from mainspring.stores.memory import MemoryStore
+from mainspring.stores.memory.rows import JobRow, RunRow
+from mainspring.stores.memory.tables import Tables
 from tests.support.simulation.clock import StoreClock
 from tests.support.simulation.faults import Fate, Faults
 from tests.support.simulation.history import Claim, Heartbeat, History, JobChange, RunChange, Step

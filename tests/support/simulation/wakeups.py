@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 from contextvars import Context
 
-from mainspring.domain.instant import SECOND, Micros
+from mainspring.core.model.base.instant import SECOND, Micros
 from tests.support.simulation.faults import Faults
 from tests.support.simulation.loop import Process
 

@@ -6,20 +6,20 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from mainspring.domain.calendar import CalendarSpec, Freeze, WhenClosed
-from mainspring.domain.catch_up import CatchUp
-from mainspring.domain.datacenters import ALL, Preference, placed
-from mainspring.domain.dependencies import Dependencies, Rule
-from mainspring.domain.errors import Invalid
-from mainspring.domain.ids import RunId
-from mainspring.domain.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
-from mainspring.domain.job import JobSpec, Overlap
-from mainspring.domain.limits import Breaker, Limit
-from mainspring.domain.retry import RetryPolicy
-from mainspring.domain.run import NewRun, RunPolicy
-from mainspring.domain.schedule import CronSchedule, Interval
-from mainspring.domain.slo import Slo
-from mainspring.domain.unique import Unique
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.cluster.datacenters import ALL, Preference, placed
+from mainspring.core.model.limits.limits import Breaker, Limit
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import NewRun, RunPolicy
+from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.schedules.calendar import CalendarSpec, Freeze, WhenClosed
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.job import JobSpec, Overlap
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
+from mainspring.core.model.schedules.slo import Slo
+from mainspring.core.model.workflows.dependencies import Dependencies, Rule
 from tests.support.simulation.acts import Act
 
 Otherwise: TypeAlias = Literal["reject", "existing", "replace", "debounce"]

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from mainspring.domain.calendar import CalendarSpec
-from mainspring.domain.instant import MILLISECOND, SECOND, Instant, Micros
-from mainspring.domain.job import JobState
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Micros
+from mainspring.core.model.schedules.calendar import CalendarSpec
+from mainspring.core.model.schedules.job import JobState
 from tests.support.simulation.acts import Stage
 from tests.support.simulation.chaos import ChaosMonkey
 from tests.support.simulation.children import simulated_children

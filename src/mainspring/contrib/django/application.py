@@ -6,16 +6,16 @@ from typing import Any, TypeVar
 
 from django.conf import settings as django_settings
 
-from mainspring import settings as configuration
-from mainspring.bootstrap.engine import Engine
+from mainspring.config import settings as configuration
+from mainspring.config.engine import Engine
+from mainspring.config.settings import Settings
 from mainspring.contrib.django.connections import around_run
 from mainspring.contrib.django.database import atomic_connection, database_store
-from mainspring.domain.errors import Invalid
-from mainspring.domain.run import check_name, check_tenant
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.runs.run import check_name, check_tenant
 from mainspring.sdk.app import Mainspring
 from mainspring.sdk.handle import SyncHandle
 from mainspring.sdk.task import Prepared
-from mainspring.settings import Settings
 
 T = TypeVar("T")
 

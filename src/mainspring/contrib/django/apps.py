@@ -6,7 +6,7 @@ from django.apps import AppConfig
 from django.core.checks import Error, register
 from django.utils.module_loading import autodiscover_modules
 
-from mainspring.domain.errors import MainspringError
+from mainspring.core.model.base.errors import MainspringError
 
 
 class MainspringConfig(AppConfig):

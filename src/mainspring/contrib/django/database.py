@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from mainspring.domain.errors import Invalid
+from mainspring.core.model.base.errors import Invalid
 
 _FILE = "mainspring.db"
 #: Options of Django's backend that the address of a store has, too.

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from mainspring.cli import exits
 from mainspring.cli.main import main
 from mainspring.contrib.django import app
-from mainspring.domain.errors import MainspringError
+from mainspring.core.model.base.errors import MainspringError
 
 _APPLICATION = "mainspring.contrib.django:app"
 #: Commands that are given the application. All others are given its store.

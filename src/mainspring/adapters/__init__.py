@@ -1,1 +1,0 @@
-"""Who does it: one package a port, one module an engine."""

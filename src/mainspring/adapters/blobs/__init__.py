@@ -1,1 +1,0 @@
-"""Objects by name: in a folder, or in a bucket."""

@@ -1,1 +1,0 @@
-"""Places outside the store where others read how runs and workers are."""

@@ -1,1 +1,0 @@
-"""The only place that reads the machine's clocks."""

@@ -1,1 +1,0 @@
-"""Logs that requests for jobs come by."""

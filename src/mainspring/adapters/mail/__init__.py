@@ -1,1 +1,0 @@
-"""The way out for mail."""

@@ -1,1 +1,0 @@
-"""The store: memory (the reference), SQLite, PostgreSQL."""

@@ -1,1 +1,0 @@
-"""Hints inside a process and between processes."""

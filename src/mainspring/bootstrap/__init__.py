@@ -1,1 +1,0 @@
-"""Settings → adapters → services. The only package that knows concrete adapters."""

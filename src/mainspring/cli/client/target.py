@@ -1,0 +1,377 @@
+"""What a command speaks to: an API over the network, or a store through the same handlers in this process."""
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from mainspring.cli import logs
+from mainspring.cli.client import profiles
+from mainspring.cli.options import settings_of
+from mainspring.cli.output import Output
+from mainspring.config.sections import LogSection
+from mainspring.config.settings import Settings
+from mainspring.core.model.base.errors import Invalid, NotFound, StoreUnavailable
+from mainspring.core.model.base.ids import is_id
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from mainspring.config.engine import Engine
+    from mainspring.sdk.backends.client import ApiClient
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Raw: TypeAlias = msgspec.Raw
+
+#: Somebody waits at a terminal: an API that is away is asked again for this long, not for the half minute of programs.
+_PATIENCE: Micros = 3 * SECOND
+#: A stream that broke is taken up again for this long.
+_PATIENCE_OF_STREAMS: Micros = 60 * SECOND
+_PAGE = 1_000
+_SHORTEST_PART = 6
+_WHERE = "Where"
+_MANNER = "Manner"
+
+Profile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        help="Speak to what this profile names; MAINSPRING_PROFILE does the same.",
+        rich_help_panel=_WHERE,
+        autocompletion=profiles.names,
+        show_default=False,
+    ),
+]
+Url: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--url", help="Speak to this API; MAINSPRING_URL does the same.", rich_help_panel=_WHERE, show_default=False
+    ),
+]
+Key: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        help="The API key. Rather MAINSPRING_KEY or a profile: others on this machine can see your options.",
+        rich_help_panel=_WHERE,
+        show_default=False,
+    ),
+]
+StoreOf: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        help="Open this store, with no API in between: a path for SQLite, or postgresql://…",
+        rich_help_panel=_WHERE,
+        show_default=False,
+    ),
+]
+ConfigOf: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="Open the store of this settings file instead of ./mainspring.toml.",
+        rich_help_panel=_WHERE,
+        show_default=False,
+    ),
+]
+Tenant: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--tenant", help="Only this tenant's; all that you may see without.", rich_help_panel=_WHERE, show_default=False
+    ),
+]
+Json: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="The API's JSON on stdout, and nothing else there.", rich_help_panel=_MANNER)
+]
+Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", help="Only ids, one a line.", rich_help_panel=_MANNER)]
+Utc: TypeAlias = Annotated[bool, typer.Option("--utc", help="Times in UTC, not from now.", rich_help_panel=_MANNER)]
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """What was chosen: an address, or the settings of a store."""
+
+    url: str = ""
+    key: str | None = None
+    settings: Settings | None = None
+    tenant: str | None = None
+
+
+class Client:
+    """The API, for one command."""
+
+    def __init__(self, api: "ApiClient", tenant: str | None, *, is_local: bool) -> None:
+        self._api = api
+        self.tenant = tenant
+        self.is_local = is_local
+
+    @property
+    def clock(self) -> Clock:
+        return self._api.clock
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        query: Mapping[str, object] | None = None,
+        repeatable: bool | None = None,
+    ) -> Raw:
+        """What the API answers, as it wrote it."""
+        return await self._api.ask(method, path, Raw, body=body, query=query, repeatable=repeatable)
+
+    async def pages(self, path: str, query: Mapping[str, object], limit: int, *, largest: int = _PAGE) -> "Found":
+        """The items of a list, over as many pages as they take."""
+        items: list[Raw] = []
+        cursor: str | None = None
+        while True:
+            asked = {**query, "limit": min(limit - len(items), largest), "cursor": cursor}
+            page = read(await self.ask("GET", path, query=asked), Found)
+            items += page.items
+            cursor = page.next_cursor
+            if cursor is None or len(items) >= limit:
+                return Found(items=items, next_cursor=cursor)
+
+    async def events(
+        self, path: str, query: Mapping[str, object] | None = None
+    ) -> AsyncGenerator[tuple[str, Raw], None]:
+        """Server-sent events, as (kind, data). A stream that breaks is taken up where it broke."""
+        last = ""
+        # One that never began was asked of the wrong place.
+        give_up_at = self.clock.monotonic() + _PATIENCE
+        while True:
+            kind, data = "", ""
+            try:
+                headers = {"last-event-id": last} if last else None
+                async with aclosing(self._api.lines(path, query, headers)) as lines:
+                    async for line in lines:
+                        give_up_at = self.clock.monotonic() + _PATIENCE_OF_STREAMS
+                        name, _, value = line.partition(": ")
+                        if name == "id":
+                            last = value
+                        elif name == "event":
+                            kind = value
+                        elif name == "data":
+                            data = value
+                        elif not line and data:
+                            yield kind, Raw(data.encode())
+                            kind, data = "", ""
+            except StoreUnavailable:
+                if self.clock.monotonic() > give_up_at:
+                    raise
+            if self.is_local or self.clock.monotonic() > give_up_at:
+                return
+            await self.clock.sleep(500 * MILLISECOND)
+
+    async def job(self, text: str) -> str:
+        """The id of the job that is meant: by its id, its name, or a part of its id that no other has."""
+        if not text.strip():
+            # Jobs without a name are found by it.
+            raise Invalid("job", "is empty", "an id or a name")
+        if is_id(text):
+            return text
+        # A recurring job's name is its own; one-offs may share theirs.
+        for kind in ("recurring", "oneOff"):
+            query = {"text": text[:200], "kind": kind, "tenant": self.tenant}
+            found = await self.pages("/v1/jobs", query, _PAGE)
+            jobs = [job for job in (read(item, _Job) for item in found.items) if job.name == text]
+            if len(jobs) > 1:
+                several = ", ".join(sorted({job.tenant for job in jobs})) if kind == "recurring" else jobs[0].job_id
+                hint = f"--tenant, one of {several}" if kind == "recurring" else f"by its id, such as {several}"
+                raise Invalid("job", f"{text!r} is the name of {len(jobs)} jobs", hint)
+            if jobs:
+                return jobs[0].job_id
+        return await self._by_part("/v1/jobs", text, "job")
+
+    async def run(self, text: str) -> str:
+        """The id of the run that is meant: by its id, or by a part of it that no other has."""
+        return text if is_id(text) else await self._by_part("/v1/runs", text, "run")
+
+    async def _by_part(self, path: str, text: str, noun: str) -> str:
+        part = text.strip("….")
+        if len(part) >= _SHORTEST_PART and all(letter in "0123456789abcdef" for letter in part):
+            found = await self.pages(path, {"text": part, "tenant": self.tenant}, _PAGE)
+            ids = [item.job_id if noun == "job" else item.run_id for item in (read(raw, _Ids) for raw in found.items)]
+            meant = [identifier for identifier in ids if part in identifier]
+            if len(meant) == 1:
+                return meant[0]
+            if meant:
+                raise Invalid(noun, f"{text!r} is part of {len(meant)} ids", f"for example {meant[0]}, {meant[1]}")
+        raise NotFound(f"there is no {noun} {text!r}")
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    items: list[Raw]
+    next_cursor: str | None = None
+
+
+class _Job(msgspec.Struct, rename="camel"):
+    job_id: str
+    tenant: str
+    name: str = ""
+
+
+class _Ids(msgspec.Struct, rename="camel"):
+    job_id: str = ""
+    run_id: str = ""
+
+
+def read(answer: Raw, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.MsgspecError as error:
+        raise StoreUnavailable(f"this is not an answer of the API: {error}") from None
+
+
+def segment(text: str) -> str:
+    """A name inside a path."""
+    return quote(text, safe="")
+
+
+def choose(
+    profile: str | None, url: str | None, key: str | None, store: str | None, config: Path | None, tenant: str | None
+) -> Where:
+    """Flags, then variables, then the profile in use, then the settings."""
+    given = [name for name, value in (("--profile", profile), ("--url", url), ("--store", store)) if value is not None]
+    if len(given) > 1:
+        raise Invalid(given[0], f"contradicts {given[1]}", "one of them")
+    environment = os.environ
+    key = key or environment.get("MAINSPRING_KEY") or None
+    if not given and config is None:
+        profile = environment.get("MAINSPRING_PROFILE") or None
+        if profile is None:
+            url = environment.get("MAINSPRING_URL") or None
+        if profile is None and url is None and "MAINSPRING_STORE" not in environment:
+            profile = profiles.read().use or None
+    if profile is not None:
+        found = profiles.read().get(profile)
+        tenant = tenant or found.tenant or None
+        if found.url:
+            return Where(url=found.url, key=key or found.secret(), tenant=tenant)
+        store = found.store
+    if url is not None:
+        return Where(url=url, key=key, tenant=tenant)
+    return Where(settings=settings_of(None, config, store=store), tenant=tenant)
+
+
+def store_settings(profile: str | None, store: str | None, config: Path | None) -> Settings:
+    """For commands that look into the store itself."""
+    where = choose(profile, None, None, store, config, None)
+    if where.settings is None:
+        raise Invalid(
+            "--store", "is needed: this looks into the store itself, not through an API", "or a profile with one"
+        )
+    return where.settings
+
+
+@asynccontextmanager
+async def open_engine(settings: Settings, *, makes_store: bool) -> AsyncIterator["Engine"]:
+    if settings.store == "memory:":
+        raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
+    if not makes_store and not settings.store.startswith(("postgresql://", "postgres://", "[")):
+        from mainspring.config.stores import path_of
+
+        path = path_of(settings.store)
+        if not path.exists():
+            # Or a mistyped path would make an empty store, and the answer would be that there is nothing.
+            raise StoreUnavailable(f"there is no store {path}; mainspring up or mainspring migrate makes one")
+    from mainspring.config.engine import Engine
+
+    engine = Engine(settings)
+    await engine.open()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+@asynccontextmanager
+async def connected(where: Where, *, makes_store: bool = False) -> AsyncIterator[Client]:
+    # Help and completion need none of this.
+    from mainspring.sdk.backends.client import ApiClient
+
+    if where.settings is None:
+        from mainspring.config.engine import system_clock
+
+        remote = ApiClient(where.url, where.key, system_clock(), patience=_PATIENCE)
+        try:
+            yield Client(remote, where.tenant, is_local=False)
+        finally:
+            await remote.close()
+        return
+    from mainspring.cli.client.local import LocalTransport
+    from mainspring.config.api import local_api
+
+    logs.configure(LogSection(level="error"))
+    async with open_engine(where.settings, makes_store=makes_store) as engine, local_api(engine) as api:
+        local = ApiClient("http://store", None, engine.clock, transport=LocalTransport(api))
+        try:
+            yield Client(local, where.tenant, is_local=True)
+        finally:
+            await local.close()
+
+
+def command(
+    group: typer.Typer, name: str, *, makes_store: bool = False
+) -> Callable[[Callable[Concatenate[Client, Output, P], Awaitable[None]]], Callable[..., None]]:
+    """Make a command of a coroutine function: it is given the API and how to answer, and has the options for both."""
+
+    def register(function: Callable[Concatenate[Client, Output, P], Awaitable[None]]) -> Callable[..., None]:
+        # Typer, which calls it, has checked what it is called with.
+        called: Callable[..., Awaitable[None]] = function
+
+        def run(
+            profile: str | None,
+            url: str | None,
+            key: str | None,
+            store: str | None,
+            config: Path | None,
+            tenant: str | None,
+            json: bool,
+            quiet: bool,
+            utc: bool,
+            **own: Any,
+        ) -> None:
+            where = choose(profile, url, key, store, config, tenant)
+
+            async def speak() -> None:
+                async with connected(where, makes_store=makes_store) as api:
+                    out = Output(as_json=json, quiet=quiet, utc=utc, now=api.clock.now)
+                    await called(api, out, **own)
+
+            asyncio.run(speak())
+
+        _, _, *own = inspect.signature(function).parameters.values()
+        shared = [
+            _option("profile", Profile, None),
+            _option("url", Url, None),
+            _option("key", Key, None),
+            _option("store", StoreOf, None),
+            _option("config", ConfigOf, None),
+            _option("tenant", Tenant, None),
+            _option("json", Json, False),
+            _option("quiet", Quiet, False),
+            _option("utc", Utc, False),
+        ]
+        parameters = [*own, *shared]
+        setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__doc__ = function.__doc__
+        run.__name__ = getattr(function, "__name__", name)
+        group.command(name)(run)
+        return run
+
+    return register
+
+
+def _option(name: str, annotation: object, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

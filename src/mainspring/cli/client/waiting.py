@@ -1,0 +1,47 @@
+"""Waiting for a run to end."""
+
+import asyncio
+
+import typer
+
+from mainspring.cli import exits
+from mainspring.cli.client.target import Client, read
+from mainspring.cli.output import Output, took
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.runs.run import ENDED
+
+_SOON = 50 * MILLISECOND
+_ENDED = {state.value for state in ENDED}
+
+
+async def wait_for(api: Client, out: Output, run: str) -> None:
+    """Until it has ended; then its result, and an exit code that says whether it succeeded."""
+    from mainspring.features.runs.commands import Shown
+
+    pause = _SOON
+    try:
+        while True:
+            answer = await api.ask("GET", f"/v1/runs/{run}")
+            found = read(answer, Shown)
+            if found.status in _ENDED:
+                break
+            await api.clock.sleep(pause)
+            pause = min(pause * 2, SECOND)
+    except asyncio.CancelledError:
+        # Ctrl-C ends the waiting, nothing else.
+        out.note(f"run {run} goes on")
+        raise
+
+    def show() -> None:
+        result = found.result_text
+        if result not in ("", "null"):
+            out.print(result)
+        spent = took(found.began, found.end_time)
+        out.say(
+            f"run {run} {'was ' if found.status in ('cancelled', 'skipped') else ''}{found.status}"
+            f"{f' after {spent}' if spent else ''}{f': {found.why}' if found.why else ''}"
+        )
+
+    out.tell(answer, [run], show)
+    if found.status != "succeeded":
+        raise typer.Exit(exits.FAILED)

@@ -1,0 +1,1 @@
+"""Settings and wiring: makes the parts of a process from its settings."""

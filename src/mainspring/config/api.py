@@ -1,0 +1,184 @@
+"""The API, and jobs that come by other ways."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainspring.config.engine import Engine
+from mainspring.config.health import examine
+from mainspring.config.sections import AuthSection, OidcSection, read_file
+from mainspring.config.settings import Settings, describe
+from mainspring.config.stores import label
+from mainspring.config.tasks import make_builtin_tasks
+from mainspring.core.maintenance.monitor import Monitor
+from mainspring.core.model.access.token_rules import Algorithm, check_grant
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.cluster.diagnosis import Finding
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.health import SettingView
+from mainspring.features.ingest.service import Ingest
+from mainspring.http.auth.authenticator import Authenticator, Tokens
+from mainspring.integrations.kafka.request_topic import Voucher, read_request_topic
+
+if TYPE_CHECKING:
+    from mainspring.http.context import Api
+    from mainspring.integrations.kafka.ingest import KafkaAcceptance
+    from mainspring.web.oidc import OidcSettings
+
+
+@asynccontextmanager
+async def local_api(engine: Engine) -> AsyncIterator["Api"]:
+    """What the API is made of, on an open engine and without a server: for commands that are given a store."""
+
+    async def health() -> Mapping[str, object]:
+        return {"status": "ok", "roles": []}
+
+    # Nobody is asked who they are: whoever reaches the store could do all of it without us.
+    api = make_api(engine, Authenticator(engine.store, engine.clock, required=False), health)
+    await api.hub.start()
+    try:
+        yield api
+    finally:
+        await api.hub.stop()
+
+
+def make_api(
+    engine: Engine,
+    authenticator: Authenticator,
+    health: Callable[[], Awaitable[Mapping[str, object]]],
+    monitor: Monitor | None = None,
+    accepting: "KafkaAcceptance | None" = None,
+) -> "Api":
+    from mainspring.core.model.access.networks import read_networks
+    from mainspring.http.acceptance import Acceptance
+    from mainspring.http.context import Api
+    from mainspring.http.limits import Buckets
+    from mainspring.http.metrics import Metrics
+    from mainspring.http.streams.hub import Hub
+
+    settings = engine.settings
+    return Api(
+        engine.store,
+        engine.jobs,
+        engine.wakeups,
+        engine.clock,
+        auth=authenticator,
+        buckets=Buckets(engine.clock, settings.api.rate, settings.api.burst),
+        hub=Hub(engine.store, engine.clock, label()),
+        metrics=Metrics(monitor or Monitor(), engine.figures, engine.replica_staleness),
+        health=health,
+        tasks=make_builtin_tasks(settings),
+        proxies=read_networks("api.trusted_proxies", settings.api.trusted_proxies),
+        production=settings.production,
+        acceptance=None if accepting is None else Acceptance(accepting, engine.clock, settings.ingest.bound_to),
+        system=_System(settings),
+        notifications=settings.notifications.read(),
+        run_logs=engine.run_logs,
+        tracing=engine.tracing,
+    )
+
+
+async def make_ingest(engine: Engine, health: Callable[[], Awaitable[Mapping[str, object]]]) -> Ingest | None:
+    """What makes jobs of requests that come by a topic; None where there is none."""
+    section = engine.settings.ingest
+    if not section.kafka:
+        return None
+    # Here and not above: it is the API that reads and checks them.
+    from mainspring.features.ingest.intake import JobMaker
+    from mainspring.features.ingest.mappings import read_mappings
+
+    with _needing_kafka():
+        from mainspring.integrations.kafka.ingest import KafkaRequests
+    topic = read_request_topic(section.kafka, "ingest.kafka", required=not section.topics)
+    mappings = read_mappings(section.topics)
+    identity = await engine.store.identity()
+    requests = KafkaRequests(topic, identity, engine.clock, _voucher(engine.settings), mappings)
+    api = make_api(engine, Authenticator(engine.store, engine.clock, required=False), health)
+    return Ingest(requests, JobMaker(api, section.bound_to, mappings).make, engine.clock, engine.wakeups.listen([]))
+
+
+def make_acceptance(settings: Settings) -> "KafkaAcceptance | None":
+    """What takes jobs in for an API while the store is away."""
+    if not settings.api.accept_by:
+        return None
+    with _needing_kafka():
+        from mainspring.integrations.kafka.ingest import KafkaAcceptance
+    return KafkaAcceptance(read_request_topic(settings.ingest.kafka, "ingest.kafka"), _voucher(settings))
+
+
+def _voucher(settings: Settings) -> Voucher | None:
+    # Not the store's id, as for hints: it is in the name of a group of consumers.
+    return Voucher(settings.dispatch.key.encode()) if settings.dispatch.key else None
+
+
+@contextmanager
+def _needing_kafka() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        hint = "pip install 'mainspring[kafka]'"
+        raise Invalid("ingest.kafka", f"Kafka needs the package {error.name}", hint) from error
+
+
+class _System:
+    """This process, as its administrators may look at it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def settings(self) -> list[SettingView]:
+        defaults = dict(describe())
+        return [SettingView(name, value, value != defaults[name]) for name, value in describe(self._settings)]
+
+    async def examine(self) -> list[Finding]:
+        # Nothing lasts there that could be wrong.
+        return [] if self._settings.store == "memory:" else await examine(self._settings)
+
+
+def oidc(section: OidcSection) -> "OidcSettings | None":
+    """Where people sign in to the dashboard; none: nowhere."""
+    if not section.issuer:
+        return None
+    from mainspring.web.oidc import OidcSettings
+
+    return OidcSettings(
+        issuer=section.issuer,
+        client_id=section.client_id,
+        client_secret=section.secret(),
+        url=section.url,
+        algorithm=msgspec.convert(section.algorithm, Algorithm),
+        scopes=section.scopes,
+        group_claim=section.group_claim,
+        name_claim=section.name_claim,
+        label=section.label,
+        roles={group: check_grant("oidc.roles", group, words) for group, words in section.roles.items()},
+    )
+
+
+def make_tokens(auth: AuthSection, clock: Clock) -> Tokens | None:
+    """What reads bearer tokens; None where they are not let in. Keys in files are read here, once."""
+    if not auth.takes_tokens:
+        return None
+    from mainspring.http.auth import tokens
+
+    algorithm = msgspec.convert(auth.jwt_algorithm, Algorithm)
+    keys: tokens.Keys
+    if auth.jwks_url:
+        keys = tokens.JwksUrl(auth.jwks_url, algorithm, clock)
+    elif auth.jwks_file:
+        keys = tokens.read_jwks("auth.jwks_file", read_file("auth.jwks_file", auth.jwks_file), algorithm)
+    elif auth.jwt_key_file:
+        keys = tokens.read_pem("auth.jwt_key_file", read_file("auth.jwt_key_file", auth.jwt_key_file), algorithm)
+    else:
+        keys = tokens.secret_key("auth.jwt_secret_file" if auth.jwt_secret_file else "auth.jwt_secret", auth.secret())
+    return tokens.JwtTokens(
+        keys,
+        clock,
+        algorithm=algorithm,
+        issuer=auth.jwt_issuer,
+        audience=auth.jwt_audience,
+        role_claim=auth.jwt_role_claim,
+        tenant_claim=auth.jwt_tenant_claim,
+    )

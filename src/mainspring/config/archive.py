@@ -1,0 +1,68 @@
+"""The archive that the settings name, for whoever reads it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from mainspring.config.blobs import make_blobs
+from mainspring.config.settings import Settings
+from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.core.model.cluster.diagnosis import Finding, blamed, found
+from mainspring.core.ports.blobs import Blobs, BlobsUnavailable
+from mainspring.core.ports.upkeep.archive import ArchivedRun
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.features.archive.model import Manifest
+from mainspring.features.archive.service import archived
+from mainspring.integrations.files.folder import FolderBlobs
+
+_CHUNK = 1_000
+
+
+@asynccontextmanager
+async def open_archive(settings: Settings) -> AsyncIterator[Blobs]:
+    if not settings.retention.archive:
+        raise Invalid("retention.archive", "is not set", "a folder, or s3://bucket/prefix")
+    blobs = make_blobs(settings.retention.archive, "retention.archive", settings.blobs)
+    try:
+        yield blobs
+    except BlobsUnavailable as error:
+        raise StoreUnavailable(str(error)) from error
+    finally:
+        await blobs.close()
+
+
+async def restore(blobs: Blobs, parts: list[Manifest], tenant: str | None, into: Path) -> tuple[int, int]:
+    """Write the runs of some parts into an SQLite file: how many there were, and how many of them are new there."""
+    from mainspring.stores.sqlite.upkeep.restoring import Restored
+
+    target = Restored(into, SystemClock())
+    await target.open()
+    read = new = 0
+    try:
+        chunk: list[ArchivedRun] = []
+        for part in parts:
+            async for run in archived(blobs, part):
+                if tenant in (None, run.run.tenant):
+                    chunk.append(run)
+                    read += 1
+                if len(chunk) == _CHUNK:
+                    new += await target.write(chunk)
+                    chunk = []
+        new += await target.write(chunk)
+    finally:
+        await target.close()
+    return read, new
+
+
+async def examine_archive(settings: Settings) -> list[Finding]:
+    """Whether it can be written; nothing to say where nothing is archived."""
+    if not settings.retention.archive:
+        return []
+    try:
+        async with open_archive(settings) as blobs:
+            await blobs.check()
+            modes = [await blobs.examine_modes("archive permissions")] if isinstance(blobs, FolderBlobs) else []
+    except (StoreUnavailable, Invalid) as error:
+        advice = "mend it, or take retention.archive away: until then nothing is forgotten, and the disk fills"
+        return [blamed("archive", str(error), advice)]
+    return [found("archive", f"{blobs.shown} can be written and read"), *modes]

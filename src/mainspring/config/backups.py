@@ -1,0 +1,98 @@
+"""What backs a store up, makes one of a backup, and makes a standby the primary."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from mainspring.config.sections import servers_of
+from mainspring.config.settings import Settings
+from mainspring.config.stores import POSTGRES, EngineStore, make_store, missing, path_of
+from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.core.model.runs.restored import Restored, Unfinished
+from mainspring.core.ports.upkeep.backup import Backups, Manifest, Tell
+from mainspring.core.ports.upkeep.promotion import Promoted
+from mainspring.core.runtime.backup_file import Reader, Writer
+from mainspring.core.runtime.system_clock import SystemClock
+
+
+def make_backups(settings: Settings) -> Backups:
+    if settings.store == "memory:":
+        raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
+    if servers_of(settings.store):
+        raise Invalid(
+            "store", "is on several servers, which have no moment in common", "PostgreSQL's own means for each of them"
+        )
+    if settings.store.startswith(POSTGRES):
+        try:
+            from mainspring.stores.postgres.upkeep.backup import PostgresBackups
+        except ModuleNotFoundError as error:
+            raise missing("PostgreSQL", "postgres", error) from error
+        return PostgresBackups(settings.store, settings.schema)
+    from mainspring.stores.sqlite.upkeep.backup import SqliteBackups
+
+    return SqliteBackups(path_of(settings.store), SystemClock())
+
+
+async def take_backup(settings: Settings, file: Path, program: str, tell: Tell) -> tuple[Manifest, int]:
+    """Everything that the store holds, into a file; what the file says of itself, and how large it is."""
+    backups = make_backups(settings)
+    with Writer(file) as writer:
+        manifest = await backups.take(writer, program, tell)
+        return manifest, writer.finish(manifest)
+
+
+async def verify_backup(file: Path) -> Manifest:
+    """Read all of a backup and compare it with what it says of itself; ``Conflict`` says what is wrong."""
+    reader = Reader(file)
+    # Neither is opened: where it would lie does not matter.
+    store = "postgresql://" if reader.manifest.kind == "postgresql" else str(file)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{file.name}-verify-", dir=file.parent) as folder:
+            await make_backups(Settings(store=store)).examine(reader.manifest, reader.open, Path(folder))
+    except OSError as error:
+        raise StoreUnavailable(f"{file.parent} has no room to verify it in: {error.strerror or error}") from error
+    return reader.manifest
+
+
+async def restore_backup(
+    settings: Settings, file: Path, unfinished: Unfinished, tell: Tell, *, replace: bool
+) -> tuple[Manifest, Restored]:
+    """Make the store of a backup."""
+    reader = Reader(file)
+    manifest = reader.manifest
+    backups = make_backups(settings)
+    kind = "postgresql" if settings.store.startswith(POSTGRES) else "sqlite"
+    if kind != manifest.kind:
+        hint = "restore to a file and mainspring move it" if kind == "postgresql" else "postgresql://user@host/database"
+        raise Invalid("--store", f"is not {manifest.kind}, of which the backup is", hint)
+    return manifest, await backups.restore(manifest, reader.open, unfinished, tell, replace=replace)
+
+
+@asynccontextmanager
+async def opened_store(settings: Settings) -> AsyncIterator[EngineStore]:
+    """The store, for what is asked of it here; it must be there."""
+    if settings.store == "memory:":
+        raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
+    if not settings.store.startswith(POSTGRES) and not servers_of(settings.store):
+        path = path_of(settings.store)
+        if not path.exists():
+            raise StoreUnavailable(f"there is no store {path}")
+    store = make_store(settings, SystemClock())
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def promote_standby(settings: Settings, address: str, *, force: bool) -> Promoted:
+    """Make the standby at this address the primary of the store."""
+    for name, given in (("ADDRESS", address), ("--store", settings.store)):
+        if not given.startswith(POSTGRES):
+            raise Invalid(name, "is not PostgreSQL", "postgresql://user@host/database")
+    try:
+        from mainspring.stores.postgres.upkeep.promotion import promote
+    except ModuleNotFoundError as error:
+        raise missing("PostgreSQL", "postgres", error) from error
+    return await promote(address, settings.store, settings.schema, SystemClock(), force=force)

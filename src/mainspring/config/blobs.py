@@ -1,0 +1,33 @@
+"""Which folder or bucket an address names."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from mainspring.config.sections import BlobsSection
+from mainspring.config.settings import Settings
+from mainspring.config.stores import missing
+from mainspring.core.logs.run_logs import RunLogs
+from mainspring.core.model.cluster.coordination import STORE
+from mainspring.core.ports.blobs import Blobs
+from mainspring.integrations.files.folder import FolderBlobs
+from mainspring.integrations.s3.address import read_blobs
+
+
+def make_blobs(address: str, field: str, section: BlobsSection) -> Blobs:
+    """``field``: the setting that the address is in."""
+    found = read_blobs(address, field)
+    if found.kind == "file":
+        return FolderBlobs(Path(found.place))
+    try:
+        from mainspring.integrations.s3.bucket import BucketBlobs
+    except ModuleNotFoundError as error:
+        raise missing("a bucket", "s3", error, field) from error
+    return BucketBlobs(found, section.read())
+
+
+def make_run_logs(settings: Settings, whose: Callable[[], Awaitable[str]] | None = None) -> RunLogs | None:
+    """Where the logs of runs go that have ended; None: they stay in the store. ``whose``: the store's identity."""
+    section = settings.run_logs
+    if section.where == STORE:
+        return None
+    return RunLogs(make_blobs(section.where, "run_logs.where", settings.blobs), whose)

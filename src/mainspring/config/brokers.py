@@ -1,0 +1,34 @@
+"""Engines beside the store that bring workers hints of what waits."""
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.dispatch import Dispatch
+from mainspring.integrations.kafka.address import SCHEME as KAFKA
+from mainspring.integrations.rabbitmq.address import SCHEMES
+
+
+def make_dispatch(url: str, clock: Clock, sealer: Sealer, datacenter: str = "") -> Dispatch:
+    """``datacenter``: where this process is."""
+    # Imported when it is used: most processes need none of them.
+    if url.startswith(SCHEMES):
+        try:
+            from mainspring.integrations.rabbitmq.dispatch import RabbitDispatch
+        except ModuleNotFoundError as error:
+            raise _missing("RabbitMQ", "rabbitmq", error) from error
+        return RabbitDispatch(url, clock, sealer)
+    if url.startswith(KAFKA):
+        try:
+            from mainspring.integrations.kafka.dispatch import KafkaDispatch
+        except ModuleNotFoundError as error:
+            raise _missing("Kafka", "kafka", error) from error
+        return KafkaDispatch(url, clock, sealer, datacenter=datacenter)
+    try:
+        from mainspring.integrations.redis.dispatch import RedisDispatch
+    except ModuleNotFoundError as error:
+        raise _missing("Redis", "redis", error) from error
+    return RedisDispatch(url, clock, sealer)
+
+
+def _missing(what: str, extra: str, error: ModuleNotFoundError) -> Invalid:
+    return Invalid("dispatch.engine", f"{what} needs the package {error.name}", f"pip install 'mainspring[{extra}]'")

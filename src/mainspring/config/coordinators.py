@@ -1,0 +1,38 @@
+"""Engines outside the store that can say who owns which shard."""
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.cluster.coordination import Engine
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.registry import Registry
+from mainspring.integrations.tls import context_of
+
+
+def make_registry(engine: Engine, clock: Clock) -> Registry:
+    # Each is imported when it is used: most processes need none of them.
+    match engine.kind:
+        case "redis":
+            try:
+                from mainspring.integrations.redis.coordination import RedisRegistry
+            except ModuleNotFoundError as error:
+                hint = "pip install 'mainspring[redis]'"
+                raise Invalid("coordination", f"Redis needs the package {error.name}", hint) from error
+            return RedisRegistry(engine.url, clock)
+        case "etcd":
+            from mainspring.integrations.etcd.coordination import EtcdRegistry
+
+            scheme = "http" if engine.tls is None else "https"
+            hosts = [(f"[{host}]" if ":" in host else host, port) for host, port in engine.nodes]
+            endpoints = [f"{scheme}://{host}:{port}" for host, port in hosts]
+            return EtcdRegistry(
+                endpoints,
+                clock,
+                root=engine.root,
+                credentials=engine.credentials,
+                tls=context_of(engine.tls, "coordination"),
+            )
+        case _:
+            from mainspring.integrations.zookeeper.coordination import ZooKeeperRegistry
+            from mainspring.integrations.zookeeper.session import Access
+
+            access = Access(credentials=engine.credentials, tls=context_of(engine.tls, "coordination"))
+            return ZooKeeperRegistry(engine.nodes, access, root=engine.root)

@@ -1,0 +1,179 @@
+"""The open adapters of one process."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import cached_property
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from mainspring.config.blobs import make_run_logs
+from mainspring.config.settings import Settings
+from mainspring.config.stores import MEMORY, Pooled, make_jobs, make_store, make_wakeups, missing, stores_of
+from mainspring.core.logs.run_logs import RunLogs
+from mainspring.core.model.base.errors import EngineUnavailable, StoreUnavailable
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant, Micros
+from mainspring.core.model.runs.reserved import FAN_OUT
+from mainspring.core.ports.board import Board
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.health import PoolUse
+from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import Workforce
+from mainspring.core.submit.jobs import Jobs
+from mainspring.core.submit.task_catalog import TaskCatalog
+from mainspring.integrations.redis.address import read_redis
+
+if TYPE_CHECKING:
+    from mainspring.core.runtime.tracing.spans import Tracing
+
+
+#: How many seconds a cancel waits for being heard of sooner.
+_FLAGGED_WITHIN = 0.25
+
+
+def system_clock() -> Clock:
+    """This machine's clock, for who has no engine."""
+    return SystemClock()
+
+
+def system_time() -> Instant:
+    """What this machine's clock shows, for commands that need no store."""
+    return system_clock().now()
+
+
+class Engine:
+    """The open adapters of one process: what submitting needs, and what services are made of."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.wakeups = make_wakeups(settings, self.clock)
+        self.store = make_store(settings, self.clock, self.wakeups)
+        self.random = random.Random()
+        section = settings.metrics
+        #: What counts the runs that go through this process; none: nobody wants to know.
+        self.figures = Figures(section.names, tenants=section.tenants) if section.enabled else None
+        #: What records submits, attempts and requests; none: nobody does.
+        self.tracing = make_tracing(settings)
+        #: Where others read how runs and workers are, if anywhere.
+        self.board = make_board(settings)
+        self._jobs: Jobs | None = None
+        self._opening: asyncio.Lock = asyncio.Lock()
+
+    @property
+    def jobs(self) -> Jobs:
+        if self._jobs is None:
+            raise StoreUnavailable("the engine is not open")
+        return self._jobs
+
+    @cached_property
+    def run_logs(self) -> RunLogs | None:
+        """Where logs are that are not in the store; made for who asks: workers and clients do not."""
+        # One in memory is another with each start.
+        return make_run_logs(self.settings, None if self.settings.store == MEMORY else self.store.identity)
+
+    @cached_property
+    def catalog(self) -> TaskCatalog:
+        """What workers have declared of their tasks, for programs that submit tasks of others."""
+        return TaskCatalog(self.store, self.clock)
+
+    async def open(self) -> None:
+        """Idempotent."""
+        if self._jobs is not None:
+            return
+        async with self._opening:
+            if self._jobs is None:
+                await self.store.open()
+                try:
+                    await self.wakeups.open()
+                    if self.board is not None:
+                        await self.board.open(await self.store.identity())
+                except BaseException:
+                    await self.store.close()
+                    raise
+                self._jobs = make_jobs(
+                    self.store, self.wakeups, self.clock, self.random, self._cancelled, self.figures, self.tracing
+                )
+
+    async def close(self) -> None:
+        jobs, self._jobs = self._jobs, None
+        if jobs is not None:
+            if self.board is not None:
+                await self.board.close()
+            if (logs := self.__dict__.pop("run_logs", None)) is not None:
+                await logs.blobs.close()
+            if (catalog := self.__dict__.pop("catalog", None)) is not None:
+                await catalog.close()
+            await self.wakeups.close()
+            await self.store.close()
+            if self.tracing is not None:
+                await asyncio.to_thread(self.tracing.flush)
+
+    async def _cancelled(self, jobs: Jobs, runs: Collection[RunId]) -> None:
+        if self.board is not None:
+            # The store knows already. This is quicker, or it is not worth waiting for.
+            with suppress(EngineUnavailable, TimeoutError):
+                async with asyncio.timeout(_FLAGGED_WITHIN):
+                    await self.board.flag(runs)
+        await self._cancel_members(jobs, runs)
+
+    async def _cancel_members(self, jobs: Jobs, runs: Collection[RunId]) -> None:
+        """Those of fan-outs. Their own clean-up may have to wait for a slot that a member has."""
+        views = await self.store.runs(list(runs))
+        roots = [view.id for view in views if view is not None and view.task == FAN_OUT]
+        if roots:
+            from mainspring.features.fan_out.task import cancel_members
+
+            await cancel_members(roots, jobs, self.store)
+
+    def replica_staleness(self) -> Micros | None:
+        """How far the replica that lists come from was behind when somebody last listed."""
+        replica = getattr(self.store, "replica", None)
+        return None if replica is None else replica.staleness
+
+    def pools(self) -> list[PoolUse]:
+        """How connections are used, of each server; none where there are no connections."""
+        found = [part.pool() for part in stores_of(self.store) if isinstance(part, Pooled)]
+        return [use for use in found if use is not None]
+
+    def workforce(self) -> "Callable[[], AbstractAsyncContextManager[Workforce]] | None":
+        """How the heartbeat's thread gets a store of its own; none where the store lives in this very loop."""
+        if self.settings.store == MEMORY:
+            return None
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[Workforce]:
+            store = make_store(self.settings, self.clock, connections=1)
+            await store.open()
+            try:
+                yield store
+            finally:
+                await store.close()
+
+        return opened
+
+
+def make_tracing(settings: Settings) -> "Tracing | None":
+    """What records where work goes; None where nobody asked for it."""
+    section = settings.tracing
+    if not section.enabled:
+        return None
+    try:
+        from mainspring.core.runtime.tracing.spans import tracing_of
+    except ModuleNotFoundError as error:
+        raise missing("OpenTelemetry", "otel", error, "tracing.enabled") from error
+    return tracing_of(section.endpoint, section.ratio, section.service, metadata.version("mainspring"))
+
+
+def make_board(settings: Settings) -> Board | None:
+    """Where others read how runs and workers are; None where nobody asked for it."""
+    if not settings.dispatch.status:
+        return None
+    try:
+        from mainspring.integrations.redis.board import RedisBoard
+    except ModuleNotFoundError as error:
+        raise missing("Redis", "redis", error) from error
+    return RedisBoard(read_redis(settings.dispatch.status, "dispatch.status"))

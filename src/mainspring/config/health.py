@@ -1,0 +1,171 @@
+"""What examines, migrates and moves a store."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from mainspring.config.archive import examine_archive
+from mainspring.config.blobs import make_run_logs
+from mainspring.config.brokers import make_dispatch
+from mainspring.config.coordinators import make_registry
+from mainspring.config.routes import OTHERS, read_routes
+from mainspring.config.sections import servers_of, without_secrets
+from mainspring.config.settings import Settings
+from mainspring.config.stores import POSTGRES, make_store, missing, path_of, retention_of, stores_of
+from mainspring.config.tasks import examine_programs, make_vault
+from mainspring.core.model.base.errors import Invalid, SecretsUnavailable
+from mainspring.core.model.cluster.coordination import STORE, read_coordination
+from mainspring.core.model.cluster.diagnosis import Finding, Level, Signs, diagnose
+from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.ports.health import Health, Watched
+from mainspring.core.ports.upkeep.schema import Migrated, Migrates, Migration
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.features.doctor.dispatch_health import examine_engine
+from mainspring.features.doctor.registry_health import examine_registry
+from mainspring.features.logs.service import examine_run_logs
+from mainspring.features.move.service import Moved, transfer
+from mainspring.integrations.files.folder import FolderBlobs
+
+if TYPE_CHECKING:
+    from mainspring.stores.postgres.upkeep.health import PostgresHealth
+
+
+async def migrate(settings: Settings, *, contract: bool = False) -> Migrated:
+    """Bring the store's schema up to date, as every process does when it starts; what was done."""
+    store = make_store(settings, SystemClock())
+    applied: list[Migration] = []
+    waiting: list[Migration] = []
+    if settings.store.startswith(POSTGRES) or servers_of(settings.store):
+        for server in stores_of(store):
+            done = await cast(Migrates, server).migrate(contract=contract)
+            applied += done.applied
+            waiting += done.waiting
+    elif contract:
+        raise Invalid("--contract", "is for PostgreSQL", "the processes on a file are stopped and started together")
+    await store.open()
+    await store.close()
+    return Migrated(applied=tuple(applied), waiting=tuple(waiting))
+
+
+def make_health(settings: Settings) -> Health:
+    """What examines the store, without opening it as a process would."""
+    if settings.store == "memory:":
+        raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
+    if servers := servers_of(settings.store):
+        from mainspring.stores.several.health import SeveralHealth
+
+        each = [msgspec.structs.replace(settings, store=address) for address in servers]
+        return SeveralHealth([(without_secrets(one.store), make_health(one)) for one in each])
+    if settings.store.startswith(POSTGRES):
+        return _postgres_health(settings)
+    from mainspring.stores.sqlite.upkeep.health import SqliteHealth
+
+    return SqliteHealth(path_of(settings.store), SystemClock())
+
+
+def _postgres_health(settings: Settings) -> "PostgresHealth":
+    try:
+        from mainspring.stores.postgres.upkeep.health import PostgresHealth
+    except ModuleNotFoundError as error:
+        raise missing("PostgreSQL", "postgres", error) from error
+    return PostgresHealth(
+        settings.store,
+        settings.schema,
+        SystemClock(),
+        connections=settings.connections,
+        retention=retention_of(settings),
+        replica=(settings.replica, settings.replica_lag) if settings.replica else None,
+    )
+
+
+def make_watched(settings: Settings, address: str) -> Watched | None:
+    """What watches one server of a store; None where nobody else works on it."""
+    if not address.startswith(POSTGRES):
+        return None
+    return _postgres_health(msgspec.structs.replace(settings, store=address))
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """What is wrong, or soon will be: with the store, with what grants shards, with what brings hints, with where logs
+    are kept, with the limits of programs."""
+    examination = await make_health(settings).examine()
+    findings = list(examination.findings) + await _examine_coordination(settings)
+    findings += await _examine_dispatch(settings, examination.signs)
+    findings += await _examine_vault(settings)
+    findings += await _examine_run_logs(settings, examination.signs)
+    findings += await examine_archive(settings)
+    findings += examine_programs(settings.tasks)
+    return findings if examination.signs is None else findings + diagnose(examination.signs)
+
+
+async def _examine_coordination(settings: Settings) -> list[Finding]:
+    """How the engine is that grants shards; nothing to say where the store does it."""
+    found = read_coordination(settings.coordination)
+    if found is None:
+        return []
+    registry = make_registry(found, SystemClock())
+    return [await examine_registry(registry, found.kind, settings.scheduler.lease, SystemClock())]
+
+
+async def _examine_dispatch(settings: Settings, signs: Signs | None) -> list[Finding]:
+    """How the engines are that bring hints; nothing to say where there are none. ``signs``: how the store is."""
+    section, clock = settings.dispatch, SystemClock()
+    routes = read_routes(section.engine, section.queues)
+    namespace, queues = ("", []) if signs is None else (signs.identity, signs.queues())
+    findings = []
+    for url in dict.fromkeys(routes.values()):
+        if url != STORE:
+            mine = [queue for queue in queues if routes.get(queue, routes[OTHERS]) == url]
+            engine = make_dispatch(url, clock, Sealer(b""))
+            findings.append(await examine_engine(engine, clock, namespace, mine))
+    return findings
+
+
+async def _examine_vault(settings: Settings) -> list[Finding]:
+    """Whether Vault lets us read; nothing to say where there is none."""
+    if not settings.vault.address:
+        return []
+    try:
+        fields = await asyncio.to_thread(make_vault(settings.vault).check)
+    except (SecretsUnavailable, Invalid) as error:
+        advice = "runs that need a secret fail until it answers; what was read before counts for an hour"
+        return [Finding(check="vault", level=Level.PROBLEM, says=str(error), advice=advice)]
+    return [Finding(check="vault", level=Level.OK, says=f"it answers, with {fields} secrets")]
+
+
+async def _examine_run_logs(settings: Settings, signs: Signs | None) -> list[Finding]:
+    """Nothing to say where they stay in the store. ``signs``: how that is."""
+    identity = "" if signs is None else signs.identity
+
+    async def whose() -> str:
+        return identity
+
+    logs = make_run_logs(settings, whose if identity else None)
+    if logs is None:
+        return []
+    try:
+        finding = await examine_run_logs(logs)
+        if finding.level is Level.OK and isinstance(logs.blobs, FolderBlobs):
+            return [finding, await logs.blobs.examine_modes("run log permissions")]
+        return [finding]
+    finally:
+        await logs.blobs.close()
+
+
+async def move(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> Moved:
+    """Take everything from an SQLite file to PostgreSQL. ``tell``: of each batch its kind, how many, of how many."""
+    if not target.store.startswith(POSTGRES):
+        raise Invalid("--to", "is not PostgreSQL", "postgresql://user@host/database")
+    if settings.store == "memory:" or settings.store.startswith(POSTGRES):
+        raise Invalid("--from", "is not an SQLite file", "such as mainspring.db")
+    from mainspring.stores.sqlite.upkeep.transfer import SqliteSource
+
+    try:
+        from mainspring.stores.postgres.upkeep.transfer import PostgresTarget
+    except ModuleNotFoundError as error:
+        raise missing("PostgreSQL", "postgres", error) from error
+    source = SqliteSource(path_of(settings.store), SystemClock())
+    to = PostgresTarget(target.store, target.schema)
+    return await transfer(source, to, without_secrets(target.store), tell)

@@ -1,0 +1,599 @@
+"""The services of one process."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import StrEnum
+from importlib import metadata
+from typing import Any
+
+import msgspec
+
+from mainspring.config.api import make_acceptance, make_api, make_ingest, make_tokens, oidc
+from mainspring.config.blobs import make_blobs
+from mainspring.config.brokers import make_dispatch
+from mainspring.config.coordinators import make_registry
+from mainspring.config.engine import Engine
+from mainspring.config.health import make_health, make_watched
+from mainspring.config.routes import read_routes
+from mainspring.config.sections import LogSection, servers_of, without_secrets
+from mainspring.config.service_metrics import (
+    tell_of_archive,
+    tell_of_ingest,
+    tell_of_run_logs,
+    tell_of_scheduler,
+    tell_of_sinks,
+)
+from mainspring.config.settings import Settings
+from mainspring.config.sinks import make_sinks
+from mainspring.config.stores import POSTGRES, EngineStore, label, retention_of, stores_of
+from mainspring.config.tasks import Application, Offer, check_surroundings
+from mainspring.core.cluster.clock_guard import ClockGuard
+from mainspring.core.cluster.datacenters import DatacenterKeeper
+from mainspring.core.cluster.sealing import SealedCoordinator
+from mainspring.core.cluster.shards import ShardKeeper
+from mainspring.core.dispatch.dispatcher import Dispatcher
+from mainspring.core.dispatch.engine_watch import EngineWatch
+from mainspring.core.maintenance.fleet import Fleet
+from mainspring.core.maintenance.health_guard import HealthGuard
+from mainspring.core.maintenance.housekeeper import Housekeeper
+from mainspring.core.maintenance.load_sampler import LoadSampler
+from mainspring.core.maintenance.monitor import Monitor
+from mainspring.core.maintenance.reaper import Reaper
+from mainspring.core.maintenance.vitals import StoreVitals
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.cluster.clock_guard import ClockRules
+from mainspring.core.model.cluster.coordination import STORE, read_coordination
+from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.cluster.labels import label_words
+from mainspring.core.model.events.webhooks import read_webhooks
+from mainspring.core.model.runs.obstacles import Obstacles
+from mainspring.core.model.schedules.job import Job
+from mainspring.core.ports.blobs import Blobs
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.events_out import Sink
+from mainspring.core.ports.storage.catalog import SessionView
+from mainspring.core.ports.upkeep.archive import Archiving
+from mainspring.core.runtime import log_lines
+from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.metrics import declared
+from mainspring.core.runtime.metrics.book import Book
+from mainspring.core.runtime.metrics.engines import tell_of_engines
+from mainspring.core.runtime.service import Service
+from mainspring.core.runtime.supervisor import Supervisor
+from mainspring.core.scheduler.scheduler import Scheduler
+from mainspring.core.submit.task_registration import TaskRegistration
+from mainspring.core.worker.figures import tell_of_worker
+from mainspring.core.worker.reporting.attempt_log import AttemptLog, Tracebacks
+from mainspring.core.worker.reporting.noticeboard import FlagListener, WorkerShower
+from mainspring.core.worker.reporting.pulse import Pulse
+from mainspring.core.worker.settings import ChildSettings, WorkerSettings
+from mainspring.core.worker.worker import Worker
+from mainspring.features.alerts.service import Notifier
+from mainspring.features.archive.retention import RetentionKeeper
+from mainspring.features.archive.service import Archiver
+from mainspring.features.dead_letters.service import Undertaker
+from mainspring.features.events.service import Publisher
+from mainspring.features.events.status_writer import StatusWriter
+from mainspring.features.events.webhooks import WebhookSink
+from mainspring.features.ingest.service import Ingest
+from mainspring.features.logs.service import LogKeeper
+from mainspring.features.slo.service import SloKeeper
+from mainspring.features.usage.service import BudgetKeeper
+from mainspring.http.auth.authenticator import Authenticator, KeyKeeper
+from mainspring.http.server import address_of, refuse_taken
+
+#: The variable that hands the digest of registered tasks from a recycled worker to the process that replaces it.
+REGISTERED = "_MAINSPRING_REGISTERED_TASKS"
+#: How many runs of a queue a worker runs at once where nobody said.
+DEFAULT_SLOTS = 100
+
+
+_VERSION = metadata.version("mainspring")
+
+
+class Role(StrEnum):
+    SCHEDULER = "scheduler"
+    WORKER = "worker"
+    HTTP = "http"
+
+
+class _Door:
+    """Of an API that somebody else serves: whatever would not end by itself is let go of."""
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave = leave
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        self._leave()
+
+
+class Node:
+    """The services of one process, by its roles."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        roles: set[Role],
+        application: Application | None = None,
+        path: str | None = None,
+        *,
+        listens: bool = True,
+    ) -> None:
+        """``listens``: False for one whose API somebody else serves: ``asgi``."""
+        self.engine = Engine(settings)
+        #: What answers HTTP, while it runs.
+        self.asgi: Callable[[Any, Any, Any], Awaitable[None]] | None = None
+        self._listens = listens
+        self._settings = settings
+        self._roles = roles
+        self._application = Offer(settings, application, self.engine)
+        self._path = path
+        self._keepers: list[ShardKeeper] = []
+        self._archivers: list[Archiver] = []
+        self._blobs: Blobs | None = None
+        self._schedulers: list[Scheduler] = []
+        self._monitor = Monitor()
+        self._worker: Worker | None = None
+        self._registration: TaskRegistration | None = None
+        self._guard = _make_guard(self.engine, self._sessions, schedules=Role.SCHEDULER in roles)
+        self._engines: Engines | None = None
+        self._publishers: list[Publisher] = []
+        self._log_keepers: list[LogKeeper] = []
+        self._ingest: Ingest | None = None
+        self._supervisor = Supervisor()
+        self._attempt_log = _make_attempt_log(settings.log, self.engine.clock)
+
+    def check(self) -> None:
+        """Refuse to start if a port is taken or a folder is missing, before this process takes work from others."""
+        if Role.HTTP in self._roles and self._listens:
+            refuse_taken(self._settings.host, self._settings.port)
+        if Role.WORKER in self._roles:
+            check_surroundings(self._settings)
+
+    async def start(self) -> None:
+        self.check()
+        await self.engine.open()
+        self._monitor = self._make_monitor()
+        services: list[Service] = [] if self._guard is None else [self._guard]
+        self._engines = await make_engines(self.engine)
+        if self._engines is not None:
+            services += [self._engines, EngineWatch(self._engines, self.engine.wakeups, self.engine.clock)]
+        if Role.SCHEDULER in self._roles:
+            services += self._scheduler_services()
+            self._ingest = await make_ingest(self.engine, self.health)
+            if self._ingest is not None:
+                services.append(self._ingest)
+        if Role.WORKER in self._roles:
+            worker = self._worker_service(self._application)
+            services.append(self._registration_service())
+            services += [worker, Pulse(worker, self._attempt_log, self.engine.wakeups, self.engine.clock)]
+            if (board := self.engine.board) is not None:
+                services.append(WorkerShower(worker, board, self.engine.wakeups, self.engine.clock))
+                services.append(FlagListener(worker, board, self.engine.wakeups, self.engine.clock))
+        if Role.HTTP in self._roles:
+            services += self._http_services()
+        elif self._settings.metrics.enabled:
+            services.append(self._metrics_listener())
+        self._supervisor = Supervisor(*services)
+        await self._supervisor.start()
+
+    async def stop(self) -> None:
+        """Leave in good order: a worker lets its runs finish within the grace period.
+
+        It begins at once, while the HTTP server takes its time to say goodbye.
+        """
+        leaving = [] if self._worker is None else [asyncio.create_task(self._worker.stop())]
+        await self._supervisor.stop()
+        await asyncio.gather(*leaving, return_exceptions=True)
+        await self._monitor.close()
+        if self._blobs is not None:
+            await self._blobs.close()
+
+    def stop_now(self) -> None:
+        """Leave at once: what runs is given back."""
+        if self._worker is not None:
+            self._worker.stop_now()
+
+    async def ended(self) -> bool:
+        """Returns when there is nothing more to do here, and whether the process is to start anew: the worker has left
+        because of its number of runs or its memory, or somebody has drained it.
+
+        A drained worker beside other roles leaves alone: the others go on.
+        """
+        while not (worker := self._worker) or not (
+            worker.wants_recycling or (worker.drained and self._roles == {Role.WORKER})
+        ):
+            await self.engine.clock.sleep(SECOND)
+        await worker.left()
+        return worker.wants_recycling
+
+    async def health(self) -> Mapping[str, object]:
+        """How this process is: what ``/healthz`` says."""
+        found: dict[str, object] = {"status": "ok", "roles": sorted(role.value for role in self._roles)}
+        if self._keepers:
+            found["shards"] = sum(len(keeper.owned()) for keeper in self._keepers)
+            engine = read_coordination(self._settings.coordination)
+            # Not where it is: whoever may ask for this need not know that.
+            found["coordination"] = STORE if engine is None else engine.kind
+        if self._engines is not None:
+            found["dispatch"] = self._engines.health()
+        if self._publishers:
+            found["events"] = {publisher.sink: publisher.health() for publisher in self._publishers}
+        if self._log_keepers:
+            # Not why: it says where they are kept.
+            found["runLogs"] = {"status": "waiting" if any(one.trouble for one in self._log_keepers) else "ok"}
+        if self._ingest is not None:
+            found["ingest"] = self._ingest.health()
+        if self._worker is not None:
+            found["running"] = self._worker.running
+        if self._guard is not None and (reading := self._guard.reading()) is not None:
+            found["clockOffsetMs"] = round(reading.offset / MILLISECOND, 1)
+        return found
+
+    def _make_monitor(self) -> Monitor:
+        """Whoever has an API or schedules reads the fleet, too: of workers there may be thousands."""
+        engine, every = self.engine, self._settings.metrics.every
+        fleet = Fleet(
+            engine.store,
+            engine.clock,
+            shards=sum(store.shards for store in stores_of(engine.store)),
+            every=every,
+            most_names=self._settings.metrics.names,
+            engines=lambda: self._engines,
+        )
+        schedules, lasting = Role.SCHEDULER in self._roles, self._settings.store != "memory:"
+        monitor = Monitor(
+            None if self._roles == {Role.WORKER} else fleet,
+            StoreVitals(make_health(self._settings), engine.clock, every) if schedules and lasting else None,
+        )
+        if engine.figures is not None:
+            engine.figures.schedules = schedules
+            monitor.add(engine.figures.tell)
+        if engine.tracing is not None:
+            monitor.add(engine.tracing.tell, harmless=True)
+        monitor.add(self._tell)
+        monitor.add(self._tell_of_process, harmless=True)
+        return monitor
+
+    def _tell(self, book: Book) -> None:
+        if self._worker is not None:
+            tell_of_worker(self._worker, book)
+        if self._keepers:
+            tell_of_scheduler(self._keepers, self._schedulers, book)
+            tell_of_sinks(self._publishers, book)
+            tell_of_archive(self._archivers, book)
+            tell_of_run_logs(self._log_keepers, book)
+            tell_of_ingest(self._ingest, book)
+
+    def _tell_of_process(self, book: Book) -> None:
+        book.put(declared.BUILD, 1, _VERSION, ",".join(sorted(role.value for role in self._roles)))
+        if self._guard is not None and (reading := self._guard.reading()) is not None:
+            book.put(declared.PROCESS_CLOCK, reading.offset / SECOND)
+        if pools := self.engine.pools():
+            book.put(declared.POOL, sum(pool.used for pool in pools), "used")
+            book.put(declared.POOL, sum(pool.idle for pool in pools), "idle")
+            book.put(declared.POOL_LIMIT, sum(pool.most for pool in pools))
+            book.put(declared.POOL_WAITING, sum(pool.waiting for pool in pools))
+        tell_of_engines(self._engines, book)
+
+    def _metrics_listener(self) -> Service:
+        # Here and not above: child processes and clients need none.
+        from mainspring.core.runtime.metrics.listener import MetricsListener
+
+        section = self._settings.metrics
+        return MetricsListener(section.host, section.ports, self._monitor.render, self.health, section.secret())
+
+    def _sessions(self) -> list[SessionId]:
+        """Under which this process is known to the store right now."""
+        holding = self._worker.holding if self._worker is not None else None
+        known = [*(keeper.member for keeper in self._keepers), None if holding is None else holding.session]
+        return [session for session in known if session is not None]
+
+    def banner(self) -> str:
+        """What was started, in a line or two."""
+        roles = ", ".join(sorted(role.value for role in self._roles))
+        lines = [f"mainspring: {roles} on {without_secrets(self._settings.store)}"]
+        if Role.SCHEDULER in self._roles and self._settings.coordination != STORE:
+            lines.append(f"  shards by {without_secrets(self._settings.coordination)}")
+        if Role.WORKER in self._roles:
+            queues = ", ".join(f"{name}:{slots}" for name, slots in self._queues(self._application).items())
+            lines.append(f"  {self._application.describe()}; queues {queues}")
+        if Role.HTTP in self._roles:
+            open_to = "no authentication: loopback only" if self._settings.auth.mode == "none" else "with credentials"
+            address = f"http://{address_of(self._settings.host, self._settings.port)}"
+            if self._settings.ui.enabled:
+                lines.append(f"  dashboard {address}/")
+            lines.append(f"  API {address}/docs ({open_to})")
+        return "\n".join(lines)
+
+    async def find_obstacles(self, jobs: Sequence[Job]) -> list[str]:
+        """Describe what keeps jobs from running once the worker of this process has started.
+
+        Empty if this process has no scheduler or no worker: then other processes may be about to start.
+        """
+        settings, application = self._settings, self._application
+        if not jobs or not {Role.SCHEDULER, Role.WORKER} <= self._roles:
+            return []
+        own = SessionView(
+            id=SessionId(0),
+            kind="worker",
+            name="",
+            version=_VERSION,
+            datacenter=settings.datacenter,
+            started_at=0,
+            lease_until=0,
+            queues=tuple(self._queues(application)),
+            tasks=tuple(application.handlers()),
+            labels=label_words("worker.labels", settings.worker.labels),
+        )
+        obstacles = Obstacles([*await self.engine.store.sessions("worker"), own])
+        return obstacles.describe(jobs[0].tenant, (job.spec for job in jobs))
+
+    def _scheduler_services(self) -> list[Service]:
+        """For each server of the store, so that one that is away stops no other; and what counts over all of them."""
+        engine = self.engine
+        if self._settings.retention.archive:
+            self._blobs = make_blobs(self._settings.retention.archive, "retention.archive", self._settings.blobs)
+        addresses = servers_of(self._settings.store) or (self._settings.store,)
+        return [
+            *(
+                service
+                for address, store in zip(addresses, stores_of(engine.store), strict=True)
+                for service in self._services_of_server(store, address)
+            ),
+            BudgetKeeper(engine.store, engine.wakeups, engine.clock, engine.random),
+            Undertaker(engine.store, engine.jobs, engine.wakeups, engine.clock),
+        ]
+
+    def _services_of_server(self, store: EngineStore, address: str) -> list[Service]:
+        engine = self.engine
+        sealed = make_coordinator(engine)
+        keeper = ShardKeeper(
+            sealed or store,
+            store.shards,
+            engine.wakeups,
+            engine.clock,
+            name=self._settings.scheduler.name or label(),
+            ttl=self._settings.scheduler.lease,
+            fit=_always if self._guard is None else self._guard.fit,
+        )
+        retention = retention_of(self._settings)
+        self._keepers.append(keeper)
+        watched = make_watched(self._settings, address)
+        watch = None if watched is None else HealthGuard(watched, engine.wakeups, engine.clock, keeper.owned)
+
+        def pressed() -> bool:
+            return watch is not None and watch.pressed
+
+        archiver = None
+        if self._blobs is not None and isinstance(store, Archiving):
+            archiver = Archiver(store, self._blobs, engine.clock, keeper.owned, pressed)
+            self._archivers.append(archiver)
+        scheduler = Scheduler(store, keeper, engine.wakeups, engine.clock, figures=engine.figures)
+        self._schedulers.append(scheduler)
+        if sealed is not None:
+            sealed.on_change(keeper.bell.ring)
+        return [
+            *([] if sealed is None else [sealed]),
+            keeper,
+            scheduler,
+            Reaper(store, engine.wakeups, engine.clock, engine.random, engine.figures),
+            Housekeeper(store, engine.wakeups, engine.clock, engine.figures),
+            LoadSampler(store, engine.wakeups, engine.clock, keeper.owned),
+            SloKeeper(store, engine.wakeups, engine.clock, engine.figures),
+            DatacenterKeeper(
+                store,
+                engine.wakeups,
+                engine.clock,
+                datacenter=self._settings.datacenter,
+                version=_VERSION,
+                member=lambda: keeper.member,
+            ),
+            *([] if watch is None else [watch]),
+            RetentionKeeper(
+                store,
+                engine.wakeups,
+                engine.clock,
+                engine.random,
+                retention,
+                pressed=pressed,
+                archiver=archiver,
+            ),
+            *(
+                []
+                if engine.board is None
+                else [StatusWriter(store, engine.board, engine.wakeups, engine.clock, keeper.owned)]
+            ),
+            *(
+                []
+                if self._engines is None
+                else [Dispatcher(store, self._engines, engine.wakeups, engine.clock, keeper.owned)]
+            ),
+            *self._log_keepers_of(store, keeper, pressed),
+            *self._publishers_of(store, keeper),
+        ]
+
+    def _log_keepers_of(self, store: EngineStore, keeper: ShardKeeper, pressed: Callable[[], bool]) -> list[LogKeeper]:
+        """None where logs stay in the store."""
+        engine = self.engine
+        if engine.run_logs is None:
+            return []
+        made = LogKeeper(
+            store,
+            engine.run_logs,
+            engine.wakeups,
+            engine.clock,
+            keeper.owned,
+            self._settings.run_logs.keep,
+            retention_of(self._settings),
+            pressed,
+        )
+        self._log_keepers.append(made)
+        return [made]
+
+    def _publishers_of(self, store: EngineStore, keeper: ShardKeeper) -> list[Service]:
+        """One for each sink: who is away holds up nobody else."""
+        engine, section = self.engine, self._settings.events
+        sinks: list[Sink] = make_sinks(section.kafka, section.redis, section.redis_length, section.status_updates)
+        sinks += [WebhookSink(webhook, engine.jobs) for webhook in read_webhooks(section.webhooks)]
+        rules = self._settings.notifications.read()
+        notifiers: list[Notifier] = []
+        if rules.rules:
+            notifiers.append(Notifier(store, engine.jobs, rules, engine.wakeups, engine.clock, keeper.owned))
+            sinks += notifiers
+        made = [Publisher(store, sink, engine.wakeups, engine.clock, keeper.owned, section.keep) for sink in sinks]
+        self._publishers += made
+        return [*made, *notifiers]
+
+    def _http_services(self) -> list[Service]:
+        # Here and not above: importing it takes as long as everything else together, and child processes need none.
+        from mainspring.http.app import make_app
+        from mainspring.http.server import HttpServer
+
+        engine, settings = self.engine, self._settings
+        auth = settings.auth
+        authenticator = Authenticator(
+            engine.store,
+            engine.clock,
+            required=auth.mode != "none",
+            keys=auth.takes_keys,
+            tokens=make_tokens(auth, engine.clock),
+        )
+        acceptance = make_acceptance(settings)
+        api = make_api(engine, authenticator, self.health, self._monitor, acceptance)
+        app = make_app(api)
+        if settings.ui.enabled:
+            from mainspring.web.app import UiSettings, make_ui
+
+            ui = settings.ui
+            app = make_ui(api, app, UiSettings(ui.secret, ui.read_only, ui.redact, oidc(settings.oidc)))
+        self.asgi = app
+        keeper = KeyKeeper(authenticator, engine.wakeups, engine.clock)
+        server = HttpServer(settings.host, settings.port, app, engine.clock, leave=api.leave)
+        door: Service = server if self._listens else _Door(api.leave)
+        return [api.hub, keeper, *([] if acceptance is None else [acceptance]), door]
+
+    def _worker_service(self, application: Application) -> Worker:
+        section = self._settings.worker
+        settings = WorkerSettings(
+            name=section.name or label(),
+            queues=self._queues(application),
+            priorities=_pools(section.priorities),
+            labels=label_words("worker.labels", section.labels),
+            version=_VERSION,
+            datacenter=self._settings.datacenter,
+            lease=section.lease,
+            beat_interval=section.lease * 3 // 10,
+            lease_margin=section.lease // 5,
+            grace=section.grace,
+            capture_logs=section.capture_logs,
+            recycle_after_runs=section.recycle_after_runs or None,
+            recycle_memory_bytes=section.recycle_memory or None,
+            children=ChildSettings(
+                children=section.children,
+                threads_per_child=section.threads_per_child,
+                start_timeout=section.child_start,
+                recycle_after_runs=section.recycle_child_after_runs or None,
+                recycle_memory_bytes=section.recycle_child_memory or None,
+                adopts=msgspec.json.encode(self.engine.settings),
+            ),
+        )
+        engine = self.engine
+        self._worker = Worker(
+            engine.store,
+            engine.wakeups,
+            engine.clock,
+            application,
+            settings,
+            source=self._path,
+            open_workforce=engine.workforce(),
+            jitter=engine.random,
+            engines=self._engines_of(settings),
+            figures=engine.figures,
+            tracing=engine.tracing,
+            attempt_log=self._attempt_log,
+        )
+        return self._worker
+
+    def _registration_service(self) -> TaskRegistration:
+        engine = self.engine
+        self._registration = TaskRegistration(
+            engine.store,
+            self._application.entries(),
+            self._settings.worker.name or label(),
+            engine.clock,
+            engine.wakeups.listen([]),
+            os.environ.get(REGISTERED, ""),
+        )
+        return self._registration
+
+    def leave_word(self) -> None:
+        """Before this process is replaced by a fresh one: it need not register the same tasks again."""
+        if self._registration is not None:
+            os.environ[REGISTERED] = self._registration.digest
+
+    def _engines_of(self, settings: WorkerSettings) -> dict[str, GuardedEngine]:
+        """By queue. There are no hints of what requires labels, so a worker that has some asks the store. So does one
+        in a data centre, unless its engine keeps the hints for these apart."""
+        if self._engines is None or settings.labels:
+            return {}
+        found = {queue: self._engines.of(queue) for queue in settings.queues}
+        return {
+            queue: guarded
+            for queue, guarded in found.items()
+            if guarded is not None and (guarded.by_datacenter or not settings.datacenter)
+        }
+
+    def _queues(self, application: Application) -> dict[str, int]:
+        """The queues that were asked for, or every one that the application uses."""
+        return dict(self._settings.worker.queues) or dict.fromkeys(sorted(application.queues()), DEFAULT_SLOTS)
+
+
+def _make_attempt_log(section: LogSection, clock: Clock) -> AttemptLog:
+    readable = log_lines.chosen is not None and log_lines.chosen.readable
+    every_attempt = section.runs == "all" or (section.runs == "auto" and readable)
+    return AttemptLog(clock, every_attempt=every_attempt, tracebacks=Tracebacks(section.tracebacks))
+
+
+def _always() -> bool:
+    return True
+
+
+def _make_guard(engine: Engine, sessions: Callable[[], list[SessionId]], *, schedules: bool) -> ClockGuard | None:
+    """Where the store's clock is another machine's: elsewhere it is this one's own."""
+    if not engine.settings.store.startswith(POSTGRES) and not servers_of(engine.settings.store):
+        return None
+    section = engine.settings.clock
+    rules = ClockRules(section.warn, section.fence)
+    return ClockGuard(engine.store, engine.wakeups, engine.clock, rules, sessions, schedules=schedules)
+
+
+def _pools(given: Mapping[str, int]) -> dict[int, int]:
+    """A pool of slots for each priority."""
+    return {int(priority): slots for priority, slots in given.items()}
+
+
+def make_coordinator(engine: Engine) -> SealedCoordinator | None:
+    """What grants shards outside the store; None where the store does it."""
+    found = read_coordination(engine.settings.coordination)
+    return None if found is None else SealedCoordinator(engine.store, make_registry(found, engine.clock))
+
+
+async def make_engines(engine: Engine) -> Engines | None:
+    """What brings hints of what waits in the store, which is open; None where nothing does."""
+    section = engine.settings.dispatch
+    routes = read_routes(section.engine, section.queues)
+    if not routes:
+        return None
+    identity = await engine.store.identity()
+    sealer = Sealer((section.key or await engine.store.hint_key()).encode())
+    made = {
+        url: GuardedEngine(make_dispatch(url, engine.clock, sealer, engine.settings.datacenter), engine.clock)
+        for url in dict.fromkeys(routes.values())
+        if url != STORE
+    }
+    return Engines(list(made.values()), {queue: made.get(url) for queue, url in routes.items()}, identity)

@@ -1,0 +1,72 @@
+"""Every resource of the API, in the order in which people read about them."""
+
+from mainspring.features.access.operations import access
+from mainspring.features.alerts.operations import notifications
+from mainspring.features.autoscale.operations import autoscaling
+from mainspring.features.broadcasts.operations import broadcasts
+from mainspring.features.bulk.operations import bulk
+from mainspring.features.calendars.operations import calendars
+from mainspring.features.datacenters.operations import datacenters
+from mainspring.features.dead_letters.operations.groups import dead_letters
+from mainspring.features.dead_letters.operations.replays import replays
+from mainspring.features.drill.operations import drills
+from mainspring.features.events.operations import events
+from mainspring.features.explain.operations import explanations
+from mainspring.features.forecast.operations import forecasts
+from mainspring.features.jobs.operations.batches import batches
+from mainspring.features.jobs.operations.job import one_job
+from mainspring.features.jobs.operations.jobs import jobs
+from mainspring.features.jobs.operations.previews import previews
+from mainspring.features.jobs.operations.runs import runs_of_jobs
+from mainspring.features.jobs.operations.versions import versions
+from mainspring.features.queues.operations.policies import policies
+from mainspring.features.queues.operations.queues import queues
+from mainspring.features.runs.operations import runs
+from mainspring.features.schedules.operations import schedules
+from mainspring.features.stats.operations import stats
+from mainspring.features.system.operations import system
+from mainspring.features.tasks.operations import tasks
+from mainspring.features.usage.operations import usage
+from mainspring.features.workers.operations.processes import processes
+from mainspring.features.workers.operations.remote import remote
+from mainspring.features.workflows.operations.parts import workflow_parts
+from mainspring.features.workflows.operations.workflows import workflows
+from mainspring.http.health_operations import health
+from mainspring.http.operation import Resource
+
+RESOURCES = (
+    Resource(
+        "Jobs",
+        "Define work: what to run, when, and with which policies. A one-off job and its run have the same id.",
+        parts=(jobs, batches, previews, one_job, runs_of_jobs, versions),
+    ),
+    tasks,
+    schedules,
+    calendars,
+    broadcasts,
+    Resource(
+        "Workflows",
+        "Submit jobs together as named nodes, some of which depend on others.",
+        parts=(workflows, workflow_parts),
+    ),
+    runs,
+    explanations,
+    dead_letters,
+    replays,
+    queues,
+    policies,
+    processes,
+    datacenters,
+    autoscaling,
+    remote,
+    drills,
+    events,
+    notifications,
+    stats,
+    forecasts,
+    usage,
+    bulk,
+    access,
+    system,
+    health,
+)

@@ -1,0 +1,72 @@
+"""Which engine brings hints of a queue's runs, as it is written in the settings."""
+
+import re
+from collections.abc import Collection, Mapping
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.cluster.coordination import STORE
+from mainspring.core.model.runs.run import check_queue
+from mainspring.integrations.kafka.address import SCHEME, read_kafka
+from mainspring.integrations.kafka.topics import OPTIONS, read_topics
+from mainspring.integrations.rabbitmq.address import SCHEMES as AMQP
+from mainspring.integrations.rabbitmq.address import read_broker
+from mainspring.integrations.redis.address import names_redis, read_redis
+
+#: Every queue that is not named.
+OTHERS = "*"
+_HINT = "store, redis://host:6379/0, amqp://user:password@host:5672 or kafka://host:9092"
+
+
+def check_engine(text: str, field: str) -> None:
+    if names_redis(text):
+        read_redis(text, field)
+    elif text.startswith(AMQP):
+        read_broker(text, field)
+    elif text.startswith(SCHEME):
+        read_topics(read_kafka(text, field, OPTIONS), field)
+    elif text != STORE:
+        # Not in its words: it could hold a password.
+        raise Invalid(field, "names no engine", _HINT)
+
+
+def read_engines(text: str, names: Collection[str] = ()) -> list[str]:
+    """Several, as ``store,redis://a,amqp://b,c``: a comma inside an address is part of it.
+
+    ``names``: what may stand for an engine besides.
+    """
+    words = "|".join((STORE, *names))
+    between = re.compile(rf",(?=\s*(?:(?:{words})\s*(?:,|$)|[a-z+]+://|$))")
+    return [engine.strip() for engine in between.split(text) if engine.strip()]
+
+
+def read_routes(engine: str, queues: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """The engine of each queue that is named, and of all others under ``*``. Empty: the store serves all of them."""
+    routes = {OTHERS: engine}
+    check_engine(engine, "dispatch.engine")
+    _check_shared(engine, "dispatch.engine", OTHERS, {})
+    shared: dict[str, str] = {}
+    for queue, words in queues.items():
+        field = "dispatch.queues"
+        if len(words) != 1:
+            raise Invalid(field, f"{queue} has {len(words)} engines", f"{queue}=redis://host:6379/0")
+        check_engine(words[0], field)
+        _check_shared(words[0], field, queue, shared)
+        routes[queue if queue == OTHERS else check_queue(field, queue)] = words[0]
+    return routes if any(text != STORE for text in routes.values()) else {}
+
+
+def brings_by_priority(text: str) -> bool:
+    """Whether a broker can be asked for runs of one priority, as pools of slots need."""
+    return text == STORE or (text.startswith(AMQP) and read_broker(text, "dispatch.engine").by_priority)
+
+
+def _check_shared(text: str, field: str, queue: str, shared: dict[str, str]) -> None:
+    """Refuse names that several queues would share: a consumer could not use the hints of another queue."""
+    if not text.startswith(AMQP) or (broker := read_broker(text, field)).by_queue:
+        return
+    other = "every queue" if queue == OTHERS else shared.get(text, queue)
+    if other != queue:
+        words = other if queue == OTHERS else f"{other} and {queue}"
+        hint = f"{{queue}} in the names, or one queue in dispatch.queues, as in jobs=amqp://…?queues={broker.queues}"
+        raise Invalid(field, f"names of RabbitMQ's queues without {{queue}} are for one queue, not for {words}", hint)
+    shared[text] = queue

@@ -1,0 +1,55 @@
+"""What Prometheus is told of a scheduler as it is right now, and of whom it tells events."""
+
+from collections.abc import Sequence
+
+from mainspring.core.cluster.shards import ShardKeeper
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.runtime.metrics import declared
+from mainspring.core.runtime.metrics.book import Book
+from mainspring.core.runtime.metrics.tally import Tally
+from mainspring.core.scheduler.scheduler import Scheduler
+from mainspring.features.archive.service import Archiver
+from mainspring.features.events.service import Publisher
+from mainspring.features.ingest.service import Ingest
+from mainspring.features.logs.service import LogKeeper
+
+
+def tell_of_scheduler(keepers: Sequence[ShardKeeper], schedulers: Sequence[Scheduler], book: Book) -> None:
+    """One of each for every server of the store."""
+    book.put(declared.SHARDS_HERE, sum(len(keeper.owned()) for keeper in keepers))
+    book.put(declared.SCHEDULER_MARGIN, min((keeper.margin for keeper in keepers), default=0) / SECOND)
+    book.put(declared.WHEEL, sum(scheduler.foreseen for scheduler in schedulers))
+
+
+def tell_of_archive(archivers: Sequence[Archiver], book: Book) -> None:
+    """One for every server of the store, if anything is archived."""
+    if archivers:
+        book.put(declared.ARCHIVE_WAITING, sum(archiver.waiting for archiver in archivers))
+        book.put(declared.ARCHIVE_FAILING, any(archiver.trouble for archiver in archivers))
+
+
+def tell_of_run_logs(keepers: Sequence[LogKeeper], book: Book) -> None:
+    """One for every server of the store, if logs leave it."""
+    if keepers:
+        book.put(declared.RUN_LOGS_TAKEN, sum(keeper.taken for keeper in keepers))
+        book.put(declared.RUN_LOGS_FAILED, sum(keeper.failed for keeper in keepers))
+        book.put(declared.RUN_LOGS_WAITING, max(keeper.waiting for keeper in keepers) / SECOND)
+
+
+def tell_of_sinks(publishers: Sequence[Publisher], book: Book) -> None:
+    """A sink has a publisher for every server of the store."""
+    sent, failed, dropped = Tally(), Tally(), Tally()
+    for publisher in publishers:
+        sent[(publisher.sink,)] += publisher.sent
+        failed[(publisher.sink,)] += publisher.failed
+        dropped[(publisher.sink,)] += publisher.dropped
+    book.counts(declared.EVENTS_SENT, sent)
+    book.counts(declared.EVENTS_FAILED, failed)
+    book.counts(declared.EVENTS_DROPPED, dropped)
+
+
+def tell_of_ingest(ingest: Ingest | None, book: Book) -> None:
+    if ingest is not None:
+        book.put(declared.INGEST_MADE, ingest.made)
+        book.put(declared.INGEST_REFUSED, ingest.refused)
+        book.put(declared.INGEST_WAITING, ingest.waiting)

@@ -1,0 +1,227 @@
+"""Which store the settings name, and what wakes its processes."""
+
+import os
+import random
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from mainspring.config.sections import servers_of, without_secrets
+from mainspring.config.settings import Settings
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.events_out import EventFacts
+from mainspring.core.ports.health import PoolUse
+from mainspring.core.ports.storage.access import Access
+from mainspring.core.ports.storage.catalog import Catalog, Reports
+from mainspring.core.ports.storage.clocks import Clocks
+from mainspring.core.ports.storage.coordination import Sealing
+from mainspring.core.ports.storage.dead_letters import DeadLetters
+from mainspring.core.ports.storage.explaining import Explaining
+from mainspring.core.ports.storage.leases import Leases
+from mainspring.core.ports.storage.notifications import NotificationStore
+from mainspring.core.ports.storage.operations import Operations
+from mainspring.core.ports.storage.run_logs import LogShelf
+from mainspring.core.ports.storage.usage import Budgeting
+from mainspring.core.ports.wakeups import Wakeups
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import Retention, Store
+from mainspring.core.submit.jobs import Jobs
+
+if TYPE_CHECKING:
+    from mainspring.core.runtime.tracing.spans import Tracing
+    from mainspring.stores.several import SeveralStore
+
+
+MEMORY = "memory:"
+POSTGRES = ("postgresql://", "postgres://")
+
+
+#: What nobody calls a file: something:// and the schemes of databases.
+_ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNORECASE)
+
+
+class EngineStore(
+    Store,
+    Sealing,
+    Clocks,
+    Catalog,
+    Explaining,
+    Budgeting,
+    Operations,
+    Access,
+    Reports,
+    DeadLetters,
+    Leases,
+    EventFacts,
+    NotificationStore,
+    LogShelf,
+    Protocol,
+):
+    """Every store here also says who owns which shard."""
+
+
+@runtime_checkable
+class Pooled(Protocol):
+    """A store with connections."""
+
+    def pool(self) -> PoolUse | None: ...
+
+
+def make_store(
+    settings: Settings, clock: Clock, wakeups: Wakeups | None = None, connections: int | None = None
+) -> EngineStore:
+    if settings.store == MEMORY:
+        from mainspring.stores.memory import MemoryStore
+
+        return MemoryStore(clock, settings.shards, wakeups)
+    if servers := servers_of(settings.store):
+        return _make_several(settings, clock, servers, wakeups, connections)
+    if settings.store.startswith(POSTGRES):
+        try:
+            from mainspring.stores.postgres import PostgresStore
+            from mainspring.stores.postgres.wakeups import PostgresWakeups
+        except ModuleNotFoundError as error:
+            raise missing("PostgreSQL", "postgres", error) from error
+        return PostgresStore(
+            settings.store,
+            schema=settings.schema,
+            shards=settings.shards,
+            connections=connections or settings.connections,
+            migrate=connections is None,
+            wakeups=wakeups if isinstance(wakeups, PostgresWakeups) else None,
+            transactions=settings.worker.transactions,
+            replica=(settings.replica, settings.replica_lag) if settings.replica else None,
+        )
+    from mainspring.stores.sqlite import SqliteStore
+
+    return SqliteStore(path_of(settings.store), clock, settings.shards)
+
+
+def _make_several(
+    settings: Settings, clock: Clock, servers: Sequence[str], wakeups: Wakeups | None, connections: int | None
+) -> "SeveralStore":
+    try:
+        from mainspring.stores.postgres import PostgresStore
+        from mainspring.stores.several import SeveralStore
+        from mainspring.stores.several.wakeups import SeveralWakeups
+    except ModuleNotFoundError as error:
+        raise missing("PostgreSQL", "postgres", error) from error
+
+    def make(address: str, number: int) -> PostgresStore:
+        return PostgresStore(
+            address,
+            schema=settings.schema,
+            shards=settings.shards,
+            connections=connections or settings.connections,
+            migrate=connections is None,
+            wakeups=wakeups.parts[number] if isinstance(wakeups, SeveralWakeups) else None,
+            one_of_several=True,
+        )
+
+    return SeveralStore([(address, without_secrets(address)) for address in servers], clock, make)
+
+
+@asynccontextmanager
+async def open_several(settings: Settings) -> AsyncIterator["SeveralStore"]:
+    """The store over several servers, for what is done to the servers themselves."""
+    servers = servers_of(settings.store)
+    if not servers:
+        raise Invalid("store", "is on one server", "a list of them, as in docs/operations/several-servers.md")
+    store = _make_several(settings, SystemClock(), servers, None, None)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def retention_of(settings: Settings) -> Retention:
+    kept = settings.retention
+    return Retention(
+        succeeded=kept.succeeded,
+        unsuccessful=kept.unsuccessful,
+        ledger=kept.ledger,
+        short=kept.short,
+        long=kept.long,
+        audit=kept.audit,
+    )
+
+
+def stores_of(store: EngineStore) -> list[EngineStore]:
+    """The store on each server; mostly there is one."""
+    found = getattr(store, "stores", None)
+    return [store] if found is None else [part for _, part in found]
+
+
+def make_jobs(
+    store: EngineStore,
+    wakeups: Wakeups,
+    clock: Clock,
+    random: random.Random,
+    along: Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None = None,
+    figures: Figures | None = None,
+    tracing: "Tracing | None" = None,
+) -> Jobs:
+    """What takes work in. Over several servers it chooses the place of every id."""
+    return Jobs(
+        store,
+        wakeups,
+        clock,
+        random,
+        shards=store.shards,
+        along=along,
+        places=getattr(store, "place_count", 0),
+        apart=getattr(store, "server_of", None),
+        figures=figures,
+        tracing=tracing,
+    )
+
+
+def make_wakeups(settings: Settings, clock: Clock) -> Wakeups:
+    if settings.store == MEMORY:
+        return LocalWakeups()
+    if servers := servers_of(settings.store):
+        try:
+            from mainspring.stores.several.wakeups import SeveralWakeups
+        except ModuleNotFoundError as error:
+            raise missing("PostgreSQL", "postgres", error) from error
+        return SeveralWakeups(servers, clock, settings.schema)
+    if settings.store.startswith(POSTGRES):
+        try:
+            from mainspring.stores.postgres.wakeups import PostgresWakeups
+        except ModuleNotFoundError as error:
+            raise missing("PostgreSQL", "postgres", error) from error
+        return PostgresWakeups(settings.store, clock, settings.schema)
+    from mainspring.stores.sqlite.wakeups import SqliteWakeups
+
+    return SqliteWakeups(path_of(settings.store), clock)
+
+
+def path_of(store: str) -> Path:
+    """The file that is meant; refuses what is rather a mistyped address."""
+    path = store.removeprefix("sqlite:///")
+    if path in ("memory", ":memory:"):
+        raise Invalid("store", f"{path} is not a store", "memory: for nothing lasting, ./memory for a file")
+    if mistyped := _ADDRESS.match(path):
+        raise Invalid("store", f"{mistyped[0]} is not a store", "a path, sqlite:///path, postgresql://… or memory:")
+    if "\0" in path:
+        raise Invalid("store", "a path cannot hold a zero byte")
+    try:
+        return Path(path or "mainspring.db").expanduser()
+    except RuntimeError as error:
+        raise Invalid("store", f"{path}: {error}") from error
+
+
+def missing(what: str, extra: str, error: ModuleNotFoundError, field: str = "store") -> Invalid:
+    return Invalid(field, f"{what} needs the package {error.name}", f"pip install 'mainspring[{extra}]'")
+
+
+def label() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"

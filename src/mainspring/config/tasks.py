@@ -1,0 +1,254 @@
+"""What a worker runs: built-in tasks, with what they need, and those of an application."""
+
+import functools
+import os
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from mainspring.config.engine import Engine, system_time
+from mainspring.config.sections import TasksSection, VaultSection, read_file
+from mainspring.config.settings import Settings
+from mainspring.core.model.alerts.notices import QUEUE as NOTIFICATIONS
+from mainspring.core.model.base.addresses import Tls
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.secrets import SecretRules
+from mainspring.core.model.cluster.diagnosis import Finding, Level
+from mainspring.core.model.events.webhooks import QUEUE, read_webhooks
+from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT, WORKFLOW
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.tasks.task_entry import FAN_OUT_ENTRY, WORKFLOW_ENTRY, TaskEntry
+from mainspring.core.ports.egress import Egress
+from mainspring.core.ports.secrets import Secrets
+from mainspring.core.runtime.system_clock import SystemClock
+from mainspring.core.store import Store
+from mainspring.core.submit.jobs import Jobs
+from mainspring.core.worker.builtin.confinement import Confinement, Limits
+from mainspring.core.worker.builtin.container import Containers, find_engine
+from mainspring.core.worker.builtin.tasks import BuiltinTasks
+from mainspring.core.worker.handler import AsyncHandler, Handler, HandlerSource, Host
+from mainspring.core.worker.secrets import Keyring
+from mainspring.integrations.chained_secrets import SeveralSecrets
+from mainspring.integrations.environment_secrets import EnvironmentSecrets
+from mainspring.integrations.files.secrets import FolderSecrets
+from mainspring.integrations.smtp.mail import SmtpMail
+from mainspring.integrations.tls import context_of
+
+if TYPE_CHECKING:
+    from mainspring.integrations.vault.secrets import VaultSecrets
+
+
+class Application(HandlerSource, Protocol):
+    """What a worker runs."""
+
+    def queues(self) -> Collection[str]:
+        """The queues that its tasks are submitted to."""
+        ...
+
+    def entries(self) -> Sequence[TaskEntry]:
+        """What the task catalog shall know of its tasks."""
+        ...
+
+    def adopt(self, settings: bytes) -> None:
+        """In a child process: these are the settings of the worker, as JSON."""
+        ...
+
+
+class Offer:
+    """What a worker runs in all: the built-in tasks, and those of the application, if there is one. Its own win."""
+
+    def __init__(self, settings: Settings, application: Application | None, engine: "Engine | None" = None) -> None:
+        self._settings = settings
+        self._application = application
+        #: Where the tasks that make workflows and fan-outs submit to; without one they are not offered.
+        self._engine = engine
+
+    def handlers(self) -> Mapping[str, Handler]:
+        tasks = make_builtin_tasks(self._settings)
+        egress = functools.cache(lambda: make_egress(self._settings.tasks))
+        found = dict(tasks.handlers(egress, now=system_time))
+        if self._engine is not None:
+            found[WORKFLOW] = make_workflow_handler(self._engine)
+            found |= make_fan_handlers(self._engine)
+        return found if self._application is None else found | dict(self._application.handlers())
+
+    def entries(self) -> list[TaskEntry]:
+        """What a worker registers in the task catalog. Entries of the application replace those of built-in tasks."""
+        found = {entry.name: entry for entry in make_builtin_tasks(self._settings).entries()}
+        if self._engine is not None:
+            found |= {entry.name: entry for entry in (WORKFLOW_ENTRY, FAN_OUT_ENTRY)}
+        if self._application is not None:
+            found |= {entry.name: entry for entry in self._application.entries()}
+        return list(found.values())
+
+    def describe(self) -> str:
+        """How many tasks there are, for the banner."""
+        builtin = Offer(self._settings, None, self._engine).handlers().keys()
+        words = f"{len(builtin)} built-in tasks"
+        if self._application is None:
+            return words
+        own = len(self._application.handlers().keys() - builtin)
+        return f"{own} {'task' if own == 1 else 'tasks'} and {words}"
+
+    def queues(self) -> Collection[str]:
+        queues = {"default"} if self._application is None else set(self._application.queues())
+        # Jobs that name a script and no queue go there.
+        queues |= {"default"} if self._settings.tasks.scripts else set()
+        queues |= {QUEUE} if self._settings.events.webhooks else set()
+        return queues | {NOTIFICATIONS} if self._settings.notifications.channels else queues
+
+    def adopt(self, settings: bytes) -> None:
+        if self._application is not None:
+            self._application.adopt(settings)
+
+    def hosting(self) -> AbstractAsyncContextManager[None] | None:
+        return self._application.hosting() if isinstance(self._application, Host) else None
+
+
+def make_builtin_tasks(settings: Settings) -> BuiltinTasks:
+    """Which built-in tasks these settings allow."""
+    tasks = settings.tasks
+    return BuiltinTasks(
+        http=tasks.http,
+        scripts=Path(tasks.scripts).expanduser() if tasks.scripts else None,
+        commands=tasks.commands,
+        env=tasks.env,
+        confinement=_confinement(tasks),
+        containers=Containers(tasks.containers, tasks.images, network=tasks.network, limits=_limits(tasks)),
+        keyring=make_keyring(settings),
+        webhooks=read_webhooks(settings.events.webhooks),
+        notifications=settings.notifications.read(),
+        mail=SmtpMail(),
+    )
+
+
+def make_workflow_handler(engine: "Engine | Callable[[], Awaitable[Engine]]") -> Handler:
+    """The task ``workflow``, which submits through an engine: an open one, or one that is opened when it is needed."""
+
+    async def opened() -> tuple[Jobs, Store]:
+        found = engine if isinstance(engine, Engine) else await engine()
+        return found.jobs, found.store
+
+    async def invoke(held: HeldRun) -> bytes | None:
+        # Here and not above: most processes make no workflows, and it takes a while to import.
+        from mainspring.features.workflows.task import workflow_handler
+
+        return await workflow_handler(opened).invoke(held)
+
+    return AsyncHandler(WORKFLOW, invoke, harmless=True)
+
+
+def make_fan_handlers(engine: "Engine | Callable[[], Awaitable[Engine]]") -> dict[str, Handler]:
+    """The tasks ``fan_out`` and ``fan_in``, likewise."""
+
+    async def opened() -> tuple[Jobs, Store]:
+        found = engine if isinstance(engine, Engine) else await engine()
+        return found.jobs, found.store
+
+    async def fan_out(held: HeldRun) -> bytes | None:
+        from mainspring.features.fan_out.task import fan_out_handler
+
+        return await fan_out_handler(opened).invoke(held)
+
+    async def fan_in(held: HeldRun) -> bytes | None:
+        from mainspring.features.fan_out.task import fan_in_handler
+
+        return await fan_in_handler(opened).invoke(held)
+
+    return {
+        FAN_OUT: AsyncHandler(FAN_OUT, fan_out, harmless=True),
+        FAN_IN: AsyncHandler(FAN_IN, fan_in, harmless=True),
+    }
+
+
+def make_keyring(settings: Settings) -> Keyring:
+    """Where secrets come from, and who may use which."""
+    section = settings.secrets
+    places: list[Secrets] = [EnvironmentSecrets()]
+    if section.folder:
+        places.append(FolderSecrets(Path(section.folder).expanduser()))
+    if settings.vault.address:
+        places.append(make_vault(settings.vault))
+    return Keyring(SeveralSecrets(places), SecretRules(section.allow))
+
+
+@functools.cache
+def make_vault(section: VaultSection) -> "VaultSecrets":
+    """One for all who ask in this process: it keeps what it was told."""
+    import httpx2
+
+    from mainspring.integrations.vault.secrets import AppRole, VaultSecrets
+
+    def token() -> str:
+        if section.token_file:
+            return read_file("vault.token_file", section.token_file).decode().strip()
+        if not (found := os.environ.get("VAULT_TOKEN", "")):
+            raise Invalid("vault.token_file", "there is no token for Vault", "a file, VAULT_TOKEN, or vault.role_id")
+        return found
+
+    def secret_id() -> str:
+        return read_file("vault.secret_id_file", section.secret_id_file).decode().strip()
+
+    trusted = context_of(Tls(authority=section.ca_file), "vault.ca_file") or True
+    headers = {"X-Vault-Namespace": section.namespace} if section.namespace else {}
+    return VaultSecrets(
+        httpx2.Client(base_url=section.address, headers=headers, verify=trusted, trust_env=False),
+        SystemClock(),
+        AppRole(section.role_id, secret_id) if section.role_id else token,
+        mount=section.mount,
+        path=section.path,
+        keep=section.keep,
+    )
+
+
+def _limits(tasks: TasksSection) -> Limits:
+    return Limits(
+        memory=tasks.memory,
+        cpus=tasks.cpus,
+        cpu_time=tasks.cpu_time,
+        open_files=tasks.open_files,
+        processes=tasks.processes,
+    )
+
+
+def _confinement(tasks: TasksSection) -> Confinement:
+    return Confinement(_limits(tasks), user=tasks.user, cgroup=tasks.cgroup)
+
+
+def examine_programs(tasks: TasksSection) -> list[Finding]:
+    """Whether this machine enforces the limits of programs; nothing where there are no programs or no limits."""
+    confinement = _confinement(tasks)
+    if not (tasks.scripts or tasks.commands) or not confinement.limits.by_cgroup:
+        return []
+    check = "limits of programs"
+    if not (weak := confinement.weak_limits()):
+        return [Finding(check=check, level=Level.OK, says="a cgroup enforces them on this machine")]
+    says = "no cgroup (v2) on this machine enforces these: "
+    return [
+        Finding(
+            check=check,
+            level=Level.WARNING,
+            says=says + "; ".join(f"{name}: {what}" for name, what in weak.items()),
+            advice="give workers a cgroup (v2) with these controllers: tasks.cgroup",
+        )
+    ]
+
+
+def check_surroundings(settings: Settings) -> None:
+    """What a worker needs of its machine for what its settings say."""
+    tasks = settings.tasks
+    for name, folder in (("tasks.scripts", tasks.scripts), ("secrets.folder", settings.secrets.folder)):
+        if folder and not Path(folder).expanduser().is_dir():
+            raise Invalid(name, f"{folder} is not a folder")
+    _confinement(tasks).check()
+    if tasks.containers:
+        find_engine(tasks.containers)
+
+
+def make_egress(tasks: TasksSection) -> Egress:
+    """The one way out for calls that users ask for."""
+    # Here and not above: it takes a tenth of a second to import, and most processes call nobody.
+    from mainspring.integrations.egress.guarded import GuardedEgress
+
+    return GuardedEgress(tasks.http_allow)

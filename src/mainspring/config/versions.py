@@ -1,0 +1,23 @@
+"""What this program is, beyond its version, in the words of ``mainspring --version``."""
+
+import platform
+from importlib.resources import files
+
+from mainspring.core.model.schedules.cron import find_zone_database
+from mainspring.core.runtime.build import read_build
+
+
+def about() -> list[str]:
+    build = read_build()
+    return [
+        f"commit {build.commit or 'unknown'}{f' of {build.date}' if build.date else ''}",
+        f"Python {platform.python_version()}, {platform.platform(terse=True)}",
+        f"time zones: {find_zone_database()}",
+        f"schema: PostgreSQL {_newest('postgres')}, SQLite {_newest('sqlite')}",
+    ]
+
+
+def _newest(store: str) -> int:
+    """By the names of the files: the package itself needs a driver that may not be installed."""
+    found = files("mainspring.stores").joinpath(store, "migrations").iterdir()
+    return max(int(entry.name.split("_")[0]) for entry in found if entry.name.endswith(".sql"))

@@ -1,0 +1,1 @@
+"""Several processes: shard leases, the clock guard, data centers, scaling."""

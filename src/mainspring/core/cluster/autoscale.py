@@ -1,0 +1,58 @@
+"""Reads off the store how much there is to do, for whoever starts and stops processes by it."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
+
+from mainspring.core.maintenance.depths import QueueDepth, judge_depth
+from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.cluster.autoscale import QueueLoad
+from mainspring.core.ports.storage.catalog import Minute, SessionView
+from mainspring.core.store import Depth
+
+#: Figures by the minute are a little behind. Over this long they are steady, and still follow the load.
+RATES_OVER: Micros = 3 * MINUTE
+
+
+class LoadReads(Protocol):
+    """What a tenant may see of it, or everybody's."""
+
+    async def depths(self, tenant: str | None = None) -> list[Depth]: ...
+
+    async def minutes(self, tenant: str | None, since: Instant, until: Instant) -> list[Minute]: ...
+
+
+async def read_loads(
+    reads: LoadReads, workers: Collection[SessionView], tenant: str | None, now: Instant
+) -> list[QueueLoad]:
+    """Every queue with work, with workers, or where something has ended a moment ago; by name."""
+    depths = {depth.queue: depth for depth in await reads.depths(tenant)}
+    figures = await reads.minutes(tenant, now - RATES_OVER, now)
+    staying = [worker for worker in workers if not worker.draining]
+    names = set(depths) | {minute.queue for minute in figures} | {queue for one in staying for queue in one.queues}
+    return [_load(name, depths.get(name), figures, staying, now) for name in sorted(names)]
+
+
+def _load(
+    name: str, depth: Depth | None, figures: Sequence[Minute], workers: Collection[SessionView], now: Instant
+) -> QueueLoad:
+    own = [minute for minute in figures if minute.queue == name]
+    started = sum(minute.started for minute in own)
+    judged = QueueDepth(queue=name) if depth is None else judge_depth(depth, workers)
+    return QueueLoad(
+        queue=name,
+        queued=judged.queued,
+        stranded=sum(judged.stranded.values()),
+        running=judged.running,
+        lag=0 if judged.oldest_due is None else max(now - judged.oldest_due, 0),
+        waited=0 if judged.oldest_ready is None else max(now - judged.oldest_ready, 0),
+        service_rate=sum(minute.succeeded + minute.failed + minute.cancelled for minute in own) / (RATES_OVER / SECOND),
+        took=sum(minute.took_total for minute in own) // started if started else None,
+        workers=sum(name in worker.queues for worker in workers),
+    )
+
+
+def others_of(queue: str, workers: Iterable[SessionView], own: Collection[str]) -> int:
+    """How many take a queue that are none of these, by name."""
+    names = Counter(worker.name for worker in workers if queue in worker.queues and not worker.draining)
+    return sum(count for name, count in names.items() if name not in own)

@@ -1,0 +1,1 @@
+"""Telling workers that runs wait, through brokers."""

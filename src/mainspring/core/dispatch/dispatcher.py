@@ -1,0 +1,175 @@
+"""Tells engines what waits in the store: of every change as it comes, and again of what nobody came for."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from mainspring.core.dispatch.outbox import parts_of
+from mainspring.core.dispatch.undertaker import RunReading, Undertaker
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.cluster.hints import Hint
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.dispatch import Hinting
+from mainspring.core.ports.wakeups import EVERY_QUEUE, Wakeups
+from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.service import TickingService
+from mainspring.core.store import EventBatch, Outbox
+
+#: Its name as a reader of the outbox, for all schedulers: whoever owns the shard goes on where the last one stopped.
+READER = "dispatch"
+#: Forgotten when nobody has read for so long, as after a switch back to the store.
+_READER_KEPT: Micros = MINUTE
+_ATTACH_EVERY: Micros = 10 * SECOND
+_SHARD = 0
+#: Rows of the outbox that are read at once, and hints that are published at once: an engine's client has room for
+#: so many, and while it takes them nothing else happens in this process.
+_BATCHES = 500
+_HINTS = 2_000
+#: What makes a run claimable, or may.
+_CLAIMABLE = frozenset({"run.submitted", "run.queued", "run.retried", "run.released", "run.lost"})
+_DEAD = "run.failed"
+#: After a bell the change may not be visible yet, since a transaction before it is still under way.
+_FIRST_LOOK_AGAIN: Micros = 5 * MILLISECOND
+_LONGEST_PAUSE: Micros = SECOND // 2
+
+#: The sweeper looks at so many of a queue, so often, and publishes what has stood there for so long.
+_SWEPT = 1_000
+_SWEEP_EVERY: Micros = SECOND
+_OVERLOOKED: Micros = 5 * SECOND
+#: An engine that has lost much is filled again in quick steps.
+_REFILL_EVERY: Micros = SECOND // 10
+
+
+class DispatchStore(Outbox, Hinting, RunReading, Protocol):
+    """The part of the store that the dispatcher uses."""
+
+
+class Dispatcher(TickingService):
+    """One in the cluster does the work, whoever owns the first shard. If two believe that they do, hints come twice.
+
+    What cannot be published is passed over: the sweeper finds it when the engine is back.
+    """
+
+    def __init__(
+        self,
+        store: DispatchStore,
+        engines: Engines,
+        wakeups: Wakeups,
+        clock: Clock,
+        owned: Callable[[], Mapping[int, int]],
+    ) -> None:
+        super().__init__("dispatcher", clock, wakeups.listen([EVERY_QUEUE]))
+        #: Hints that were published because of a change, and because nobody had come for their run.
+        self.published = 0
+        self.republished = 0
+        self._store = store
+        self._engines = engines
+        self._undertaker = Undertaker(store, engines)
+        self._owned = owned
+        self._attached_at: Micros | None = None
+        self._expected_at: Micros = 0
+        self._pause: Micros = _LONGEST_PAUSE
+        self._sweep_at: Micros = 0
+        #: When each of the best was first seen, and when it was last published again.
+        self._seen: dict[RunId, Micros] = {}
+        self._told: dict[RunId, Micros] = {}
+        #: Queues whose engine has lost more than one look shows.
+        self._refilling: set[str] = set()
+
+    async def tick(self) -> Micros:
+        if _SHARD not in self._owned():
+            self._attached_at = None
+            self._seen.clear()
+            return _LONGEST_PAUSE
+        await self._attach()
+        if self.clock.monotonic() >= self._sweep_at:
+            await self._sweep()
+        found = await self._follow()
+        await self._undertaker.bury()
+        now = self.clock.monotonic()
+        if found:
+            self._pause = _FIRST_LOOK_AGAIN
+            wait = 0 if found == _BATCHES else _FIRST_LOOK_AGAIN
+        else:
+            # Rung before its time: something has happened that may become visible in a moment.
+            self._pause = _FIRST_LOOK_AGAIN if now < self._expected_at else min(2 * self._pause, _LONGEST_PAUSE)
+            wait = min(self._pause, max(self._sweep_at - now, 1))
+        self._expected_at = now + wait
+        return wait
+
+    async def _attach(self) -> None:
+        now = self.clock.monotonic()
+        if self._attached_at is None or now - self._attached_at > _ATTACH_EVERY:
+            await self._store.attach_reader(READER, _READER_KEPT)
+            self._attached_at = now
+
+    async def _follow(self) -> int:
+        """Publish what the next changes made claimable; how many batches of changes there were."""
+        batches = await self._store.events(READER, _BATCHES)
+        if not batches:
+            return 0
+        for part in parts_of(batches, _HINTS):
+            # A backlog may take longer than a reader is kept that does not say that it is there.
+            await self._attach()
+            await self._tell(part)
+            await self._store.acknowledge(READER, part[-1].position)
+            if self.stopping or _SHARD not in self._owned():
+                break
+        return len(batches)
+
+    async def _tell(self, batches: Sequence[EventBatch]) -> None:
+        runs = list(dict.fromkeys(run for batch in batches if batch.kind in _CLAIMABLE for run in batch.runs))
+        for start in range(0, len(runs), _HINTS):
+            self.published += await self._publish(await self._store.hints_of(runs[start : start + _HINTS]))
+        if dead := [run for batch in batches if batch.kind == _DEAD for run in batch.runs]:
+            await self._undertaker.note(dead)
+            await self._undertaker.bury()
+
+    async def _publish(self, hints: Sequence[Hint]) -> int:
+        """How many an engine has got."""
+        told = 0
+        for guarded in self._engines.all:
+            mine = [hint for hint in hints if self._engines.of(hint.queue) is guarded and _is_for(hint, guarded)]
+            if mine and await guarded.publish(mine):
+                told += len(mine)
+        return told
+
+    async def _sweep(self) -> None:
+        best: defaultdict[str, list[Hint]] = defaultdict(list)
+        for hint in await self._store.hints_ready(self._engines.queues, _SWEPT):
+            if (guarded := self._engines.of(hint.queue)) is not None and _is_for(hint, guarded):
+                best[hint.queue].append(hint)
+        now = self.clock.monotonic()
+        known = {hint.run for hints in best.values() for hint in hints}
+        self._seen = {run: self._seen.get(run, now) for run in known}
+        self._told = {run: at for run, at in self._told.items() if run in known}
+        for queue, hints in best.items():
+            await self._refill(queue, hints, now)
+        self._refilling &= best.keys()
+        self._sweep_at = self.clock.monotonic() + (_REFILL_EVERY if self._refilling else _SWEEP_EVERY)
+
+    async def _refill(self, queue: str, hints: list[Hint], now: Micros) -> None:
+        guarded = self._engines.of(queue)
+        if len(hints) < _SWEPT:
+            self._refilling.discard(queue)
+        since = now if queue in self._refilling else now - _OVERLOOKED
+        untold = now - _OVERLOOKED
+        lost = [hint for hint in hints if self._seen[hint.run] <= since and self._told.get(hint.run, untold) <= untold]
+        if guarded is None or not lost:
+            return
+        depth = await guarded.depth(queue)
+        if depth is None or depth >= len(hints):
+            # It is away, or it has enough to bring: what is there comes first.
+            return
+        if await guarded.publish(lost, again=True):
+            self.republished += len(lost)
+            self.log.info("published again", queue=queue, runs=len(lost), engine=guarded.engine.kind)
+            self._told |= dict.fromkeys((hint.run for hint in lost), now)
+            if len(hints) >= _SWEPT:
+                self._refilling.add(queue)
+
+
+def _is_for(hint: Hint, guarded: GuardedEngine) -> bool:
+    """What must be taken in one place is no use to an engine that gives it to anybody."""
+    return not hint.datacenter or guarded.by_datacenter

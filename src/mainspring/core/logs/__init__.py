@@ -1,0 +1,1 @@
+"""Logs of runs: reading them from the store and from kept files."""

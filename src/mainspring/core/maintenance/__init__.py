@@ -1,0 +1,1 @@
+"""One background service a file: reaper, housekeeper, samplers, guards."""

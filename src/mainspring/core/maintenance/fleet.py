@@ -1,0 +1,196 @@
+"""Figures of the whole fleet, read off the store once in a while, however often somebody asks."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from mainspring.core.cluster.autoscale import LoadReads, read_loads
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.cluster.autoscale import QueueLoad, slots_for, workers_for
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.events_out import ReaderView
+from mainspring.core.ports.storage.catalog import Pause, SessionView
+from mainspring.core.runtime.engines import Engines
+from mainspring.core.runtime.metrics import declared
+from mainspring.core.runtime.metrics.book import Book
+from mainspring.core.runtime.metrics.tally import OTHER
+from mainspring.core.runtime.remembered import Latest, Remembered
+from mainspring.features.events.service import SINK
+
+#: Whoever asks is answered within this time, also when the store does not answer.
+_PATIENCE_SECONDS = 5
+#: What a full store takes long to count is told as it was, for so long.
+_BEARABLE: Micros = MINUTE
+#: Of a worker that was told nothing else.
+_SLOTS = 100
+#: So many tenants are remembered at once.
+_TENANTS = 100
+
+
+class FleetStore(LoadReads, Protocol):
+    async def now(self) -> Instant: ...
+
+    async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]: ...
+
+    async def readers(self) -> list[ReaderView]: ...
+
+    async def pauses(self) -> list[Pause]: ...
+
+
+class _Alive(msgspec.Struct, frozen=True):
+    """Quickly read, however much there is to do."""
+
+    workers: list[SessionView]
+    schedulers: list[SessionView]
+
+    def serving(self, tenant: str | None) -> list[SessionView]:
+        return [worker for worker in self.workers if tenant is None or worker.serves in ("", tenant)]
+
+
+class _Work(msgspec.Struct, frozen=True, kw_only=True):
+    """Counted: the more there is, the longer it takes."""
+
+    loads: list[QueueLoad]
+    pauses: list[Pause]
+    #: By sink, how old the oldest is that it has not got.
+    behind: dict[str, Micros]
+    #: By queue.
+    hints: dict[str, int]
+
+
+class Fleet:
+    """One read for everybody who is bound to the same tenant, or to none."""
+
+    def __init__(
+        self,
+        store: FleetStore,
+        clock: Clock,
+        *,
+        shards: int,
+        every: Micros = 0,
+        most_names: int = 100,
+        engines: Callable[[], Engines | None] = lambda: None,
+    ) -> None:
+        """``shards``: of all servers of the store. ``every``: how long a read is good. ``most_names``: so many queues
+        are told apart; the others are one."""
+        self._store = store
+        self._clock = clock
+        self._shards = shards
+        self._every = every
+        self._most_names = most_names
+        self._engines = engines
+        self._alive = Remembered(self._read_alive, clock, every)
+        self._work: dict[str | None, Latest[_Work]] = {}
+
+    async def tell(self, book: Book, tenant: str | None) -> None:
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                alive = await self._alive.get()
+        except (StoreUnavailable, TimeoutError):
+            book.put(declared.STORE_UP, 0)
+            return
+        book.put(declared.STORE_UP, 1)
+        book.put(declared.WORKERS, len(alive.serving(tenant)))
+        book.put(declared.SCHEDULERS, len(alive.schedulers))
+        book.put(declared.SHARDS, self._shards)
+        book.put(declared.OWNED, sum(scheduler.shards for scheduler in alive.schedulers))
+        for kind, offset in _furthest_off({"worker": alive.workers, "scheduler": alive.schedulers}).items():
+            book.put(declared.CLOCKS, offset / SECOND, kind)
+        left = _PATIENCE_SECONDS - (self._clock.monotonic() - began) / SECOND
+        work = await (await self._work_of(tenant)).get(max(left, 0))
+        book.put(declared.COUNTED, work is not None)
+        if work is not None:
+            _tell_of_work(book, work, self._most_names)
+
+    async def close(self) -> None:
+        for work in self._work.values():
+            await work.close()
+
+    async def _work_of(self, tenant: str | None) -> Latest[_Work]:
+        if tenant not in self._work:
+            if len(self._work) >= _TENANTS:
+                await self.close()
+                self._work.clear()
+            self._work[tenant] = Latest(lambda: self._read_work(tenant), self._clock, self._every, _BEARABLE)
+        return self._work[tenant]
+
+    async def _read_alive(self) -> _Alive:
+        return _Alive(await self._store.sessions("worker"), await self._store.sessions("scheduler"))
+
+    async def _read_work(self, tenant: str | None) -> _Work:
+        store = self._store
+        alive, now = await self._alive.get(), await store.now()
+        loads = await read_loads(store, alive.serving(tenant), tenant, now)
+        pauses = [pause for pause in await store.pauses() if pause.tenant in (None, tenant)]
+        if tenant is not None:
+            # Sinks have the names of others' webhooks, and hints of a queue are everybody's.
+            return _Work(loads=loads, pauses=pauses, behind={}, hints={})
+        engines = self._engines()
+        return _Work(
+            loads=loads,
+            pauses=pauses,
+            behind=_behind(await store.readers(), now),
+            hints={} if engines is None else await engines.depths([load.queue for load in loads]),
+        )
+
+
+def _tell_of_work(book: Book, work: _Work, most_names: int) -> None:
+    for sink, age in work.behind.items():
+        book.put(declared.BEHIND, age / SECOND, sink)
+    apart = _told_apart(work.loads, most_names)
+    hints: dict[str, int] = defaultdict(int)
+    for queue, waiting in work.hints.items():
+        hints[queue if queue in apart else OTHER] += waiting
+    for label, waiting in hints.items():
+        book.put(declared.HINTS, waiting, label)
+    loads: dict[str, list[QueueLoad]] = defaultdict(list)
+    for load in work.loads:
+        loads[load.queue if load.queue in apart else OTHER].append(load)
+    paused = {load.queue for load in work.loads if any(pause.queue in (None, load.queue) for pause in work.pauses)}
+    for label, same in loads.items():
+        _tell_of_queues(book, label, same, paused)
+
+
+def _told_apart(loads: Iterable[QueueLoad], most: int) -> set[str]:
+    """Those that somebody works for, then those with the most to do."""
+    first = sorted(loads, key=lambda load: (not load.workers, -load.queued, -load.running, load.queue))
+    return {load.queue for load in first[:most]}
+
+
+def _tell_of_queues(book: Book, label: str, loads: Sequence[QueueLoad], paused: Collection[str]) -> None:
+    """Of one queue, or of all those that are told as one."""
+    # One that nobody works for must not hide behind the workers of another.
+    waiting = [load for load in loads if load.queued and load.queue not in paused]
+    book.put(declared.QUEUED, sum(load.queued for load in loads), label)
+    book.put(declared.RUNNING, sum(load.running for load in loads), label)
+    book.put(declared.LAG, max(load.waited for load in loads) / SECOND, label)
+    book.put(declared.PAUSED, all(load.queue in paused for load in loads), label)
+    book.put(declared.ARRIVALS, sum(load.arrival_rate for load in loads), label)
+    book.put(declared.SERVICES, sum(load.service_rate for load in loads), label)
+    book.put(declared.WANTED, sum(workers_for(load, _SLOTS) for load in loads), label)
+    book.put(declared.WANTED_SLOTS, sum(slots_for(load) for load in loads), label)
+    book.put(declared.QUEUE_WORKERS, min(load.workers for load in waiting or loads), label)
+
+
+def _behind(readers: Iterable[ReaderView], now: Instant) -> dict[str, Micros]:
+    """Those readers of the outbox that are sinks."""
+    return {
+        reader.name.removeprefix(SINK): 0 if reader.oldest is None else max(0, now - reader.oldest)
+        for reader in readers
+        if reader.name.startswith(SINK)
+    }
+
+
+def _furthest_off(sessions: Mapping[str, Iterable[SessionView]]) -> dict[str, Micros]:
+    """By kind of process."""
+    found: dict[str, Micros] = {}
+    for kind, items in sessions.items():
+        offsets = [item.clock.offset for item in items if item.clock is not None]
+        if offsets:
+            found[kind] = max(offsets, key=abs)
+    return found

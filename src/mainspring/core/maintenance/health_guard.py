@@ -1,0 +1,52 @@
+"""Watches what hurts a queue in its store, says who does it, and spares the store what can wait."""
+
+from collections.abc import Callable, Mapping
+
+from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.model.cluster.diagnosis import Finding, Level
+from mainspring.core.model.cluster.pains import changed, is_pressed, worst_of
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.health import Watched
+from mainspring.core.ports.wakeups import Wakeups
+from mainspring.core.runtime.service import TickingService
+
+_EVERY: Micros = 15 * SECOND
+_SHARD = 0
+
+
+class HealthGuard(TickingService):
+    """Every scheduler looks, so that each knows when to hold back; whoever owns the first shard says what it finds."""
+
+    def __init__(self, store: Watched, wakeups: Wakeups, clock: Clock, owned: Callable[[], Mapping[int, int]]) -> None:
+        super().__init__("health", clock, wakeups.listen([]))
+        self._store = store
+        self._owned = owned
+        self._worst: dict[str, Finding] = {}
+
+    @property
+    def pressed(self) -> bool:
+        """Whether what can wait should."""
+        return is_pressed(self._worst.values())
+
+    async def tick(self) -> Micros:
+        before, was_pressed = self._worst, self.pressed
+        self._worst = worst_of(await self._store.pains())
+        if _SHARD in self._owned():
+            for finding in changed(before, self._worst):
+                self._say(finding)
+        if self.pressed is not was_pressed:
+            self.log.info("background work waits" if self.pressed else "background work goes on")
+        return _EVERY
+
+    def health(self) -> dict[str, object]:
+        bad = [finding for finding in self._worst.values() if finding.level is not Level.OK]
+        return {finding.check: finding.says for finding in bad}
+
+    def _say(self, finding: Finding) -> None:
+        match finding.level:
+            case Level.OK:
+                self.log.info("the store is better", check=finding.check, says=finding.says)
+            case Level.WARNING:
+                self.log.warning("the store", check=finding.check, says=finding.says, advice=finding.advice)
+            case Level.PROBLEM:
+                self.log.error("the store", check=finding.check, says=finding.says, advice=finding.advice)

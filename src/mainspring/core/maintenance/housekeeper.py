@@ -1,0 +1,25 @@
+"""Keeps the store quick while it works."""
+
+from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.wakeups import Wakeups
+from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.service import TickingService
+from mainspring.core.store import Reaping
+
+_EVERY: Micros = 2 * SECOND
+
+
+class Housekeeper(TickingService):
+    """Needs no leader: the store sees to it that one of several does the work."""
+
+    def __init__(self, store: Reaping, wakeups: Wakeups, clock: Clock, figures: Figures | None = None) -> None:
+        super().__init__("housekeeper", clock, wakeups.listen(()))
+        self._store = store
+        self._figures = figures
+
+    async def tick(self) -> Micros:
+        ended = await self._store.tidy()
+        if self._figures is not None:
+            self._figures.unattempted(ended)
+        return _EVERY

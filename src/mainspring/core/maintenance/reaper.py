@@ -1,0 +1,115 @@
+"""The reaper: gives the runs of the dead to the living, and ends what has waited or run too long. Needs no leader."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.model.runs.run import (
+    OVERDUE_GRACE,
+    HeldRun,
+    RunState,
+    Settlement,
+    Verdict,
+    settle_failure,
+    settle_loss,
+)
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.wakeups import SCHEDULES, Wakeups, queue_topic
+from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.service import TickingService
+from mainspring.core.scheduler.loader import HORIZON
+from mainspring.core.store import Reading, Reaping, Workforce
+
+_EVERY: Micros = SECOND
+_LIMIT = 500
+
+
+class ReaperStore(Reaping, Reading, Workforce, Protocol):
+    """The part of the store that a reaper uses."""
+
+
+class Reaper(TickingService):
+    """Works by state, not by event: whatever is wrong is found again until it has been put right.
+
+    Any number of them may run. They meet in ``settle``, where the fence lets one of them through.
+    """
+
+    def __init__(
+        self, store: ReaperStore, wakeups: Wakeups, clock: Clock, random: Random, figures: Figures | None = None
+    ) -> None:
+        super().__init__("reaper", clock, wakeups.listen([]))
+        self._store = store
+        self._wakeups = wakeups
+        self._random = random
+        self._figures = figures
+
+    async def tick(self) -> Micros:
+        await self._while_full(self._return_lost)
+        await self._while_full(self._end_overdue)
+        await self._while_full(self._expire)
+        await self._resolve()
+        await self._while_full(self._sweep)
+        # Several reapers should not come at the same moment.
+        return round(_EVERY * (0.75 + self._random.random() / 2))
+
+    async def _while_full(self, step: Callable[[], Awaitable[int]]) -> None:
+        """A full batch was not all of it. A step that achieved nothing is not repeated: others are at it."""
+        while not self.stopping and await step() >= _LIMIT:
+            await self.clock.sleep(0)
+
+    async def _return_lost(self) -> int:
+        lost = await self._store.lost_runs(_LIMIT)
+        if not lost:
+            return 0
+        # A worker knows which run killed its child process; of a worker that is gone nobody can say who killed it.
+        settlements = [settle_loss(held, blamed=False) for held in lost]
+        return await self._settle("runs of dead workers", "lost", lost, settlements)
+
+    async def _end_overdue(self) -> int:
+        overdue = await self._store.overdue_runs(OVERDUE_GRACE, _LIMIT)
+        if not overdue:
+            return 0
+        now = await self._store.now()
+        error = "the attempt ran over its time, and its worker did not stop it"
+        settlements = [settle_failure(held, error, self._random, now=now, timed_out=True) for held in overdue]
+        return await self._settle("runs over their time", "overdue", overdue, settlements)
+
+    async def _settle(self, what: str, why: str, held: Sequence[HeldRun], settlements: Sequence[Settlement]) -> int:
+        verdicts = await self._store.settle(settlements)
+        applied = [
+            (run, settlement)
+            for run, settlement, verdict in zip(held, settlements, verdicts, strict=True)
+            if verdict is Verdict.APPLIED
+        ]
+        if not applied:
+            return 0
+        failed = sum(settlement.state is RunState.FAILED for _, settlement in applied)
+        self.log.warning(what, runs=len(applied), failed=failed)
+        if self._figures is not None:
+            self._figures.reaped(why, applied)
+        # The end of a run, too, can let another one go, most likely of the same queue.
+        topics = dict.fromkeys(queue_topic(run.queue) for run, _ in applied)
+        if any(move.state is RunState.SCHEDULED and move.delay <= HORIZON for _, move in applied):
+            topics[SCHEDULES] = None
+        self._wakeups.ring(list(topics))
+        return len(held)
+
+    async def _expire(self) -> int:
+        expired = await self._store.expire(_LIMIT)
+        if expired:
+            self.log.info("runs expired", runs=expired)
+            if self._figures is not None:
+                self._figures.expired(expired)
+        return expired
+
+    async def _resolve(self) -> None:
+        """Whoever ends a run tells some of its children itself. Here is the rest of large families."""
+        while not self.stopping and await self._store.resolve(_LIMIT):
+            await self.clock.sleep(0)
+
+    async def _sweep(self) -> int:
+        found = await self._store.sweep(_LIMIT)
+        if found:
+            self.log.warning("found work that waited for nothing: somebody forgot to let it go", found=found)
+        return found

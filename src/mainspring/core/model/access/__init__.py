@@ -1,0 +1,1 @@
+"""Tenants, roles, permissions and what is asked of credentials."""

@@ -1,0 +1,180 @@
+"""Who may do what. Roles are one table; whatever is not in it is refused."""
+
+import hashlib
+import hmac
+from collections.abc import Collection
+from enum import StrEnum
+
+import msgspec
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import Instant, check_instant
+from mainspring.core.model.runs.retention import check_class
+from mainspring.core.model.runs.run import MAX_PAYLOAD, check_name, check_queue, check_tenant
+
+DEFAULT_TENANT = "default"
+#: An API key is ``ms_<id>_<secret>``. Only a hash of the secret is kept: it is random, so a fast hash is enough.
+KEY_PREFIX = "ms"
+KEY_ID_LENGTH = 12
+SECRET_LENGTH = 43
+MOST_QUOTA = 10**12
+
+
+class Role(StrEnum):
+    VIEWER = "viewer"
+    SUBMITTER = "submitter"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+    WORKER = "worker"
+
+
+class Permission(StrEnum):
+    """What an operation of the API asks for."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    OPERATE = "operate"
+    ADMINISTER = "administer"
+    WORK = "work"
+    #: Only for those who are bound neither to a tenant nor to queues.
+    ADMINISTER_ALL = "administer all"
+
+
+GRANTS: dict[Role, frozenset[Permission]] = {
+    Role.VIEWER: frozenset({Permission.READ}),
+    Role.SUBMITTER: frozenset({Permission.READ, Permission.SUBMIT}),
+    Role.OPERATOR: frozenset({Permission.READ, Permission.SUBMIT, Permission.OPERATE}),
+    Role.ADMIN: frozenset(
+        {
+            Permission.READ,
+            Permission.SUBMIT,
+            Permission.OPERATE,
+            Permission.ADMINISTER,
+            Permission.ADMINISTER_ALL,
+            Permission.WORK,
+        }
+    ),
+    Role.WORKER: frozenset({Permission.WORK}),
+}
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who has proved who they are."""
+
+    #: As the audit has it: ``key:1a2b3c4d5e6f`` or the subject of a token.
+    name: str
+    role: Role
+    #: None: bound to no tenant.
+    tenant: str | None
+    #: Changes and claims only what is in these queues; empty: in all.
+    queues: frozenset[str] = frozenset()
+
+    def may(self, permission: Permission) -> bool:
+        if permission is Permission.ADMINISTER_ALL and (self.tenant is not None or self.queues):
+            return False
+        return permission in GRANTS[self.role]
+
+    def choose_tenant(self, asked: str | None) -> str | None:
+        """Return the tenant that a request is for; None: it names none, and the caller can access all of them.
+
+        Raises ``Invalid`` if the caller is bound to another tenant.
+        """
+        if self.tenant is not None and asked not in (None, self.tenant):
+            raise Invalid("tenant", f"{asked!r} is not yours", "leave it out")
+        return asked if self.tenant is None else self.tenant
+
+    def reaches(self, queues: Collection[str]) -> bool:
+        """Whether all that is in these queues is theirs to change; none are all queues."""
+        return not self.queues or (bool(queues) and self.queues.issuperset(queues))
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a tenant may have at most. None: no limit."""
+
+    #: Recurring jobs that are not cancelled or finished.
+    jobs: int | None = None
+    #: Runs that are queued.
+    queued: int | None = None
+    #: Runs that run at the same time. Kept exactly, by the claim.
+    running: int | None = None
+    submits_per_minute: int | None = None
+    payload_bytes: int | None = None
+    #: The class of retention of runs that choose none; empty is the standard.
+    retention: str = ""
+    #: What its runs may print in a day.
+    log_bytes_per_day: int | None = None
+    #: How long their logs are kept outside the store.
+    log_days: int | None = None
+
+    def check(self) -> None:
+        check_class("retention", self.retention)
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, int) and not 0 <= value <= MOST_QUOTA:
+                raise Invalid(f"quotas.{field}", f"{value} is out of range", "0 or more")
+        if self.payload_bytes is not None and self.payload_bytes > MAX_PAYLOAD:
+            raise Invalid("quotas.payload_bytes", f"is {self.payload_bytes}", f"at most {MAX_PAYLOAD}")
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    quotas: Quotas = Quotas()
+    created_at: Instant = 0
+
+    def check(self) -> None:
+        check_tenant("name", self.name)
+        self.quotas.check()
+
+
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key as the store keeps it. The secret itself is shown once, when the key is made."""
+
+    id: str
+    #: None: bound to no tenant.
+    tenant: str | None
+    name: str
+    role: Role
+    secret_hash: bytes
+    queues: tuple[str, ...] = ()
+    made_by: str = ""
+    created_at: Instant = 0
+    expires_at: Instant | None = None
+    revoked_at: Instant | None = None
+    #: To the minute or so.
+    last_used_at: Instant | None = None
+
+    def check(self) -> None:
+        check_name("name", self.name)
+        if self.tenant is not None:
+            check_tenant("tenant", self.tenant)
+        for queue in self.queues:
+            check_queue("queues", queue)
+        if self.expires_at is not None:
+            check_instant(self.expires_at, "expiresIn")
+
+    def is_valid(self, secret: str, now: Instant) -> bool:
+        """Takes the same time whatever is wrong with the secret."""
+        right = hmac.compare_digest(self.secret_hash, hash_secret(secret))
+        expired = self.expires_at is not None and now >= self.expires_at
+        return right and not expired and self.revoked_at is None
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(name=f"key:{self.id}", role=self.role, tenant=self.tenant, queues=frozenset(self.queues))
+
+
+def hash_secret(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def write_key(identifier: str, secret: str) -> str:
+    return f"{KEY_PREFIX}_{identifier}_{secret}"
+
+
+def read_key(text: str) -> tuple[str, str] | None:
+    """The id and the secret of a key; none if the text is not one."""
+    prefix, _, rest = text.partition("_")
+    identifier, _, secret = rest.partition("_")
+    if prefix != KEY_PREFIX or len(identifier) != KEY_ID_LENGTH or len(secret) != SECRET_LENGTH or not text.isascii():
+        return None
+    return identifier, secret

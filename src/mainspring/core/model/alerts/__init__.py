@@ -1,0 +1,1 @@
+"""Alert rules and the channels that alerts are sent to."""

@@ -1,0 +1,250 @@
+"""What somebody is told of problems, as a plain message and as those who pass it on want it. Pure.
+
+What a person is told stands on one line for each problem, and holds nothing that anybody could write into it: control
+characters are left out, and a long error is cut.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from mainspring.core.model.base.instant import Instant, isoformat
+
+#: Messages are runs in this queue. What happens to them is told to nobody: it would never end.
+QUEUE = "notifications"
+#: So many problems are told in one message; of the others how many there are.
+MOST_TOLD = 20
+_LONGEST_ERROR = 300
+#: PagerDuty takes so many characters of a summary.
+_LONGEST_SUMMARY = 1_024
+
+
+class On(StrEnum):
+    """What rules speak of, and how far a problem has gone."""
+
+    FAILED = "failed"
+    DEAD = "dead"
+    SLO_MISSED = "slo-missed"
+    RECOVERED = "recovered"
+
+
+_WORDS = {
+    On.FAILED: "failed",
+    On.DEAD: "is dead",
+    On.SLO_MISSED: "misses its objective",
+    On.RECOVERED: "has recovered",
+}
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A problem as it is told."""
+
+    problem: str
+    stage: On
+    tenant: str
+    name: str
+    task: str = ""
+    queue: str = ""
+    owner: str = ""
+    #: The newest run that failed; the recurring job.
+    run: str = ""
+    job: str = ""
+    error: str = ""
+    since: Instant = 0
+    at: Instant = 0
+    count: int = 1
+    #: Whoever is told has not heard of it before.
+    first: bool = True
+
+    @property
+    def unheard(self) -> bool:
+        """It was over before anybody was told of it."""
+        return self.first and self.stage is On.RECOVERED
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message."""
+
+    entries: tuple[Entry, ...] = ()
+    #: How many more there are that are not in it.
+    more: int = 0
+    #: What the incident is known by that says so, and that it is over.
+    more_key: str = ""
+    more_over: bool = False
+    #: Since when the oldest has waited, if that was longer than the time for gathering.
+    held_since: Instant | None = None
+    #: Somebody wants to see whether it arrives.
+    test: bool = False
+    #: Where the dashboard is, for links; empty: that is not known.
+    url: str = ""
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The payload of a run that tells somebody. Where to is in the settings of the worker."""
+
+    channel: str
+    notice: Notice
+    #: Of a channel that writes to owners: which one.
+    owner: str = ""
+    #: Of a channel with several addresses: which one. None: all of them, as a test is.
+    to: str = ""
+
+
+def title_of(notice: Notice) -> str:
+    if notice.test:
+        return "Mainspring: a test"
+    count = len(notice.entries) + notice.more
+    if count == 1 and notice.entries:
+        entry = notice.entries[0]
+        return f"Mainspring: {_plain(entry.name)} {_WORDS[entry.stage]}"
+    over = sum(entry.stage is On.RECOVERED for entry in notice.entries)
+    if over == count:
+        return f"Mainspring: {count} problems are over"
+    wrong = f"Mainspring: {count - over} problem" + ("" if count - over == 1 else "s")
+    return f"{wrong}, {over} over" if over else wrong
+
+
+def lines_of(notice: Notice) -> Iterator[str]:
+    """A line for each problem, then what else is to be said."""
+    if notice.test:
+        yield "This is a test. Whoever reads it will be told of problems."
+    for entry in notice.entries:
+        yield line_of(entry) + (f" {link}" if (link := link_of(notice.url, entry)) else "")
+    if notice.more:
+        yield f"… and {notice.more} more."
+    if notice.held_since is not None:
+        yield f"Held back since {isoformat(notice.held_since)}, by quiet hours or the channel's limit."
+
+
+def line_of(entry: Entry) -> str:
+    about = [f"{_plain(entry.name)} {_WORDS[entry.stage]}"]
+    if entry.count > 1:
+        about.append(f"{entry.count} failures since {isoformat(entry.since)}")
+    if entry.task and entry.task != entry.name:
+        about.append(f"task {_plain(entry.task)}")
+    if entry.queue:
+        about.append(f"queue {_plain(entry.queue)}")
+    if entry.tenant != "default":
+        about.append(f"tenant {_plain(entry.tenant)}")
+    if entry.owner:
+        about.append(f"owner {_plain(entry.owner)}")
+    if entry.run:
+        about.append(f"run {entry.run}")
+    if entry.error:
+        about.append(_plain(entry.error))
+    return " · ".join(about)
+
+
+def link_of(url: str, entry: Entry) -> str:
+    """Where to look at it in the dashboard."""
+    if not url:
+        return ""
+    if entry.run:
+        return f"{url}/runs/{entry.run}"
+    return f"{url}/jobs/{entry.job}" if entry.job else ""
+
+
+def text_of(notice: Notice) -> str:
+    return "\n".join([title_of(notice), "", *lines_of(notice)])
+
+
+def slack_body(notice: Notice) -> bytes:
+    """For an incoming webhook. Names and errors are somebody's words: they must not become links or mentions."""
+    lines = [f"*{_for_slack(title_of(notice))}*", *(_for_slack(line) for line in lines_of(notice))]
+    return msgspec.json.encode({"text": "\n".join(lines), "unfurl_links": False, "unfurl_media": False})
+
+
+def webhook_body(notice: Notice) -> bytes:
+    """What a program is told, and a person could read."""
+    problems = [
+        {
+            "problem": entry.problem,
+            "state": entry.stage.value,
+            "tenant": entry.tenant,
+            "name": entry.name,
+            "task": entry.task,
+            "queue": entry.queue,
+            "owner": entry.owner,
+            "runId": entry.run or None,
+            "jobId": entry.job or None,
+            "error": entry.error,
+            "count": entry.count,
+            "since": isoformat(entry.since),
+            "at": isoformat(entry.at),
+        }
+        for entry in notice.entries
+    ]
+    said = {"title": title_of(notice), "text": text_of(notice), "test": notice.test}
+    return msgspec.json.encode(said | {"problems": problems, "more": notice.more})
+
+
+def pagerduty_bodies(notice: Notice, key: str, source: str) -> list[bytes]:
+    """Events v2, one for each problem: it is opened and resolved by its own key. ``key``: of the integration.
+
+    What was over before anybody was told of it is not told at all.
+    """
+    if notice.test:
+        payload = {"summary": title_of(notice), "source": source, "severity": "info"}
+        both = [_trigger(key, f"{source}/test", payload), _resolve(key, f"{source}/test")]
+        return [msgspec.json.encode(event) for event in both]
+    told = [_pagerduty_event(entry, notice.url, key, source) for entry in notice.entries if not entry.unheard]
+    more_key = notice.more_key or f"{source}/more"
+    if notice.more:
+        words = f"Mainspring: {notice.more} more problems than can be told one by one"
+        told.append(_trigger(key, more_key, {"summary": words, "source": source, "severity": "error"}))
+    if notice.more_over:
+        told.append(_resolve(key, more_key))
+    return [msgspec.json.encode(event) for event in told]
+
+
+def _pagerduty_event(entry: Entry, url: str, key: str, source: str) -> dict[str, object]:
+    if entry.stage is On.RECOVERED:
+        return _resolve(key, entry.problem)
+    details = {
+        name: value
+        for name in ("tenant", "task", "queue", "owner", "run", "job", "error", "count")
+        if (value := getattr(entry, name))
+    }
+    payload = {
+        "summary": line_of(entry)[:_LONGEST_SUMMARY],
+        "source": source,
+        "severity": "warning" if entry.stage is On.FAILED else "error",
+        "timestamp": isoformat(entry.at),
+        "component": entry.task or entry.name,
+        "group": entry.queue or entry.tenant,
+        "class": entry.stage.value,
+        "custom_details": details,
+    }
+    event = _trigger(key, entry.problem, payload)
+    if link := link_of(url, entry):
+        event["links"] = [{"href": link, "text": "Look at it"}]
+    return event
+
+
+def _trigger(key: str, problem: str, payload: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "routing_key": key,
+        "event_action": "trigger",
+        "dedup_key": problem,
+        "client": "Mainspring",
+        "payload": payload,
+    }
+
+
+def _resolve(key: str, problem: str) -> dict[str, object]:
+    return {"routing_key": key, "event_action": "resolve", "dedup_key": problem}
+
+
+def last_line(error: str) -> str:
+    """Where a traceback says what it was."""
+    lines: Sequence[str] = [line.strip() for line in error.splitlines() if line.strip()]
+    return _plain(lines[-1])[:_LONGEST_ERROR] if lines else ""
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _for_slack(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,210 @@
+"""Rules, as they are written in the settings: who is told of what."""
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+import msgspec
+
+from mainspring.core.model.alerts.channels import OWNER, Channel, ChannelKind, read_channels
+from mainspring.core.model.alerts.notices import On
+from mainspring.core.model.alerts.outgoing import check_url
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import SECOND, Instant, Micros
+from mainspring.core.model.runs.run import ALL_TENANTS, check_name, check_tenant
+
+_HINT = "on=dead on=recovered to=CHANNEL task=charge* queue=billing job=nightly tag=money tenant=acme urgent"
+#: Owners that are not named.
+_OTHERS = "*"
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Something went wrong: an attempt, a run, or an objective."""
+
+    stage: On
+    tenant: str
+    #: What it happened to, as long as it exists: a recurring job by its id, all other runs by their task.
+    subject: str
+    #: What it has in common with others of its kind.
+    fingerprint: str
+    at: Instant
+    name: str
+    task: str = ""
+    queue: str = ""
+    owner: str = ""
+    tags: tuple[str, ...] = ()
+    run: str = ""
+    job: str = ""
+    error: str = ""
+
+    @property
+    def stages(self) -> tuple[On, ...]:
+        """What rules may call it, the worst first: a run that is dead has also failed."""
+        return (On.DEAD, On.FAILED) if self.stage is On.DEAD else (self.stage,)
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    on: frozenset[On]
+    #: A channel, or ``owner``.
+    to: str
+    #: Patterns; empty: every one. Of tags one is enough.
+    tasks: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    #: Whose; ``*``: everybody's.
+    tenant: str = "default"
+    #: Also in quiet hours.
+    urgent: bool = False
+
+    def matches(self, trouble: Trouble) -> bool:
+        return (
+            self.tenant in (ALL_TENANTS, trouble.tenant)
+            and _one_of(self.tasks, trouble.task)
+            and _one_of(self.queues, trouble.queue)
+            and _one_of(self.jobs, trouble.name)
+            and (not self.tags or any(_one_of(self.tags, tag) for tag in trouble.tags))
+        )
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What a target wants to hear of a problem."""
+
+    #: The worst name for it that a rule asks for; none: only its end.
+    stage: On | None
+    urgent: bool
+    recovered: bool
+
+
+class NotificationRules(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the settings say about it."""
+
+    channels: Mapping[str, Channel] = {}
+    rules: tuple[Rule, ...] = ()
+    #: The channel of each owner.
+    owners: Mapping[str, str] = {}
+    #: A problem is over when there was a success and nothing has failed for this long.
+    recovered_after: Micros = 30 * SECOND
+    #: Where the dashboard is; empty: nobody has said.
+    url: str = ""
+
+    def hears(self, stage: On, tenant: str) -> bool:
+        """Whether anybody may want to hear of such a thing."""
+        return any(stage in rule.on and rule.tenant in (ALL_TENANTS, tenant) for rule in self.rules)
+
+    def wishes(self, trouble: Trouble) -> dict[str, Wish]:
+        """By target: a channel, or a channel and an address in it."""
+        found: dict[str, Wish] = {}
+        for rule in self.rules:
+            target = self._target(rule, trouble) if rule.matches(trouble) else ""
+            if not target:
+                continue
+            stage = next((stage for stage in trouble.stages if stage in rule.on), None)
+            # Beside others, "recovered" is the end of what they tell. By itself it is the end of anything.
+            if stage is None and rule.on != {On.RECOVERED}:
+                continue
+            recovered = On.RECOVERED in rule.on
+            # An incident that is opened there has to be closed there.
+            recovered |= stage is not None and self.channel_of(target).kind is ChannelKind.PAGERDUTY
+            wish = Wish(stage, rule.urgent, recovered)
+            found[target] = _both(found[target], wish, trouble) if target in found else wish
+        return found
+
+    def channel_of(self, target: str) -> Channel:
+        return self.channels[target.partition(" ")[0]]
+
+    def knows(self, target: str) -> bool:
+        return target.partition(" ")[0] in self.channels
+
+    def _target(self, rule: Rule, trouble: Trouble) -> str:
+        name = rule.to
+        if name == OWNER:
+            name = self.owners.get(trouble.owner, self.owners.get(_OTHERS, "")) if trouble.owner else ""
+        if not name or not self.channels[name].writes_to_owners:
+            return name
+        address = self.channels[name].address_of(trouble.owner)
+        return f"{name} {address}" if address else ""
+
+
+def _both(one: Wish, other: Wish, trouble: Trouble) -> Wish:
+    stage = next((stage for stage in trouble.stages if stage in (one.stage, other.stage)), None)
+    return Wish(stage, one.urgent or other.urgent, one.recovered or other.recovered)
+
+
+def read_notifications(
+    channels: Mapping[str, tuple[str, ...]],
+    rules: Mapping[str, tuple[str, ...]],
+    owners: Mapping[str, tuple[str, ...]],
+    *,
+    recovered_after: Micros = 30 * SECOND,
+    url: str = "",
+) -> NotificationRules:
+    known = read_channels(channels)
+    found = tuple(_read(name, words, f"notifications.rules.{name:.60}") for name, words in rules.items())
+    for rule in found:
+        if rule.to != OWNER and rule.to not in known:
+            raise Invalid(f"notifications.rules.{rule.name}", f"there is no channel {rule.to!r:.60}", _names(known))
+    whose: dict[str, str] = {}
+    for owner, words in owners.items():
+        if len(words) != 1 or words[0] not in known:
+            raise Invalid(f"notifications.owners.{owner:.60}", "names no channel", _names(known))
+        whose[owner] = words[0]
+    if not whose and any(rule.to == OWNER for rule in found):
+        raise Invalid("notifications.owners", "is empty, and a rule tells owners", 'as in "*" = "mail"')
+    if url:
+        check_url(url, "notifications.url")
+        if urlsplit(url).query or urlsplit(url).fragment:
+            raise Invalid("notifications.url", "has more than a path", "https://mainspring.example.org")
+    return NotificationRules(
+        channels=known, rules=found, owners=whose, recovered_after=recovered_after, url=url.rstrip("/")
+    )
+
+
+def _names(known: Mapping[str, Channel]) -> str:
+    return f"one of {', '.join(known)}" if known else "notifications.channels is empty"
+
+
+def _read(name: str, words: tuple[str, ...], field: str) -> Rule:
+    check_name(field, name)
+    given: dict[str, list[str]] = {word: [] for word in ("on", "to", "task", "queue", "job", "tag", "tenant")}
+    urgent = False
+    for word in words:
+        key, is_pair, value = word.partition("=")
+        if word == "urgent":
+            urgent = True
+        elif not is_pair or key not in given or not value:
+            raise Invalid(field, f"has {word!r:.60}", _HINT)
+        else:
+            given[key].append(value)
+    if not given["on"]:
+        raise Invalid(field, "says on= nothing", _HINT)
+    if len(given["to"]) != 1:
+        raise Invalid(field, "needs one to=", _HINT)
+    if len(given["tenant"]) > 1:
+        raise Invalid(field, "has two tenants", "a rule for each, or tenant=*")
+    tenant = (given["tenant"] or ["default"])[0]
+    if tenant != ALL_TENANTS:
+        check_tenant(field, tenant)
+    return Rule(
+        name=name,
+        on=frozenset(_stages(given["on"], field)),
+        to=given["to"][0],
+        tasks=tuple(given["task"]),
+        queues=tuple(given["queue"]),
+        jobs=tuple(given["job"]),
+        tags=tuple(given["tag"]),
+        tenant=tenant,
+        urgent=urgent,
+    )
+
+
+def _stages(words: list[str], field: str) -> Iterator[On]:
+    for word in words:
+        if word not in set(On):
+            raise Invalid(field, f"on={word:.40} is nothing that happens", ", ".join(On))
+        yield On(word)
+
+
+def _one_of(patterns: tuple[str, ...], word: str) -> bool:
+    return not patterns or any(fnmatchcase(word, pattern) for pattern in patterns)

@@ -1,0 +1,1 @@
+"""Identifiers, instants, errors and other small values that every idea uses."""

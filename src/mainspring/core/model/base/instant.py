@@ -1,0 +1,168 @@
+"""Instants and durations: whole microseconds, as plain integers.
+
+An instant is microseconds since 1970-01-01 in UTC. Integers compare and subtract the same in every zone, in both
+databases and in the wheel, which aware datetimes do not (PEP 495). Datetimes appear in cron arithmetic and at the
+edges.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+from mainspring.core.model.base.checks import check_whole
+from mainspring.core.model.base.errors import Invalid
+
+Instant: TypeAlias = int
+Micros: TypeAlias = int
+
+MILLISECOND: Micros = 1_000
+SECOND: Micros = 1_000_000
+MINUTE: Micros = 60 * SECOND
+HOUR: Micros = 60 * MINUTE
+DAY: Micros = 24 * HOUR
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The last instant that a datetime can hold, to the second.
+LATEST: Instant = int((datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - EPOCH).total_seconds()) * SECOND
+
+_UNITS: dict[str, Micros] = {
+    "us": 1,
+    "ms": MILLISECOND,
+    "s": SECOND,
+    "sec": SECOND,
+    "second": SECOND,
+    "seconds": SECOND,
+    "m": MINUTE,
+    "min": MINUTE,
+    "minute": MINUTE,
+    "minutes": MINUTE,
+    "h": HOUR,
+    "hour": HOUR,
+    "hours": HOUR,
+    "d": DAY,
+    "day": DAY,
+    "days": DAY,
+    "w": 7 * DAY,
+    "week": 7 * DAY,
+    "weeks": 7 * DAY,
+}
+_PART = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([a-z]{1,7})\s*", re.ASCII)
+
+_SECONDS = re.compile(r"\s*\d{1,12}(?:\.\d{1,6})?\s*", re.ASCII)
+_DURATION_HINT = 'for example "30s", "10m" or "1h30m", or a number of seconds'
+
+#: What may stand for a duration at the edges: seconds as a number, ``"1h30m"``, or a timedelta.
+Duration: TypeAlias = int | float | str | timedelta
+
+#: A due time this far in the past is accepted: clocks differ, and requests take time.
+PAST_TOLERANCE: Micros = 5 * SECOND
+
+
+def from_datetime(moment: datetime, field: str = "time") -> Instant:
+    """The instant of an aware datetime."""
+    if not isinstance(moment, datetime):
+        raise Invalid(field, f"{moment!r:.40} is not a time", "use an aware datetime, for example datetime.now(UTC)")
+    if moment.tzinfo is None:
+        raise Invalid(field, "has no time zone", "use an aware datetime, for example datetime.now(UTC)")
+    # Not by way of astimezone, which overflows at both ends of the calendar.
+    delta = moment - EPOCH
+    return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
+
+
+def to_datetime(instant: Instant) -> datetime:
+    """The same instant as a UTC datetime."""
+    return EPOCH + timedelta(microseconds=instant)
+
+
+def isoformat(instant: Instant) -> str:
+    """RFC 3339 in UTC, with a Z, to the microsecond where there are any. What lies beyond the calendar is its end: one
+    such time in a list must not hide all the others."""
+    return to_datetime(min(instant, LATEST)).isoformat().replace("+00:00", "Z")
+
+
+def parse_instant(text: str, field: str = "time") -> Instant:
+    """Read RFC 3339. A zone is required: a time without one means something else on every machine."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Invalid(field, f"{text!r} is not a time", "for example 2026-12-31T23:59:59Z") from None
+    if moment.tzinfo is None:
+        raise Invalid(field, f"{text!r} has no time zone", "end it with Z or an offset such as +01:00")
+    return check_instant(from_datetime(moment, field), field)
+
+
+def check_instant(instant: Instant, field: str) -> Instant:
+    """Refuse what a datetime or a database could not hold."""
+    check_whole(field, instant, 0, LATEST, "from 1970 to 9999")
+    return instant
+
+
+def check_ahead(instant: Instant, now: Instant, field: str) -> None:
+    if instant <= now:
+        raise Invalid(field, f"{isoformat(instant)} is in the past", "a time to come, or leave it out")
+
+
+def explain_past(instant: Instant | None, now: Instant, field: str) -> Invalid | None:
+    """Return the error for a due time that has passed. ``now`` is the time of the store, or a good guess of it."""
+    if instant is None or instant >= now - PAST_TOLERANCE:
+        return None
+    ago = format_duration((now - instant) // SECOND * SECOND)
+    return Invalid(field, f"{isoformat(instant)} is {ago} in the past", "leave it out to run at once")
+
+
+def parse_duration(value: Duration, field: str = "duration") -> Micros:
+    """Read a duration: a number of seconds, ``"250ms"``, ``"1h30m"``, ``"2 days"`` or a timedelta; never negative.
+
+    A number may also be text, since command lines and environments have nothing else. Units are lower case: in other
+    notations ``M`` is a month.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str | timedelta):
+        raise Invalid(field, f"{value!r:.40} is not a duration", 'for example "30s"')
+    if isinstance(value, timedelta):
+        micros = (value.days * 86_400 + value.seconds) * SECOND + value.microseconds
+    elif isinstance(value, int | float):
+        if not -1e12 < value < 1e12:
+            raise Invalid(field, f"{value} seconds is out of range")
+        micros = round(value * SECOND)
+    else:
+        micros = _parse_words(value, field)
+    if micros < 0:
+        raise Invalid(field, "is negative")
+    return micros
+
+
+def _parse_words(text: str, field: str) -> Micros:
+    if len(text) <= 100:
+        if _SECONDS.fullmatch(text):
+            return round(float(text) * SECOND)
+        if (micros := _sum_parts(text)) is not None:
+            return micros
+        lowered = text.strip().lower()
+        if _sum_parts(lowered) is not None:
+            raise Invalid(field, f"{text!r} is not a duration", f'did you mean "{lowered}"? Units are lower case')
+    raise Invalid(field, f"{text[:100]!r} is not a duration", _DURATION_HINT)
+
+
+def _sum_parts(text: str) -> Micros | None:
+    """The duration, or nothing if the text is not a series of numbers with units."""
+    micros = at = 0
+    while at < len(text):
+        part = _PART.match(text, at)
+        unit = _UNITS.get(part.group(2)) if part else None
+        if part is None or unit is None:
+            return None
+        micros += round(float(part.group(1)) * unit)
+        at = part.end()
+    return micros if text else None
+
+
+def format_duration(micros: Micros) -> str:
+    """The shortest words that ``parse_duration`` reads back to the same."""
+    if micros == 0:
+        return "0s"
+    words = []
+    for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", MILLISECOND), ("us", 1)):
+        count, micros = divmod(micros, size)
+        if count:
+            words.append(f"{count}{unit}")
+    return "".join(words)

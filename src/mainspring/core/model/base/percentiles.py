@@ -1,0 +1,29 @@
+"""Percentiles of spans of time that were counted in buckets: two to a power of two, from 100 µs on. Pure."""
+
+import math
+from collections.abc import Mapping
+
+from mainspring.core.model.base.instant import Micros
+
+_FIRST: Micros = 100
+_TO_A_POWER = 2
+
+
+def bucket_of(span: Micros) -> int:
+    """Stores count in these as well; what lies on the edge of two may be in either."""
+    return math.floor(_TO_A_POWER * math.log2(max(span, _FIRST) / _FIRST))
+
+
+def percentile(counts: Mapping[int, int], share: float, most: Micros) -> Micros | None:
+    """``counts``: by bucket. ``most``: no span was longer. Within a bucket they are taken to be spread evenly."""
+    left = share * sum(counts.values())
+    for bucket in sorted(bucket for bucket, count in counts.items() if count):
+        if left <= counts[bucket]:
+            low, high = _edge(bucket) if bucket else 0.0, _edge(bucket + 1)
+            return min(round(low + (high - low) * left / counts[bucket]), most)
+        left -= counts[bucket]
+    return None
+
+
+def _edge(bucket: int) -> float:
+    return float(_FIRST * 2 ** (bucket / _TO_A_POWER))

@@ -1,0 +1,1 @@
+"""Many processes: shards, data centers, labels, clocks and placement."""

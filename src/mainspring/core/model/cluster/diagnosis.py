@@ -1,0 +1,248 @@
+"""What the figures of an installation mean: is anything wrong, and what is to be done about it."""
+
+from enum import StrEnum
+
+import msgspec
+
+from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros, format_duration
+from mainspring.core.model.cluster.clock_guard import ClockReading, ClockRules, ClockState, judge
+from mainspring.core.model.schedules.cron import find_zone_database
+
+#: Shortly behind is what a busy moment looks like.
+_BEHIND: Micros = 5 * SECOND
+_FAR_BEHIND: Micros = MINUTE
+#: The reaper buries a session a moment after its lease is over.
+_NOT_BURIED: Micros = 30 * SECOND
+_NAMED = 5
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at."""
+
+    check: str
+    level: Level
+    says: str
+    #: What to do; nothing where all is well.
+    advice: str = ""
+    #: Whom it names, where another may be named the next time.
+    who: str = ""
+
+
+class WorkerSigns(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    queues: tuple[str, ...]
+    #: None named: nobody knows, and it is taken to know all.
+    tasks: tuple[str, ...] = ()
+    draining: bool = False
+
+
+class Queued(msgspec.Struct, frozen=True, kw_only=True):
+    """Queued runs of one task."""
+
+    queue: str
+    task: str
+    runs: int
+
+
+class ReaderSigns(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    #: When the oldest event happened that it has not acknowledged.
+    oldest: Instant
+
+
+class Signs(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of the engine at one moment, whatever store it is on."""
+
+    now: Instant
+    schedulers: int
+    workers: tuple[WorkerSigns, ...]
+    #: Some are left out where there are very many.
+    queued: tuple[Queued, ...]
+    #: Sessions whose lease was over this long ago, and that nobody has buried.
+    unburied: tuple[str, ...]
+    #: Scheduled runs whose time has come, and the due time of the oldest.
+    unstaged: int
+    oldest_unstaged: Instant | None
+    #: The same of schedules.
+    unfired: int
+    oldest_unfired: Instant | None
+    #: Schedules that fire, and runs that wait for their time.
+    waiting: bool
+    readers: tuple[ReaderSigns, ...]
+    dead_letters: int
+    #: What is paused: tenant and queue, empty for every one.
+    pauses: tuple[tuple[str, str], ...]
+    #: Live processes that have measured their clock, and what they found.
+    clocks: tuple[tuple[str, ClockReading], ...] = ()
+    #: Live schedulers that have reported the version of their time zone database, and which it is.
+    tzdata: tuple[tuple[str, str], ...] = ()
+    #: Which store this is.
+    identity: str = ""
+
+    def queues(self) -> list[str]:
+        """Those that workers serve, or that something waits in."""
+        served = {queue for worker in self.workers for queue in worker.queues}
+        return sorted(served | {one.queue for one in self.queued})
+
+
+def diagnose(signs: Signs) -> list[Finding]:
+    return [
+        _schedulers(signs),
+        _workers(signs),
+        *_unserved(signs),
+        _unburied(signs),
+        _clocks(signs),
+        _time_zones(signs),
+        _lag("staging", "scheduled runs are due and not queued", signs.unstaged, signs.oldest_unstaged, signs.now),
+        _lag("firing", "schedules are due and have not fired", signs.unfired, signs.oldest_unfired, signs.now),
+        _readers(signs),
+        _dead_letters(signs),
+        _pauses(signs),
+    ]
+
+
+def found(check: str, says: str) -> Finding:
+    """All is well."""
+    return Finding(check=check, level=Level.OK, says=says)
+
+
+def warned(check: str, says: str, advice: str) -> Finding:
+    return Finding(check=check, level=Level.WARNING, says=says, advice=advice)
+
+
+def blamed(check: str, says: str, advice: str) -> Finding:
+    return Finding(check=check, level=Level.PROBLEM, says=says, advice=advice)
+
+
+def above(check: str, value: float, warning: float, problem: float, says: str, advice: str) -> Finding:
+    """By how large a figure is."""
+    level = Level.PROBLEM if value >= problem else Level.WARNING if value >= warning else Level.OK
+    return Finding(check=check, level=level, says=says, advice="" if level is Level.OK else advice)
+
+
+def _schedulers(signs: Signs) -> Finding:
+    if signs.schedulers:
+        return found("schedulers", f"{signs.schedulers} live")
+    says = "none lives: nothing that is scheduled fires"
+    advice = "start mainspring scheduler, or mainspring up"
+    return blamed("schedulers", says, advice) if signs.waiting else warned("schedulers", says, advice)
+
+
+def _workers(signs: Signs) -> Finding:
+    if signs.workers:
+        queues = sorted({queue for worker in signs.workers for queue in worker.queues})
+        counts = ", ".join(f"{queue} {sum(queue in worker.queues for worker in signs.workers)}" for queue in queues[:9])
+        return found("workers", f"{len(signs.workers)} live; by queue: {counts}")
+    says, advice = "none lives: nothing runs", "start mainspring worker MODULE:APP, or mainspring up"
+    return blamed("workers", says, advice) if signs.queued else warned("workers", says, advice)
+
+
+def _unserved(signs: Signs) -> list[Finding]:
+    """Runs that nobody will take: of queues without a worker, and of tasks that no worker there knows."""
+    able = [worker for worker in signs.workers if not worker.draining]
+    served = {queue for worker in able for queue in worker.queues}
+    # A queue that is paused for every tenant needs no worker until it is resumed.
+    paused = {queue for tenant, queue in signs.pauses if not tenant}
+    queued = [] if "" in paused else [item for item in signs.queued if item.queue not in paused]
+    lonely = sorted({item.queue for item in queued} - served)
+    unknown = [
+        item
+        for item in queued
+        if item.queue in served
+        and not any(item.queue in worker.queues and (not worker.tasks or item.task in worker.tasks) for worker in able)
+    ]
+    findings = [found("queues", f"every queue with runs{' that is not paused' if paused else ''} has a worker")]
+    if lonely:
+        runs = sum(item.runs for item in queued if item.queue in lonely)
+        says = f"{runs:,} runs wait in queues that no worker serves: {_named(lonely)}"
+        findings = [blamed("queues", says, f"start a worker with --queue {lonely[0]}")]
+    if unknown:
+        tasks = sorted({item.task for item in unknown})
+        says = f"{sum(item.runs for item in unknown):,} runs wait for tasks that no live worker knows: {_named(tasks)}"
+        advice = "deploy workers that know them; a task that was renamed keeps its old name in aliases=[…]"
+        return [*findings, blamed("tasks", says, advice)]
+    if lonely:
+        return [*findings, found("tasks", "every queued task is known to a worker of its queue, where there is one")]
+    return [*findings, found("tasks", "every queued task is known to a worker")]
+
+
+def _unburied(signs: Signs) -> Finding:
+    if not signs.unburied:
+        return found("dead workers", "none is left unburied")
+    says = f"{len(signs.unburied)} have lost their lease and still hold runs or shards: {_named(signs.unburied)}"
+    return blamed("dead workers", says, "a scheduler returns what they held: start one, or look at its log")
+
+
+def _clocks(signs: Signs) -> Finding:
+    """By the usual rules: what each process goes by is in its own settings."""
+    off = [(name, reading) for name, reading in signs.clocks if judge(reading, ClockRules()) is not ClockState.RIGHT]
+    if not off:
+        return found("clocks", f"{len(signs.clocks)} measured, none is off")
+    worst = max(abs(reading.offset) for _, reading in off)
+    says = f"{len(off)} of {len(signs.clocks)} are off: {_named([f'{name} by {reading}' for name, reading in off])}"
+    advice = "see to time synchronisation there; if all are off by the same, it is the store's own clock"
+    return above("clocks", worst, 0, ClockRules().fence, says, advice)
+
+
+def _time_zones(signs: Signs) -> Finding:
+    here = f"this process goes by {find_zone_database()}"
+    versions = sorted({version for _, version in signs.tzdata})
+    if len(versions) < 2:
+        return found("time zones", f"{here}, the schedulers by {versions[0]}" if versions else here)
+    groups = [f"{version}: {_named([name for name, own in signs.tzdata if own == version])}" for version in versions]
+    says = f"schedulers go by different databases, {'; '.join(groups)}; {here}"
+    return warned("time zones", says, "install the same tzdata package everywhere, and restart the schedulers")
+
+
+def _lag(check: str, what: str, count: int, oldest: Instant | None, now: Instant) -> Finding:
+    if oldest is None or now - oldest < _BEHIND:
+        return found(check, "nothing is behind")
+    late = (now - oldest) // SECOND * SECOND
+    advice = "start a scheduler; if one lives, look at its log and at the store's latency"
+    return above(check, late, _BEHIND, _FAR_BEHIND, f"{count:,} {what}, the oldest for {format_duration(late)}", advice)
+
+
+def _readers(signs: Signs) -> Finding:
+    behind = [reader for reader in signs.readers if signs.now - reader.oldest >= _FAR_BEHIND]
+    if not behind:
+        return found("event readers", f"{len(signs.readers)} attached, none is behind")
+    slowest = min(behind, key=lambda reader: reader.oldest)
+    late = format_duration((signs.now - slowest.oldest) // SECOND * SECOND)
+    says = f"{slowest.name} is {late} behind: events pile up for it"
+    return above(
+        "event readers",
+        signs.now - slowest.oldest,
+        _FAR_BEHIND,
+        10 * MINUTE,
+        says,
+        "see whether it still lives; detach it if not",
+    )
+
+
+def _dead_letters(signs: Signs) -> Finding:
+    if not signs.dead_letters:
+        return found("dead letters", "none")
+    advice = "mainspring dead-letters list; then replay or discard them"
+    return warned("dead letters", f"{signs.dead_letters:,} runs have failed for good", advice)
+
+
+def _pauses(signs: Signs) -> Finding:
+    if not signs.pauses:
+        return found("pauses", "nothing is paused")
+    words = [f"{queue or 'every queue'} of {tenant or 'every tenant'}" for tenant, queue in signs.pauses]
+    return warned("pauses", f"nothing is claimed of {_named(words)}", "mainspring queues resume, when it is time")
+
+
+def _named(names: "list[str] | tuple[str, ...]") -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def not_buried_since(now: Instant) -> Instant:
+    """A lease that was over before this should have been seen to."""
+    return now - _NOT_BURIED

@@ -1,0 +1,1 @@
+"""Events that the engine publishes, and records that become jobs."""

@@ -1,0 +1,35 @@
+"""Why a run waits for one of its limits, as a reason: which one, who is inside, and when there may be room."""
+
+from collections.abc import Sequence
+
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.limits.limits import BREAKER, GateState, gates_of, room, room_comes_at, words_of
+from mainspring.core.model.runs.reason import Holder, Reason
+from mainspring.core.model.runs.run import RunView
+
+#: So many of those inside are named.
+NAMED = 5
+
+
+def reason_of_limit(run: RunView, state: GateState, inside: Sequence[RunId], now: Instant) -> Reason:
+    """Of a run that waits for a gate: as it stands now, with some of those inside."""
+    assert run.gate is not None
+    policy = run.policy
+    gate = next(
+        gate for gate in gates_of(run.tenant, run.task, policy.limits, policy.breaker) if gate.number == run.gate
+    )
+    words = f"it waits for {words_of(run.gate, run.tenant, run.task, policy.limits, policy.breaker)}"
+    comes = now if room(gate, state, now) else room_comes_at(gate, state, now)
+    if gate.kind == BREAKER:
+        words = words.removeprefix("it waits for ")
+        ahead = state.used > 0
+        words += "; one run has gone ahead" if ahead else "; when its pause ends, one run goes ahead"
+        words += " to see whether the task works again"
+        return Reason(code="breaker", words=words, hint="look at why it fails: mainspring dead-letters", until=comes)
+    named = inside[:NAMED]
+    if named:
+        more = " …" if len(inside) > NAMED else ""
+        words += f", taken by {', '.join(named)}{more}"
+    holders = (*(Holder("run", holder) for holder in named),)
+    return Reason(code="limit", words=words, holders=holders, until=comes)

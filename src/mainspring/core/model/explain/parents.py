@@ -1,0 +1,47 @@
+"""Why a run waits for others, as a reason: which ones, and how they stand."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from mainspring.core.model.runs.reason import Holder, Reason
+from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.workflows.dependencies import Ended, Rule, decide
+
+#: So many of those that it waits for are named.
+NAMED = 5
+
+_WAITS = {
+    Rule.ALL_SUCCEEDED: "for all of {} other runs to succeed",
+    Rule.ALL_DONE: "for all of {} other runs to end",
+    Rule.ANY_SUCCEEDED: "for one of {} other runs to succeed",
+    Rule.ANY_FAILED: "for one of {} other runs to fail",
+}
+
+
+def reason_of_parents(run: RunView, parents: Sequence[RunView]) -> Reason | None:
+    """Of a blocked run. None: its parents have let it go, and it waits for something else."""
+    rule = run.rule or Rule.ALL_SUCCEEDED
+    states = Counter(parent.state for parent in parents)
+    ended = sum(count for state, count in states.items() if state.ended)
+    succeeded = states[RunState.SUCCEEDED]
+    # Those that are not kept any more have ended.
+    gone = run.parents - len(parents)
+    so_far = Ended(
+        parents=run.parents, succeeded=succeeded + gone, otherwise=ended - succeeded, failed=states[RunState.FAILED]
+    )
+    if decide(rule, so_far) != "wait":
+        return None
+    words = f"it waits {_WAITS[rule].format(run.parents)} ({rule.value})"
+    open_ = [parent for parent in parents if not parent.state.ended]
+    said = ", ".join(f"{_name(parent)} is {parent.state.value}" for parent in open_[:NAMED])
+    more = " …" if len(open_) > NAMED else ""
+    return Reason(
+        code="parents",
+        words=f"{words}: {ended + gone} have ended, {said}{more}",
+        hint=f"why does that not run: mainspring runs explain {open_[0].id}" if open_ else "",
+        holders=tuple(Holder("run", parent.id) for parent in open_[:NAMED]),
+    )
+
+
+def _name(parent: RunView) -> str:
+    return f"{parent.about.node!r}" if parent.about is not None and parent.about.node else parent.id

@@ -1,0 +1,34 @@
+"""What the policy of its queue has against the start of a run, as reasons."""
+
+from collections.abc import Sequence
+
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.explain.limits import NAMED
+from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.reason import Holder, Reason
+from mainspring.core.model.runs.run import RunView
+
+
+def reason_of_full_queue(run: RunView, policy: QueuePolicy, running: int, known: Sequence[RunId]) -> Reason | None:
+    """Of a queued run: as many of its queue run as may. ``running`` need not be counted further than that; ``known``:
+    some of them, those that whoever asks may see."""
+    most = policy.concurrency
+    if most is None or running < most:
+        return None
+    named = known[:NAMED]
+    others = " …" if len(named) < most else ""
+    held = f", held by {', '.join(named)}{others}" if named else ", held by runs of other tenants"
+    return Reason(
+        code="queue-full",
+        words=f"queue {run.queue!r} runs {most} at a time{held}",
+        hint="wait for one to end, or let more run, as an administrator of all tenants: "
+        f"mainspring queues set {run.queue} --concurrency {most + 1}, and all else that is to hold",
+        holders=tuple(Holder("run", holder) for holder in named),
+    )
+
+
+def words_of_turns(run: RunView, policy: QueuePolicy) -> str:
+    """Of a fair queue: why the rank alone does not say who is next."""
+    share = policy.shares.get(run.tenant, 1)
+    turns = "one turn" if share == 1 else f"{share} turns"
+    return f"tenants take turns in queue {run.queue!r}, and {run.tenant!r} has {turns} where others have one"

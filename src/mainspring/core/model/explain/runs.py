@@ -1,0 +1,290 @@
+"""Why a run is where it is: facts in, reasons out. ``core/model/runs/reason.py`` says how another rule adds its own."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros, format_duration, isoformat
+from mainspring.core.model.cluster.datacenters import place_of, preference_of
+from mainspring.core.model.cluster.labels import DATACENTER
+from mainspring.core.model.explain.queues import words_of_turns
+from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
+from mainspring.core.model.runs.reason import Holder, Reason, over_at
+from mainspring.core.model.runs.run import WORKER_LEFT, RunState, RunView
+
+_BUDGET_HELPS = "raise its limit (mainspring budgets set) or delete it (mainspring budgets delete)"
+
+
+class PausedBy(msgspec.Struct, frozen=True, kw_only=True):
+    """A pause that a run falls under: of this tenant and queue; None is every one."""
+
+    tenant: str | None
+    queue: str | None
+    author: str = ""
+    why: str = ""
+    until: Instant | None = None
+    #: The budget that pauses again whatever is resumed.
+    budget: str = ""
+
+    @property
+    def what(self) -> str:
+        return self._whose if self.until is None else f"{self._whose} until {isoformat(self.until)}"
+
+    @property
+    def _whose(self) -> str:
+        match self.tenant, self.queue:
+            case None, None:
+                return "everything is paused"
+            case None, queue:
+                return f"queue {queue!r} is paused for every tenant"
+            case tenant, None:
+                return f"tenant {tenant!r} is paused"
+            case tenant, queue:
+                return f"queue {queue!r} is paused for tenant {tenant!r}"
+
+    @property
+    def remedy(self) -> str:
+        if self.budget:
+            return f"budget {self.budget!r} holds it until its period ends; {_BUDGET_HELPS}"
+        return f"resume it: {self._resume}"
+
+    @property
+    def _resume(self) -> str:
+        if self.queue is None:
+            return "POST /v1/resume, by an admin who is bound to no tenant"
+        who = "who is bound to no tenant" if self.tenant is None else f"of tenant {self.tenant!r}"
+        return f"POST /v1/queues/{self.queue}/resume, by an operator {who}"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store knows around a run that has not started."""
+
+    now: Instant
+    #: Live workers that take its queue, how many of those know its task, and whether any is asked to leave.
+    workers: int = 0
+    workers_knowing_task: int = 0
+    #: The priorities that those workers take, if none of them takes its own: they have slots for each of theirs alone.
+    other_priorities: tuple[int, ...] = ()
+    #: How many of them have the labels that it requires.
+    workers_with_labels: int = 0
+    #: The widest pause that holds it back.
+    paused: PausedBy | None = None
+    #: Who holds its ordering key, or is before it by its job's overlap rule.
+    key_holder: str | None = None
+    #: Queued runs before it, by rank; None: not known.
+    ahead: int | None = None
+    #: Runs of its queue that ended within the last minutes, a second.
+    rate: float = 0.0
+    #: A live scheduler serves its shard.
+    scheduled_by_somebody: bool = True
+    #: Its tenant runs as many as its quota allows.
+    at_quota: bool = False
+    #: The budget that has put it behind all others.
+    lowered_by: str | None = None
+    #: What was said of its queue.
+    policy: QueuePolicy = NO_POLICY
+    #: What other rules have against its start. Told first.
+    also: tuple[Reason, ...] = ()
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """The most important reason first."""
+
+    because: list[Reason]
+    estimated_start: Instant | None = None
+
+    @property
+    def reasons(self) -> list[str]:
+        return [reason.words for reason in self.because]
+
+    @property
+    def hints(self) -> list[str]:
+        return [reason.hint for reason in self.because if reason.hint]
+
+
+def explain(run: RunView, facts: Facts) -> Explained:
+    match run.state:
+        case RunState.SCHEDULED:
+            return _waits([*facts.also, _scheduled(run, facts)], facts)
+        case RunState.BLOCKED:
+            own = [_in_line(run, facts)] if facts.key_holder is not None or not facts.also else []
+            return _waits([*facts.also, *own], facts)
+        case RunState.QUEUED:
+            held_back = [*facts.also, *_held_back(run, facts)]
+            return _waits(held_back or [_lowered(_in_queue(run, facts), facts)], facts)
+        case RunState.RUNNING:
+            return Explained([_running(run, facts)])
+        case RunState.CANCELLING:
+            return Explained([_cancelling(run)])
+        case _:
+            return Explained([_ended(run)])
+
+
+def _waits(because: list[Reason], facts: Facts) -> Explained:
+    can_start = over_at(because)
+    return Explained(because, None if can_start is None else max(can_start, facts.now))
+
+
+def _scheduled(run: RunView, facts: Facts) -> Reason:
+    if run.due > facts.now:
+        wait = _roughly(run.due - facts.now)
+        if run.attempt:
+            why = f"attempt {run.attempt} did not succeed ({run.reason or 'error'}); the next is due in {wait}"
+            if facts.policy.retries is not None:
+                why += f"; queue {run.queue!r} lets {facts.policy.retries} retries come"
+            return Reason(code="retry", words=why, until=run.due)
+        if run.reason:
+            return Reason(code="put-off", words=f"it was put off ({run.reason}); due again in {wait}", until=run.due)
+        return Reason(code="not-due", words=f"it is not due: {isoformat(run.due)}, in {wait}", until=run.due)
+    late = _roughly(facts.now - run.due)
+    if not facts.scheduled_by_somebody:
+        return Reason(
+            code="no-scheduler",
+            words=f"it is due since {late}, and no scheduler is alive",
+            hint="start one: mainspring scheduler, or mainspring up",
+        )
+    return Reason(code="staging", words=f"it is due since {late} and about to be queued", until=facts.now)
+
+
+def _in_line(run: RunView, facts: Facts) -> Reason:
+    holder = f" of run {facts.key_holder}" if facts.key_holder else ""
+    holders = (Holder("run", facts.key_holder),) if facts.key_holder else ()
+    if run.policy.ordering_key:
+        code, key = "ordering-key", f"ordering key {run.policy.ordering_key!r}"
+    else:
+        code, key = "overlap", "its job's overlap rule"
+    return Reason(code=code, words=f"it waits for {key}: it is the turn{holder}", holders=holders)
+
+
+def _held_back(run: RunView, facts: Facts) -> list[Reason]:
+    """What no free slot would change."""
+    found = []
+    paused = facts.paused
+    if paused is not None:
+        words = f"{paused.what}{f': {paused.why}' if paused.why else ''}"
+        holders = (Holder("budget", paused.budget),) if paused.budget else ()
+        found.append(Reason(code="paused", words=words, hint=paused.remedy, holders=holders))
+    if facts.workers == 0:
+        found.append(
+            Reason(
+                code="no-worker",
+                words=f"no live worker takes queue {run.queue!r}",
+                hint=f"start one: mainspring worker MODULE:APP --queue {run.queue}",
+            )
+        )
+    elif facts.other_priorities:
+        found.append(_lowered(_other_priorities(run, facts), facts))
+    elif run.policy.requires and run.target is None and facts.workers_with_labels == 0:
+        found.append(
+            Reason(
+                code="no-label",
+                words=f"no live worker has {', '.join(run.policy.requires)}",
+                hint=f"start one: mainspring worker MODULE:APP --queue {run.queue} {_options(run.policy.requires)}",
+            )
+        )
+    elif facts.workers_knowing_task == 0:
+        words = f"no live worker of its queue knows task {run.task!r}"
+        hint = f"start one whose application has the task: mainspring worker MODULE:APP --queue {run.queue}"
+        found.append(Reason(code="unknown-task", words=words, hint=hint))
+    if facts.at_quota:
+        words = f"tenant {run.tenant!r} runs as many as its quota allows"
+        found.append(Reason(code="quota", words=words, holders=(Holder("tenant", run.tenant),)))
+    return found
+
+
+def _other_priorities(run: RunView, facts: Facts) -> Reason:
+    taken = ", ".join(map(str, facts.other_priorities))
+    return Reason(
+        code="no-worker",
+        words=f"no live worker of queue {run.queue!r} takes priority {run.priority}: they have slots for {taken} alone",
+        hint=f"start one: mainspring worker MODULE:APP --queue {run.queue} --priority {run.priority}:1",
+    )
+
+
+def _lowered(reason: Reason, facts: Facts) -> Reason:
+    """Not a reason of its own, since it does not keep a run from starting: it says why its place is that bad."""
+    if facts.lowered_by is None:
+        return reason
+    words = f"{reason.words}; budget {facts.lowered_by!r} is used up and puts queued runs behind all others"
+    hint = f"{f'{reason.hint}; or' if reason.hint else 'for runs that come later,'} {_BUDGET_HELPS}"
+    holders = (*reason.holders, Holder("budget", facts.lowered_by))
+    return msgspec.structs.replace(reason, words=words, hint=hint, holders=holders)
+
+
+def _in_queue(run: RunView, facts: Facts) -> Reason:
+    if facts.ahead and facts.policy.fair:
+        # Those of other tenants may come after it: nobody can say when its turn is.
+        words = f"{words_of_turns(run, facts.policy)}; {facts.ahead} runs of all tenants have a better rank"
+        return Reason(code="turns", words=words, holders=(Holder("queue", run.queue),))
+    if facts.ahead:
+        estimate = facts.now + round(facts.ahead / facts.rate * 1_000_000) if facts.rate > 0 else None
+        words = f"{facts.ahead} runs of its queue come before it"
+        return Reason(code="behind", words=words, holders=(Holder("queue", run.queue),), until=estimate)
+    if run.target is not None:
+        words = f"it is for worker {run.target} alone, and next there"
+        return Reason(code="next", words=words, holders=(Holder("worker", str(run.target)),), until=facts.now)
+    slots = "a free slot" if run.policy.weight == 1 else f"{run.policy.weight} free slots, or all of its own free"
+    words = f"it is next in its queue: a worker takes it as soon as it has {slots}"
+    return Reason(code="next", words=words, until=facts.now)
+
+
+def _running(run: RunView, facts: Facts) -> Reason:
+    started = run.started_at or facts.now
+    ends = started + run.policy.timeout
+    return Reason(
+        code="running",
+        words=f"it runs on {run.executor or 'a worker'} since {_roughly(facts.now - started)}, attempt {run.attempt}",
+        holders=_worker_of(run),
+        until=ends if run.deadline is None else min(ends, run.deadline),
+    )
+
+
+def _cancelling(run: RunView) -> Reason:
+    return Reason(
+        code="cancelling",
+        words="it was asked to stop and has not stopped yet",
+        hint="it is cancelled when its worker says that it has stopped, or when the lease of the worker has run out",
+        holders=_worker_of(run),
+    )
+
+
+#: Of what has ended for another reason than that of its last attempt: what happened, and what helps.
+_ENDS = {
+    "expired": ("its time to start had passed: startWithin", "give it more time, or more workers"),
+    "deadline": ("it had not ended in time: deadline", "give it more time, or more workers"),
+    "poison": (
+        "its workers or their child processes died, again and again, while they ran it",
+        "look at what it does to the process",
+    ),
+    "lost": ("its worker died, and at-most-once is never repeated", ""),
+    WORKER_LEFT: ("the only worker that could have run it has left", ""),
+    "unreadable": ("it was stored in a way that the worker could not read", "run workers of the same version"),
+}
+
+
+def _ended(run: RunView) -> Reason:
+    state = run.state.value
+    reason = f": {run.reason}" if run.reason and run.reason != state else ""
+    what, hint = _ENDS.get(run.reason, ("", ""))
+    words = f"it has ended: {state}{reason}{f' ({what})' if what else ''}"
+    if run.state is RunState.FAILED and not hint:
+        hint = f"run it again: mainspring runs retry {run.id}"
+    return Reason(code=state, words=words, hint=hint, holders=_worker_of(run))
+
+
+def _worker_of(run: RunView) -> tuple[Holder, ...]:
+    return () if run.session is None else (Holder("worker", str(run.session)),)
+
+
+def _roughly(time: Micros) -> str:
+    unit = SECOND if time >= MINUTE else MILLISECOND
+    return format_duration(max(time, 0) // unit * unit)
+
+
+def _options(requires: Iterable[str]) -> str:
+    """What to start a worker with, so that it has these labels."""
+    preference = preference_of(requires)
+    own = [word for word in requires if preference is None or word != preference.word]
+    place = place_of(own) if preference is None else preference.order[0]
+    options = [] if place is None else [f"--datacenter {place}"]
+    return " ".join(options + [f"--label {word}" for word in own if word != f"{DATACENTER}={place}"])

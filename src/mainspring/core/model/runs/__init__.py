@@ -1,0 +1,1 @@
+"""One execution of a job: its states, attempts, retries, priority and outcome."""

@@ -1,0 +1,22 @@
+"""What a blocked run waits for, in a few words, from its own row alone. ``explain`` says more, and asks the store."""
+
+from mainspring.core.model.limits.limits import words_of
+from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.workflows.dependencies import Rule
+
+
+def reason_told(run: RunView) -> str:
+    """The reason of a run as people read it: its own, or what it waits for."""
+    if run.state is not RunState.BLOCKED:
+        return run.reason
+    policy = run.policy
+    if run.gate is not None:
+        return f"waits: {words_of(run.gate, run.tenant, run.task, policy.limits, policy.breaker)}"
+    # Which of these it is just now, the row does not say: first come the parents, then the key.
+    waits = []
+    if run.parents:
+        count = "another run" if run.parents == 1 else f"{run.parents} other runs"
+        waits.append(f"{count} ({(run.rule or Rule.ALL_SUCCEEDED).value})")
+    if policy.ordering_key:
+        waits.append(f"ordering key {policy.ordering_key!r}")
+    return f"waits for {', then '.join(waits)}" if waits else "waits for an earlier run of its job (overlap)"

@@ -1,0 +1,91 @@
+"""What calendars do to a forecast: which minutes of it lose their ticks, and which get them instead."""
+
+from collections import Counter, defaultdict
+from typing import TypeAlias
+
+from mainspring.core.model.base.instant import MINUTE, SECOND, Instant
+from mainspring.core.model.schedules.calendar import WhenClosed
+from mainspring.core.model.schedules.closings import Closings, Span
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval, ticks_between
+
+#: Runs a minute, and the minutes that have so many, as bits of a number. No minute is in two of them.
+Pattern: TypeAlias = tuple[tuple[int, int], ...]
+#: So many ticks behind the stretch are counted that go before a span which begins in it.
+_MOST_BEHIND = 10_000
+_MOST_SPANS = 10_000
+
+
+class ClosedMinutes:
+    """A minute counts as closed if it begins so. Schedules with the same ticks and calendars are worked out once."""
+
+    def __init__(self, start: Instant, minutes: int) -> None:
+        self._start = start
+        self._until = start + minutes * MINUTE
+        self._spans: dict[tuple[int, ...], list[Span]] = {}
+        self._known: dict[tuple[object, ...], tuple[Pattern, int, int]] = {}
+        self.skipped = 0
+        self.moved = 0
+
+    def without(
+        self, pattern: Pattern, schedule: Interval | CronSchedule, key: str, closings: Closings | None
+    ) -> Pattern:
+        """The pattern as calendars leave it."""
+        if closings is None:
+            return pattern
+        calendars = tuple(id(calendar) for calendar in closings.calendars)
+        ahead = key if closings.rule is WhenClosed.BEFORE else ""
+        known = self._known.get((pattern, calendars, closings.rule, ahead))
+        if known is None:
+            known = self._worked_out(pattern, schedule, key, closings, calendars)
+            self._known[pattern, calendars, closings.rule, ahead] = known
+        left, skipped, moved = known
+        self.skipped += skipped
+        self.moved += moved
+        return left
+
+    def _worked_out(
+        self,
+        pattern: Pattern,
+        schedule: Interval | CronSchedule,
+        key: str,
+        closings: Closings,
+        calendars: tuple[int, ...],
+    ) -> tuple[Pattern, int, int]:
+        spans = self._spans.get(calendars)
+        if spans is None:
+            spans = self._spans[calendars] = closings.spans(self._start, self._until + SECOND, _MOST_SPANS)
+        closed = 0
+        skipped = moved = 0
+        targets: Counter[int] = Counter()
+        for span in spans:
+            mask = self._mask(span)
+            closed |= mask
+            ticks = sum(weight * (minutes & mask).bit_count() for weight, minutes in pattern)
+            if closings.rule is WhenClosed.SKIP or span.end is None:
+                skipped += ticks
+                continue
+            if closings.rule is WhenClosed.BEFORE and span.end > self._until:
+                ticks += len(ticks_between(schedule, self._until - 1, span.end - 1, key, _MOST_BEHIND))
+            moved += ticks
+            to = span.end if closings.rule is WhenClosed.AFTER else span.start - SECOND
+            if ticks and self._start <= to < self._until:
+                targets[(to - self._start) // MINUTE] += ticks
+        return _added(tuple((weight, minutes & ~closed) for weight, minutes in pattern), targets), skipped, moved
+
+    def _mask(self, span: Span) -> int:
+        end = self._until if span.end is None else min(span.end, self._until)
+        low, high = (-(-(at - self._start) // MINUTE) for at in (span.start, end))
+        return (1 << max(high, low)) - (1 << low)
+
+
+def _added(pattern: Pattern, more: Counter[int]) -> Pattern:
+    """A pattern with more runs in some minutes."""
+    masks: dict[int, int] = defaultdict(int)
+    for weight, minutes in pattern:
+        masks[weight] |= minutes
+    for minute, runs in more.items():
+        bit = 1 << minute
+        here = next((weight for weight, minutes in masks.items() if minutes & bit), 0)
+        masks[here] &= ~bit
+        masks[here + runs] |= bit
+    return tuple((weight, minutes) for weight, minutes in masks.items() if weight and minutes)

@@ -1,0 +1,229 @@
+"""Closed times: whether an instant lies in one, where a tick goes that does.
+
+Exact to the second, also where clocks change: a span is followed through one stretch of one offset after the other.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from mainspring.core.model.base.instant import SECOND, Instant
+from mainspring.core.model.schedules.calendar import Calendar, Covers, WhenClosed, day_of, week_of
+from mainspring.core.model.schedules.cron import load_zone
+from mainspring.core.model.schedules.cron.wall import DAY_SECONDS
+from mainspring.core.model.schedules.cron.zone import segment_at
+
+#: What does not open within ten years never does.
+_HORIZON = 10 * 366 * DAY_SECONDS
+
+
+class Span(NamedTuple):
+    """A stretch of closed time, its end excluded; none: it never ends."""
+
+    start: Instant
+    end: Instant | None
+    calendar: str
+    label: str
+
+
+class Placed(NamedTuple):
+    """Where a tick goes; none: it is skipped. The reason, if calendars have a say, is for the ledger."""
+
+    at: Instant | None
+    reason: str = ""
+
+
+class Closed:
+    """The closed times of one version of a calendar. Works in whole seconds since 1970."""
+
+    def __init__(self, calendar: Calendar) -> None:
+        spec = calendar.spec
+        self.name = calendar.name
+        self.version = calendar.version
+        self.covers = spec.covers
+        self._zone = load_zone(spec.timezone)
+        self._week = week_of(spec)
+        self._weekly = any(day != [(0, DAY_SECONDS)] for day in self._week)
+        self._holidays = _Stretches(
+            (day_of(holiday.date), day_of(holiday.until or holiday.date) + 1, holiday.label)
+            for holiday in spec.holidays
+        )
+        self._freezes = _Stretches(
+            (freeze.start // SECOND, freeze.end // SECOND, freeze.label) for freeze in spec.freezes
+        )
+
+    @property
+    def words(self) -> str:
+        return f"calendar: {self.name}, version {self.version}"
+
+    def until(self, second: int) -> int | None:
+        """A later second up to which it is closed for sure; none: it is open now."""
+        freeze = self._freezes.at(second)
+        if freeze is not None:
+            return freeze[1]
+        segment = segment_at(self._zone, second)
+        wall = second + segment.offset
+        day, inside = divmod(wall, DAY_SECONDS)
+        holiday = self._holidays.at(day)
+        if holiday is not None:
+            return min(holiday[1] * DAY_SECONDS - segment.offset, segment.end)
+        if not self._weekly:
+            return None
+        for start, end in self._week[(day + 3) % 7]:
+            if inside < start:
+                return min(day * DAY_SECONDS + start - segment.offset, segment.end)
+            if inside < end:
+                return None
+        return min((day + 1) * DAY_SECONDS - segment.offset, segment.end)
+
+    def since(self, second: int) -> int:
+        """A second from which on it is closed for sure, given that it is at this one."""
+        freeze = self._freezes.at(second)
+        if freeze is not None:
+            return freeze[0]
+        segment = segment_at(self._zone, second)
+        wall = second + segment.offset
+        day, inside = divmod(wall, DAY_SECONDS)
+        holiday = self._holidays.at(day)
+        if holiday is not None:
+            return max(holiday[0] * DAY_SECONDS - segment.offset, segment.start)
+        ended = max((end for _, end in self._week[(day + 3) % 7] if end <= inside), default=0)
+        return max(day * DAY_SECONDS + ended - segment.offset, segment.start)
+
+    def open_until(self, second: int) -> int:
+        """A later second up to which it is open for sure, given that it is at this one."""
+        segment = segment_at(self._zone, second)
+        wall = second + segment.offset
+        day, inside = divmod(wall, DAY_SECONDS)
+        ends = [segment.end]
+        following = self._freezes.after(second)
+        if following is not None:
+            ends.append(following)
+        first_day = self._holidays.after(day)
+        if first_day is not None:
+            ends.append(first_day * DAY_SECONDS - segment.offset)
+        if self._weekly:
+            here = next(end for start, end in self._week[(day + 3) % 7] if start <= inside < end)
+            ends.append(day * DAY_SECONDS + here - segment.offset)
+        return min(ends)
+
+    def label(self, second: int) -> str:
+        found = self._freezes.at(second)
+        if found is None:
+            found = self._holidays.at((second + segment_at(self._zone, second).offset) // DAY_SECONDS)
+        return "" if found is None else found[2]
+
+
+class Closings:
+    """All the calendars that hold for a job, and its rule. It is closed when one of them is."""
+
+    def __init__(self, calendars: Sequence[Closed], rule: WhenClosed = WhenClosed.SKIP) -> None:
+        self.calendars = calendars
+        self.rule = rule
+
+    def by(self, instant: Instant) -> Closed | None:
+        """The calendar that closes it then, the first in their order; none: it is open."""
+        second = instant // SECOND
+        return next((calendar for calendar in self.calendars if calendar.until(second) is not None), None)
+
+    def is_closed(self, instant: Instant) -> bool:
+        return self.by(instant) is not None
+
+    def next_open(self, instant: Instant) -> Instant | None:
+        """The instant itself if it is open, else the first open second after it; none: it never opens again."""
+        second = instant // SECOND
+        horizon = second + _HORIZON
+        while second < horizon:
+            ends = [end for calendar in self.calendars if (end := calendar.until(second)) is not None]
+            if not ends:
+                return max(instant, second * SECOND)
+            second = max(ends)
+        return None
+
+    def last_open_before(self, instant: Instant) -> Instant | None:
+        """The instant itself if it is open, else the last open second before it; none: it never was."""
+        second = instant // SECOND
+        horizon = max(second - _HORIZON, 0)
+        while second >= horizon:
+            starts = [calendar.since(second) for calendar in self.calendars if calendar.until(second) is not None]
+            if not starts:
+                return instant if second == instant // SECOND else second * SECOND
+            second = min(starts) - 1
+        return None
+
+    def place(self, tick: Instant) -> Placed:
+        """Where a tick goes. One that would wait for ever, or would have to go back for ever, is skipped."""
+        closed = self.by(tick)
+        if closed is None:
+            return Placed(tick)
+        if self.rule is not WhenClosed.SKIP:
+            after = self.next_open(tick)
+            at = after if self.rule is WhenClosed.AFTER or after is None else self.last_open_before(tick)
+            if at is not None:
+                return Placed(at, f"moved {self.rule.value}, {closed.words}")
+        return Placed(None, closed.words)
+
+    def reach(self, now: Instant) -> Instant:
+        """Ticks up to this one may have come by now: those of the span that is about to begin, if they go before it."""
+        if self.rule is not WhenClosed.BEFORE:
+            return now
+        soon = (now // SECOND + 1) * SECOND
+        opens = self.next_open(soon)
+        return now if opens is None or opens == soon else opens - 1
+
+    def spans(self, start: Instant, until: Instant, limit: int) -> list[Span]:
+        """The closed stretches from one instant to another, cut at the first, for people to look at."""
+        found: list[Span] = []
+        at: Instant | None = start
+        while at is not None and at < until and len(found) < limit:
+            closed = self.by(at)
+            if closed is None:
+                at = (
+                    min((calendar.open_until(at // SECOND) for calendar in self.calendars), default=until // SECOND + 1)
+                    * SECOND
+                )
+                continue
+            end = self.next_open(at)
+            found.append(Span(at, end, closed.name, closed.label(at // SECOND)))
+            at = end
+        return found
+
+
+def closings_of(
+    calendars: Iterable[Closed], named: Sequence[str], tags: Sequence[str], queue: str, rule: WhenClosed
+) -> Closings | None:
+    """Those of a tenant's calendars that hold for a job: the ones it names, and the ones that cover it."""
+    holding = [calendar for calendar in calendars if calendar.name in named or _covers(calendar.covers, tags, queue)]
+    return Closings(holding, rule) if holding else None
+
+
+def _covers(covers: Covers | None, tags: Sequence[str], queue: str) -> bool:
+    if covers is None:
+        return False
+    return covers.everything or queue in covers.queues or any(tag in covers.tags for tag in tags)
+
+
+class _Stretches:
+    """Stretches of whole numbers that do not overlap, ends excluded, each with a label."""
+
+    def __init__(self, stretches: Iterable[tuple[int, int, str]]) -> None:
+        merged: list[tuple[int, int, str]] = []
+        for start, end, label in sorted(stretches):
+            if merged and start < merged[-1][1]:
+                first, last, known = merged[-1]
+                merged[-1] = (first, max(last, end), known or label)
+            else:
+                merged.append((start, end, label))
+        self._stretches = merged
+        self._starts = [start for start, _, _ in merged]
+
+    def at(self, place: int) -> tuple[int, int, str] | None:
+        if not self._starts:
+            return None
+        number = bisect_right(self._starts, place) - 1
+        return self._stretches[number] if number >= 0 and place < self._stretches[number][1] else None
+
+    def after(self, place: int) -> int | None:
+        """Where the next one begins."""
+        number = bisect_right(self._starts, place)
+        return self._starts[number] if number < len(self._starts) else None

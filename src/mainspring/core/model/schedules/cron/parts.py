@@ -1,0 +1,32 @@
+"""An expression field by field: what is written there, and what it means."""
+
+import msgspec
+
+from mainspring.core.model.schedules.cron import words
+from mainspring.core.model.schedules.cron.expression import Cron
+from mainspring.core.model.schedules.cron.reading import Reader
+
+_FIELDS = (
+    ("second", words.describe_second),
+    ("minute", words.describe_minute),
+    ("hour", words.describe_hour),
+    ("day of month", words.describe_day),
+    ("month", words.describe_month),
+    ("day of week", words.describe_weekday),
+)
+
+
+class Part(msgspec.Struct, frozen=True):
+    field: str
+    written: str
+    means: str
+
+
+def parts(cron: Cron) -> list[Part]:
+    """The fields in order. The second is there only where it is written; a word such as ``@daily`` has five."""
+    written = Reader("cron", "").split(cron.expression)
+    first = 0 if len(cron.expression.split()) == 6 else 1
+    return [
+        Part(name, text, describe(cron))
+        for (name, describe), text in zip(_FIELDS[first:], written[first:], strict=True)
+    ]

@@ -1,0 +1,233 @@
+"""The scheduler's brain: due schedules and the time in, runs and ledger entries out. Pure."""
+
+import itertools
+from collections.abc import Iterable
+
+import msgspec
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.schedules import catch_up
+from mainspring.core.model.schedules.closings import Closings, Placed
+from mainspring.core.model.schedules.job import OVERLAP, Fire, Job, JobState, Overlap, Tick, tick_run_id
+from mainspring.core.model.schedules.schedule import due_of, latest_until, next_after, ticks_between
+from mainspring.core.model.schedules.spread import for_target
+
+#: Missed ticks are listed one by one up to this many; older ones share a row that says how far it reaches.
+LISTED = 1_000
+
+
+def plan(jobs: Iterable[Job], now: Instant) -> list[Fire]:
+    """Decide every tick that is due at ``now`` (the store's clock) and where each schedule goes next."""
+    return [plan_job(job, now) for job in jobs if job.next_fire is not None and job.next_fire <= now]
+
+
+def plan_job(job: Job, now: Instant, closings: Closings | None = None) -> Fire:
+    """``closings``: the calendars that hold for it; none: there are none."""
+    if job.spec.looks_ahead:
+        return _plan_ahead(job, now, closings)
+    first = job.next_fire
+    assert first is not None
+    key = job.id
+    schedule = job.spec.schedule
+    delay = job.spec.fixed_delay
+    instants, until = _due_for_fire(job, first, now, now)
+    if not instants:
+        return Fire(job=job, ticks=(), next_fire=None, finished=True)
+    ticks = list(_older(job, first, instants[0])) + _decide(job, first, instants, now, closings)
+    following = next_after(schedule, until, key)
+    if delay is not None and following is not None and any(tick.decision == "run" for tick in ticks):
+        # A fixed delay counts from the end of the run that has just been made.
+        return Fire(job=job, ticks=tuple(ticks), next_fire=None)
+    return Fire(job=job, ticks=tuple(ticks), next_fire=following, finished=following is None)
+
+
+def _plan_ahead(job: Job, now: Instant, closings: Closings | None) -> Fire:
+    """A job whose ticks may happen before their time: those of a closed span, in the last second before it.
+
+    The row says when to look, and which tick is next. After a change of the calendars a look comes too early at times:
+    then nothing is due, and the fire only says when to look again.
+    """
+    first = job.first_tick
+    assert first is not None
+    if happens_at(first, closings) > now:
+        return _looks_again(job, (), first, closings)
+    until = now if closings is None else closings.reach(now)
+    following = next_after(job.spec.schedule, max(now, first - 1), job.id)
+    if following is not None and happens_at(following, closings) > now:
+        # It lies in the last second before a closed period. The ticks of that period wait for it.
+        until = now
+    instants, until = _due_for_fire(job, first, until, now)
+    if happens_at(instants[-1], closings) > now:
+        # A tick in the last open second is never early, nor is one of a span that no open second precedes.
+        instants, until = _due_for_fire(job, first, now, now)
+    ticks = list(_older(job, first, instants[0])) + _decide(job, first, instants, now, closings)
+    ticks = [
+        tick
+        if tick.scheduled_at <= now
+        else msgspec.structs.replace(tick, early=happens_at(tick.scheduled_at, closings))
+        for tick in ticks
+    ]
+    return _looks_again(
+        job, tuple(ticks), next_after(job.spec.schedule, max(min(now, until), instants[-1]), job.id), closings
+    )
+
+
+def _looks_again(job: Job, ticks: tuple[Tick, ...], following: Instant | None, closings: Closings | None) -> Fire:
+    if following is None:
+        return Fire(job=job, ticks=ticks, next_fire=None, finished=True)
+    return Fire(job=job, ticks=ticks, next_fire=happens_at(following, closings), next_tick=following)
+
+
+def happens_at(tick: Instant, closings: Closings | None) -> Instant:
+    """When something is decided about a tick: at its time, or before it."""
+    at = None if closings is None else closings.place(tick).at
+    return tick if at is None else min(tick, at)
+
+
+def dropped_ticks(job: Job, now: Instant, reason: str) -> list[Tick]:
+    """The ticks that are due at ``now`` and will not be fired any more, because the job's schedule ends here."""
+    first = job.first_tick
+    if first is None or first > now:
+        return []
+    try:
+        instants = _due(job, first, now)
+    except Invalid:
+        # Its zone is not known any more: that must not keep anybody from mending or ending the job.
+        instants = [first]
+    listed = [Tick(scheduled_at=at, decision="skipped", reason=reason) for at in instants]
+    ticks = [*_older(job, first, instants[0]), *listed] if instants else []
+    return [for_target(job.id, tick, target) for tick in ticks for target in job.spec.targets or ("",)]
+
+
+def _due(job: Job, first: Instant, now: Instant) -> list[Instant]:
+    """The newest ticks from ``first`` to ``now``, as many as are listed. None: a fixed delay that is over."""
+    schedule = job.spec.schedule
+    if job.spec.fixed_delay is not None:
+        # The store sets the next tick one delay after a run's end without asking whether the schedule is over.
+        return [first] if schedule.end is None or first <= schedule.end else []
+    limit = _limit(job)
+    instants = ticks_between(schedule, first, now, job.id, limit)
+    # The stored tick happened even if it is no longer one of the schedule, because the rules of its zone changed.
+    return [first, *instants] if len(instants) < limit else instants
+
+
+def _limit(job: Job) -> int:
+    return max(LISTED, job.spec.catch_up.cap)
+
+
+def _due_for_fire(job: Job, first: Instant, until: Instant, now: Instant) -> tuple[list[Instant], Instant]:
+    """The ticks of one fire, and up to when it decides: ``until``, unless ticks that are on time would not be listed.
+
+    Then what is before them is decided first, and after that the oldest of them, as many as can be listed. The next
+    fire is due at once.
+    """
+    instants = _due(job, first, until)
+    if len(instants) < _limit(job) or instants[0] == first:
+        return instants, until
+    on_time = _first_on_time(job, first, now)
+    if on_time is None or on_time > until:
+        return instants, until
+    needed = job.spec.catch_up.cap if job.spec.catch_up.mode == "all" else 0
+    if instants[0] <= on_time and sum(tick < on_time for tick in instants) >= needed:
+        return instants, until
+    if first < on_time:
+        until = on_time - 1
+    else:
+        *_, until = itertools.islice(_following(job, on_time), _limit(job))
+    return _due(job, first, until), until
+
+
+def _first_on_time(job: Job, first: Instant, now: Instant) -> Instant | None:
+    """The first tick that is neither paused nor late; none where only the newest tick runs."""
+    policy = job.spec.catch_up
+    live = _first_live(job, first)
+    if live is None or now - live <= policy.grace:
+        return live
+    return None if policy.mode == "latest" else next_after(job.spec.schedule, now - policy.grace - 1, job.id)
+
+
+def _first_live(job: Job, first: Instant) -> Instant | None:
+    """The first tick from ``first`` that does not fall into a pause. A pause is one stretch."""
+    if not job.is_paused_at(first):
+        return first
+    if job.state is JobState.PAUSED and job.resume_at is None:
+        return None
+    paused = [job.paused_until, job.resume_at if job.state is JobState.PAUSED else None]
+    return next_after(job.spec.schedule, max(end for end in paused if end is not None) - 1, job.id)
+
+
+def _following(job: Job, tick: Instant) -> Iterable[Instant]:
+    following: Instant | None = tick
+    while following is not None:
+        yield following
+        following = next_after(job.spec.schedule, following, job.id)
+
+
+def _older(job: Job, first: Instant, listed_from: Instant) -> Iterable[Tick]:
+    if first < listed_from:
+        last = latest_until(job.spec.schedule, listed_from - 1, job.id)
+        yield Tick(
+            scheduled_at=first,
+            decision="skipped",
+            reason="missed: more ticks than are listed one by one",
+            ticks=0,
+            last_at=max(first, last if last is not None else first),
+        )
+
+
+def _decide(job: Job, first: Instant, instants: list[Instant], now: Instant, closings: Closings | None) -> list[Tick]:
+    paused = [at for at in instants if job.is_paused_at(at)]
+    if paused:
+        # A pause is one stretch that ends before what is left begins.
+        reason = f"paused: {job.pause_why}" if job.pause_why else "paused"
+        skipped = [Tick(scheduled_at=at, decision="skipped", reason=reason) for at in paused]
+        return skipped + _decide_live(job, instants[len(paused) :], now, closings)
+    live = _first_live(job, first)
+    # Some of those that are not listed were late.
+    outage = live is not None and live < instants[0] and now - live > job.spec.catch_up.grace
+    return _decide_live(job, instants, now, closings, outage=outage)
+
+
+def _decide_live(
+    job: Job, instants: list[Instant], now: Instant, closings: Closings | None, *, outage: bool = False
+) -> list[Tick]:
+    placed = [Placed(at) if closings is None else closings.place(at) for at in instants]
+    # What a calendar skips has no say in what is the latest, and what it moves is late only at its new time.
+    moved = [place.at for place in placed if place.at is not None]
+    decisions = iter(catch_up.decide(job.spec.catch_up, moved, now, outage=outage))
+    ticks = []
+    for tick, place in zip(instants, placed, strict=True):
+        if place.at is None:
+            ticks.append(Tick(scheduled_at=tick, decision="skipped", reason=place.reason))
+            continue
+        decided = next(decisions)
+        if decided.not_before is None:
+            ticks.append(Tick(scheduled_at=tick, decision="skipped", reason=decided.reason))
+            continue
+        late = now - place.at > job.spec.catch_up.grace
+        jitter = due_of(job.spec.schedule, tick, job.id) - tick if place.at >= tick else 0
+        due = max(place.at + jitter, decided.not_before)
+        if late and closings is not None:
+            # It is caught up with when that may be.
+            due = closings.next_open(due) or due
+        run_id = tick_run_id(job.id, tick)
+        ticks.append(Tick(scheduled_at=tick, decision="run", reason=place.reason, run_id=run_id, due=due, late=late))
+    return _limit_overlap(job.spec.overlap, ticks)
+
+
+def _limit_overlap(overlap: Overlap, ticks: list[Tick]) -> list[Tick]:
+    """Skip the ticks that a newer one of the same fire would cancel.
+
+    The store applies the other rules. Only the store knows which ticks are already recorded: a tick that was moved
+    before a closed period comes again if the schedule is changed after it. Such a tick takes no room.
+    """
+    running = [tick for tick in ticks if tick.decision == "run"]
+    if overlap is not Overlap.CANCEL or len(running) < 2:
+        return ticks
+    return [
+        tick
+        if tick.decision == "skipped" or tick is running[-1]
+        else Tick(scheduled_at=tick.scheduled_at, decision="skipped", reason=OVERLAP)
+        for tick in ticks
+    ]

@@ -1,0 +1,186 @@
+"""What a schedule owes: to start in time, to succeed often enough.
+
+Whether it does is judged from what happened, so that a miss is found also when nothing runs at all. A miss is told
+once, when it begins, and its end once. What was missed while nobody looked is found by the next who does.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from mainspring.core.model.base.checks import check_whole
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, SECOND, Instant, Micros
+
+MISSED = "job.slo_missed"
+RECOVERED = "job.slo_recovered"
+LONGEST: Micros = 366 * DAY
+#: So many ticks are judged at a time, the newest.
+MOST_TICKS = 1_000
+#: Looks at one job are at least this far apart, and while something is missed no further than that.
+_APART: Micros = 2 * SECOND
+_WHILE_MISSED: Micros = 15 * SECOND
+_WHILE_PAUSED: Micros = 60 * SECOND
+
+
+class Slo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    #: The run of a tick has started this long after the tick.
+    start_within: Micros | None = None
+    #: Between two runs that succeed there is no more than this.
+    succeed_every: Micros | None = None
+
+    def check(self) -> None:
+        for field, limit in (("slo.startWithin", self.start_within), ("slo.succeedEvery", self.succeed_every)):
+            if limit is not None:
+                check_whole(field, limit, SECOND, LONGEST, "1s to 366 days")
+        if self.start_within is None and self.succeed_every is None:
+            raise Invalid("slo", "asks for nothing", "startWithin, succeedEvery, or both")
+
+
+class SloState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a job's objectives."""
+
+    #: Ticks up to this one are judged. A success is awaited from here on if there was none since.
+    judged: Instant
+    watched_since: Instant
+    last_success: Instant | None = None
+    #: Since when ticks start too late, and since when a success is overdue; none: all is well.
+    late_since: Instant | None = None
+    quiet_since: Instant | None = None
+    #: When the schedule last changed. Ticks up to then are those in the ledger, later ones those of the schedule.
+    rescheduled_at: Instant | None = None
+
+    @property
+    def is_missed(self) -> bool:
+        return self.late_since is not None or self.quiet_since is not None
+
+
+class TickFact(NamedTuple):
+    """What became of a tick. A tick that nobody recorded has none."""
+
+    #: When its run first started.
+    started: Instant | None
+    #: When it is expected to start: the tick, or later by its jitter or a calendar.
+    due: Instant
+    #: Nobody expects it to run: it was skipped for a good reason, or somebody cancelled it.
+    excused: bool = False
+
+
+def worse(one: TickFact | None, other: TickFact) -> TickFact:
+    """Of two facts about the same tick the one that counts: what is excused does not, and late is worse."""
+    if one is None or one.excused:
+        return other
+    if other.excused or one.started is None:
+        return one
+    return other if other.started is None or other.started > one.started else one
+
+
+class Judged(NamedTuple):
+    state: SloState
+    #: When to look again; None: never.
+    next_check: Instant | None
+    #: ``MISSED`` and ``RECOVERED``, in the order in which they happened.
+    events: tuple[str, ...] = ()
+
+
+def begin(now: Instant) -> SloState:
+    return SloState(judged=now, watched_since=now)
+
+
+def rest(state: SloState, now: Instant) -> Judged:
+    """The job is paused, so no objective holds. They start again when it is resumed."""
+    state_then = msgspec.structs.replace(begin(now), last_success=state.last_success)
+    return Judged(state_then, now + _WHILE_PAUSED, _close_misses(state))
+
+
+def close(state: SloState) -> Judged:
+    """The job has no objectives any more: it was cancelled, or its schedule has ended and all ticks are judged."""
+    closed = msgspec.structs.replace(state, late_since=None, quiet_since=None)
+    return Judged(closed, None, _close_misses(state))
+
+
+def _close_misses(state: SloState) -> tuple[str, ...]:
+    return (RECOVERED,) * ((state.late_since is not None) + (state.quiet_since is not None))
+
+
+def judge(
+    slo: Slo,
+    state: SloState,
+    ticks: list[Instant],
+    following: Instant | None,
+    facts: Mapping[Instant, TickFact],
+    last_success: Instant | None,
+    now: Instant,
+    ended_at: Instant | None = None,
+) -> Judged:
+    """``ticks``: those after the judged ones whose time to start is over; ``following``: the one after them.
+
+    ``ended_at``: when the schedule ended, if it has. No success is expected after it, and once all ticks are
+    judged, open misses are closed.
+    """
+    events: list[str] = []
+    checks: list[Instant] = []
+    if slo.start_within is not None:
+        state, check = _judge_starts(slo.start_within, state, ticks, following, facts, now, events)
+        checks += [] if check is None else [check]
+    if slo.succeed_every is not None:
+        until = now if ended_at is None else min(now, ended_at)
+        state, check = _judge_successes(slo.succeed_every, state, last_success, until, events)
+        checks += [check] if ended_at is None else []
+    if state.is_missed and checks:
+        # A cancelled job, whose misses are closed, is looked at soon.
+        checks.append(now + _WHILE_MISSED)
+    if ended_at is not None and not checks:
+        closed = close(state)
+        return Judged(closed.state, None, (*events, *closed.events))
+    return Judged(state, max(min(checks, default=now + DAY), now + _APART), tuple(events))
+
+
+def _judge_starts(
+    within: Micros,
+    state: SloState,
+    ticks: list[Instant],
+    following: Instant | None,
+    facts: Mapping[Instant, TickFact],
+    now: Instant,
+    events: list[str],
+) -> tuple[SloState, Instant | None]:
+    late_since, judged = state.late_since, state.judged
+    for tick in ticks:
+        fact = facts.get(tick)
+        if fact is not None and fact.started is None and not fact.excused and now <= fact.due + within:
+            # It was moved to later, and has still time.
+            return _with(state, judged, late_since), fact.due + within + 1
+        judged = tick
+        if fact is not None and fact.excused:
+            continue
+        start_by = (tick if fact is None else max(tick, fact.due)) + within
+        in_time = fact is not None and fact.started is not None and fact.started <= start_by
+        if in_time and late_since is not None:
+            late_since = None
+            events.append(RECOVERED)
+        elif not in_time and late_since is None:
+            late_since = start_by
+            events.append(MISSED)
+    return _with(state, judged, late_since), None if following is None else following + within + 1
+
+
+def _with(state: SloState, judged: Instant, late_since: Instant | None) -> SloState:
+    return msgspec.structs.replace(state, judged=judged, late_since=late_since)
+
+
+def _judge_successes(
+    every: Micros, state: SloState, last_success: Instant | None, now: Instant, events: list[str]
+) -> tuple[SloState, Instant]:
+    last = max(filter(None, (last_success, state.last_success)), default=None)
+    expected_by = max(state.watched_since, last or 0) + every
+    quiet_since = state.quiet_since
+    if quiet_since is not None and last is not None and last >= quiet_since:
+        quiet_since = None
+        events.append(RECOVERED)
+    if quiet_since is None and now > expected_by:
+        quiet_since = expected_by
+        events.append(MISSED)
+    check = now + _WHILE_MISSED if quiet_since is not None else expected_by + 1
+    return msgspec.structs.replace(state, last_success=last, quiet_since=quiet_since), check

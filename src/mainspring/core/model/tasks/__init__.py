@@ -1,0 +1,1 @@
+"""What a program declares about its tasks."""

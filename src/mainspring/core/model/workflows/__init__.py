@@ -1,0 +1,1 @@
+"""Runs that depend on other runs, and fan-outs."""

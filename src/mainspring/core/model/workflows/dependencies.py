@@ -1,0 +1,134 @@
+"""Dependencies: what becomes of a run that waits for others. A function of their states, and of nothing else."""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Literal, TypeVar
+
+import msgspec
+
+from mainspring.core.model.base.checks import check_kind
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId, check_id
+
+T = TypeVar("T", bound=str)
+
+#: Of one run. Wider joins are made of several layers.
+MAX_PARENTS = 1_000
+
+
+class Rule(StrEnum):
+    """When a run that waits for others goes."""
+
+    #: All have succeeded. As soon as one has not, it is skipped.
+    ALL_SUCCEEDED = "all-succeeded"
+    #: All have ended, however.
+    ALL_DONE = "all-done"
+    #: One has succeeded. When all have ended otherwise, it is skipped.
+    ANY_SUCCEEDED = "any-succeeded"
+    #: One has failed: a clean-up. When all have ended otherwise, it is skipped.
+    ANY_FAILED = "any-failed"
+
+
+class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs that a run waits for, of the same tenant, and its rule."""
+
+    parents: tuple[RunId, ...]
+    rule: Rule = Rule.ALL_SUCCEEDED
+
+    def check(self) -> None:
+        if not isinstance(self.parents, tuple) or not 0 < len(self.parents) <= MAX_PARENTS:
+            raise Invalid("dependsOn", "are none, or too many, or no tuple", f"1 to {MAX_PARENTS} runs")
+        for parent in self.parents:
+            check_id("dependsOn", parent)
+        if len(set(self.parents)) < len(self.parents):
+            raise Invalid("dependsOn", "has a run twice")
+        check_kind("dependsOn.rule", self.rule, Rule)
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of a run's parents have ended, and how."""
+
+    parents: int
+    succeeded: int = 0
+    #: Failed, cancelled or skipped.
+    otherwise: int = 0
+    #: Among those: failed.
+    failed: int = 0
+
+
+def decide(rule: Rule, ended: Ended) -> Literal["wait", "go", "skip"]:
+    """Never goes back on a "go" or "skip" as more of them end."""
+    all_ended = ended.succeeded + ended.otherwise == ended.parents
+    match rule:
+        case Rule.ALL_SUCCEEDED:
+            met, hopeless = ended.succeeded == ended.parents, ended.otherwise > 0
+        case Rule.ALL_DONE:
+            met, hopeless = all_ended, False
+        case Rule.ANY_SUCCEEDED:
+            met, hopeless = ended.succeeded > 0, all_ended
+        case Rule.ANY_FAILED:
+            met, hopeless = ended.failed > 0, all_ended
+    return "go" if met else "skip" if hopeless else "wait"
+
+
+def reason_of_skip(rule: Rule, parent: RunId, state: str) -> str:
+    """In the history of what was skipped: the parent that decided it."""
+    if rule is Rule.ANY_FAILED:
+        return "nothing to clean up"
+    return f"parent {parent} {state}"
+
+
+def find_circle(edges: Mapping[str, Iterable[str]]) -> list[str] | None:
+    """A circle in child → parents, as its names in order with the first again at the end; None if there is none."""
+    done: set[str] = set()
+    for start in edges:
+        path: list[str] = []
+        on_path: set[str] = set()
+        #: A node and those of its parents that are still to be looked at; a stack, since thousands may stand in a row.
+        stack: list[tuple[str, list[str]]] = [(start, list(edges.get(start, ())))]
+        while stack:
+            node, left = stack[-1]
+            if node in done:
+                stack.pop()
+                continue
+            if node not in on_path:
+                path.append(node)
+                on_path.add(node)
+            if left:
+                parent = left.pop()
+                if parent in on_path:
+                    return [*path[path.index(parent) :], parent]
+                if parent not in done:
+                    stack.append((parent, list(edges.get(parent, ()))))
+            else:
+                stack.pop()
+                path.pop()
+                on_path.discard(node)
+                done.add(node)
+    return None
+
+
+def parents_first(edges: Mapping[T, Iterable[T]]) -> list[T]:
+    """The children in an order in which each comes after those of its parents that are among them. ``Invalid`` if they
+    go round in a circle."""
+    check_no_circle({str(child): [str(parent) for parent in parents] for child, parents in edges.items()})
+    children: dict[T, list[T]] = {}
+    missing: dict[T, int] = {}
+    for child, parents in edges.items():
+        known = [parent for parent in dict.fromkeys(parents) if parent in edges]
+        missing[child] = len(known)
+        for parent in known:
+            children.setdefault(parent, []).append(child)
+    order = [child for child, count in missing.items() if count == 0]
+    for parent in order:
+        for child in children.get(parent, ()):
+            missing[child] -= 1
+            if missing[child] == 0:
+                order.append(child)
+    return order
+
+
+def check_no_circle(edges: Mapping[str, Iterable[str]]) -> None:
+    circle = find_circle(edges)
+    if circle is not None:
+        raise Invalid("dependsOn", f"goes round in a circle: {' → '.join(circle)}")

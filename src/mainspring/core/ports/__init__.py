@@ -1,0 +1,1 @@
+"""What the engine needs from the outside: clock, wake-ups, brokers, files, mail."""

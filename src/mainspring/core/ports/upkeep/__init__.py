@@ -1,0 +1,1 @@
+"""What looks after a whole store: schema, backup, transfer, promotion, archive."""

@@ -1,0 +1,1 @@
+"""What every process needs: services, batches, logs, signals and threads."""

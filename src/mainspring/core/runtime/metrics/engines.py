@@ -1,0 +1,27 @@
+"""Figures of the engines that bring this process hints."""
+
+from collections.abc import Callable
+
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.metrics import declared
+from mainspring.core.runtime.metrics.book import Book
+from mainspring.core.runtime.metrics.declared import Metric
+
+_COUNTED: tuple[tuple[Metric, Callable[[GuardedEngine], int]], ...] = (
+    (declared.PUBLISHED, lambda one: one.published),
+    (declared.REPUBLISHED, lambda one: one.republished),
+    (declared.TAKEN, lambda one: one.taken),
+    (declared.CLAIMED, lambda one: one.claimed),
+    (declared.REFUSED, lambda one: one.engine.refused),
+    (declared.OUTAGES, lambda one: one.outages),
+)
+
+
+def tell_of_engines(engines: Engines | None, book: Book) -> None:
+    """Counted where the calls are made, and read when somebody asks."""
+    for name, engine in ({} if engines is None else engines.named()).items():
+        for metric, count in _COUNTED:
+            book.put(metric, count(engine), name)
+        book.put(declared.ENGINE_UP, 0 if engine.away else 1, name)
+        book.sums(declared.ROUND_TRIP, engine.calls, engine.busy / SECOND, name)

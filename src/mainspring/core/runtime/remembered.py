@@ -1,0 +1,98 @@
+"""An answer that is good for a while."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import Micros
+from mainspring.core.ports.clock import Clock
+from mainspring.core.runtime.tasks import cancel_and_wait
+
+T = TypeVar("T")
+
+
+class Remembered(Generic[T]):
+    """Something of the store, as of a moment ago. However many ask at once, the store is asked once.
+
+    What could not be read is not remembered: whoever asked is told, and the next one asks anew.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock, good_for: Micros) -> None:
+        self._read = read
+        self._clock = clock
+        self._good_for = good_for
+        self._value: T | None = None
+        self._read_at: Micros | None = None
+        self._reading = asyncio.Lock()
+
+    async def get(self) -> T:
+        value = self._fresh()
+        if value is not None:
+            return value
+        async with self._reading:
+            value = self._fresh()
+            if value is None:
+                began = self._clock.monotonic()
+                value = self._value = await self._read()
+                self._read_at = began
+            return value
+
+    def forget(self) -> None:
+        self._read_at = None
+
+    def _fresh(self) -> T | None:
+        if self._read_at is None or self._clock.monotonic() - self._read_at >= self._good_for:
+            return None
+        return self._value
+
+
+class Latest(Generic[T]):
+    """Something of the store that may take long to read. It is read beside those who ask: they wait for as long as they
+    can, and are told what was read last if that is not too old.
+
+    One read at a time. One that failed is tried again when it is due anyway.
+    """
+
+    def __init__(
+        self, read: Callable[[], Coroutine[None, None, T]], clock: Clock, good_for: Micros, bearable: Micros
+    ) -> None:
+        """``good_for``: so long nobody asks anew. ``bearable``: so long it is told while it cannot be had anew."""
+        self._read = read
+        self._clock = clock
+        self._good_for = good_for
+        self._bearable = bearable
+        self._value: T | None = None
+        self._read_at: Micros | None = None
+        self._tried_at: Micros | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def get(self, seconds: float) -> T | None:
+        """None: nothing is known that is young enough."""
+        if self._reading is None and not self._is_within(self._tried_at, self._good_for):
+            self._reading = asyncio.create_task(self._renew())
+        reading = self._reading
+        if reading is not None:
+            await asyncio.wait([reading], timeout=seconds)
+            if reading.done() and not reading.cancelled():
+                reading.result()
+        return self._value if self._is_within(self._read_at, self._good_for + self._bearable) else None
+
+    async def close(self) -> None:
+        """No read goes on after this."""
+        reading = self._reading
+        if reading is not None:
+            await cancel_and_wait(reading)
+
+    async def _renew(self) -> None:
+        began = self._tried_at = self._clock.monotonic()
+        try:
+            with suppress(StoreUnavailable):
+                self._value = await self._read()
+                self._read_at = began
+        finally:
+            self._reading = None
+
+    def _is_within(self, moment: Micros | None, time: Micros) -> bool:
+        return moment is not None and self._clock.monotonic() - moment < time

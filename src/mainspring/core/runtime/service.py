@@ -1,0 +1,93 @@
+"""A service: starts, runs until it is stopped, and stops once."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Protocol, Self
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.wakeups import Bell
+from mainspring.core.runtime.log import get_logger
+
+_FIRST_BACK_OFF: Micros = 50 * MILLISECOND
+_LONGEST_BACK_OFF: Micros = 2 * SECOND
+
+
+class Service(Protocol):
+    """Something with a life: ``start`` returns when it is ready, ``stop`` when it has ended; stopping twice is fine."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class TickingService(ABC):
+    """A service that is a loop: ``tick`` does one step and returns how long to wait; a bell cuts the wait short.
+
+    A step that fails is logged and tried again after a growing pause: a background service never dies of an error.
+    """
+
+    def __init__(self, name: str, clock: Clock, bell: Bell) -> None:
+        self.name = name
+        self.clock = clock
+        self.bell = bell
+        self.log = get_logger(f"mainspring.{name}")
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._back_off = 0
+
+    @abstractmethod
+    async def tick(self) -> Micros:
+        """One step; how long to wait before the next one."""
+
+    async def start(self) -> None:
+        self._stopping = False
+        self._task = asyncio.create_task(self._run(), name=self.name)
+
+    async def stop(self) -> None:
+        self._stopping = True
+        self.bell.ring()
+        task, self._task = self._task, None
+        if task is not None:
+            await task
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            wait = await self.step()
+            if self._stopping:
+                return
+            if wait <= 0:
+                # A loop that always has more to do must still let the others breathe.
+                await asyncio.sleep(0)  # noqa: TID251
+            else:
+                await self.bell.wait(wait)
+
+    async def step(self) -> Micros:
+        """One tick with its errors turned into a pause."""
+        try:
+            wait = await self.tick()
+        except StoreUnavailable as error:
+            self._back_off = min(max(self._back_off * 2, _FIRST_BACK_OFF), _LONGEST_BACK_OFF)
+            self.log.warning("store unavailable", error=str(error), again_in_ms=self._back_off // MILLISECOND)
+            return self._back_off
+        except Exception:
+            self._back_off = min(max(self._back_off * 2, _FIRST_BACK_OFF), _LONGEST_BACK_OFF)
+            self.log.exception("step failed", again_in_ms=self._back_off // MILLISECOND)
+            return self._back_off
+        self._back_off = 0
+        return wait

@@ -1,0 +1,425 @@
+"""Spans of submits, attempts and requests, exported by OTLP over HTTP.
+
+We decide ourselves what is recorded, before anything is made: what is not costs no span. What is recorded is written
+down when it is over, as it goes to the collector; what is the same in many spans is written down once. The span of
+an attempt is made when the store has its outcome. Its id is known before, so whatever the handler records stands below
+it, in whichever process the handler runs.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from mainspring.core.model.base.instant import MILLISECOND, Instant
+from mainspring.core.model.runs.run import HeldRun, NewRun, Outcome, Settlement
+from mainspring.core.model.runs.traces import (
+    chosen,
+    ids_in,
+    read_traceparent,
+    span_of_attempt,
+    trace_of,
+    traced,
+    traceparent,
+)
+from mainspring.core.ports.clock import Clock
+from mainspring.core.runtime.masking import masks
+from mainspring.core.runtime.metrics import declared
+from mainspring.core.runtime.metrics.book import Book
+from mainspring.core.runtime.tracing.sender import Sender
+
+if TYPE_CHECKING:
+    from mainspring.core.runtime.metrics.figures import Ended
+
+#: Up to so many runs of one submit are in its trace. Of more, each has its own chance and its own trace, with a link.
+TOGETHER = 100
+_LONGEST_ERROR = 4_000
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_FAILED = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST)
+#: Of a span that is recorded, and of one whose parent may be of another process.
+_RECORDED, _FROM_ELSEWHERE = 0x101, 0x301
+#: Somebody has decided that this is not recorded, and those further in need not ask again.
+_UNRECORDED = trace.set_span_in_context(
+    NonRecordingSpan(SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT))), contexts.Context()
+)
+
+#: A trace, and a span in it.
+Ids: TypeAlias = tuple[int, int]
+Attributes: TypeAlias = tuple[tuple[str, str | int], ...]
+
+
+class _Sending(msgspec.Struct):
+    """One or several runs that are submitted."""
+
+    #: What is the same in many.
+    same: bytes
+    ids: Ids
+    parent: Ids | None
+    own: Attributes
+    links: Sequence[Ids]
+
+
+class Submitting:
+    """Runs on their way to the store."""
+
+    def __init__(self, tracing: "Tracing", clock: Clock) -> None:
+        #: As they are to be submitted.
+        self.runs: Sequence[NewRun] = ()
+        self._tracing = tracing
+        self._clock = clock
+        self._began = clock.now()
+        self._sent: list[_Sending] = []
+
+    def __enter__(self) -> "Submitting":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        status = None if error is None else _broken(masks.everything(str(error)))
+        ended = self._clock.now()
+        for sent in self._sent:
+            self._tracing.record(
+                sent.same, sent.ids, sent.parent, sent.own, self._began, ended, links=sent.links, status=status
+            )
+
+    def add(self, runs: Sequence[NewRun], parent: Ids | None, links: Sequence[Ids] = ()) -> Ids:
+        first = runs[0]
+        if len(runs) == 1:
+            same = _same_of(f"submit {first.task}", "send", "submit", first.task, first.queue, first.tenant)
+            own: Attributes = (("messaging.message.id", first.id),)
+        else:
+            own = (("messaging.batch.message_count", len(runs)),)
+            same = _same(f"submit {len(runs)} runs", Span.SPAN_KIND_PRODUCER, _messaging("send", "submit", first.queue))
+        ids = _new_ids(parent)
+        self._sent.append(_Sending(same, ids, parent, own, links))
+        return ids
+
+
+class Tracing:
+    def __init__(self, endpoint: str, ratio: float, service: str, version: str) -> None:
+        """``endpoint``: of the collector; empty: what the environment says, or this machine. ``ratio``: how much of
+        what nobody else has decided about is recorded."""
+        self.ratio = ratio
+        self._said = (endpoint, ratio, service, version)
+        resource = Resource.create(
+            {"service.name": os.environ.get("OTEL_SERVICE_NAME") or service, "service.version": version}
+        )
+        self.sender = Sender(endpoint, resource, InstrumentationScope("mainspring", version))
+        # For what handlers record.
+        self._theirs = TracerProvider(ParentBased(TraceIdRatioBased(ratio)), resource, shutdown_on_exit=False)
+        self._theirs.add_span_processor(self.sender)
+
+    @property
+    def said(self) -> tuple[str, float, str, str]:
+        """What makes the same in a child process."""
+        return self._said
+
+    def lend(self) -> None:
+        """To the code of handlers, unless the application has set up tracing itself."""
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            trace.set_tracer_provider(self._theirs)
+
+    def flush(self) -> None:
+        """What waits goes out, if it does so soon."""
+        self.sender.force_flush()
+
+    def tell(self, book: Book) -> None:
+        book.put(declared.SPANS, self.sender.exported, "exported")
+        book.put(declared.SPANS, self.sender.dropped, "dropped")
+
+    def record(
+        self,
+        same: bytes,
+        ids: Ids,
+        parent: Ids | None,
+        own: Attributes,
+        start: Instant,
+        end: Instant,
+        *,
+        links: Sequence[Ids] = (),
+        error: str = "",
+        status: Status | None = None,
+    ) -> None:
+        """What is over. ``same``: what is alike in many spans, and written down already. ``error``: with its trace."""
+        trace_id, span_id = ids
+        span = Span(
+            trace_id=trace_id.to_bytes(16, "big"),
+            span_id=span_id.to_bytes(8, "big"),
+            parent_span_id=b"" if parent is None else parent[1].to_bytes(8, "big"),
+            flags=_RECORDED if parent is None else _FROM_ELSEWHERE,
+            start_time_unix_nano=max(start, 0) * 1_000,
+            end_time_unix_nano=max(end, start, 0) * 1_000,
+            attributes=[_written(*one) for one in own],
+            links=[_link(*one) for one in links],
+            status=status,
+        )
+        if error:
+            span.events.append(_exception(error, max(end, start, 0)))
+        span.MergeFromString(same)
+        self.sender.put(ScopeSpans(spans=[span]).SerializeToString())
+
+    # Submits.
+
+    def submitting(self, runs: Sequence[NewRun], clock: Clock) -> Submitting | None:
+        """Decide about runs that are submitted now; none: none of them is recorded. One that has a ``traceparent``
+        already stands under it."""
+        if not runs:
+            return None
+        here = trace.get_current_span().get_span_context()
+        if any(run.policy.trace for run in runs):
+            return self._submitting_theirs(runs, clock)
+        if here.is_valid and not here.trace_flags.sampled:
+            return None
+        above = (here.trace_id, here.span_id) if here.is_valid else None
+        if len(runs) > TOGETHER:
+            return self._submitting_many(runs, above, clock)
+        if above is None and not self._chance():
+            return None
+        found = Submitting(self, clock)
+        found.runs = _under(runs, found.add(runs, above))
+        return found
+
+    def _submitting_theirs(self, runs: Sequence[NewRun], clock: Clock) -> Submitting:
+        """Each under the span of its own caller."""
+        found = Submitting(self, clock)
+        by_caller: dict[str, Ids] = {}
+        made = []
+        for run in runs:
+            given = run.policy.trace
+            if given and given not in by_caller:
+                by_caller[given] = found.add([run], ids_in(given))
+            made.append(_under([run], by_caller[given])[0] if given else run)
+        found.runs = made
+        return found
+
+    def _submitting_many(self, runs: Sequence[NewRun], above: Ids | None, clock: Clock) -> Submitting | None:
+        """One trace of all of them would be too large to be read."""
+        recorded = chosen(len(runs), self.ratio, random.random)
+        if above is None and not recorded:
+            return None
+        found = Submitting(self, clock)
+        links = [] if above is None else [found.add(runs, above)]
+        made = list(runs)
+        for number in recorded:
+            made[number] = _under([made[number]], found.add([made[number]], None, links))[0]
+        found.runs = made
+        return found
+
+    def _chance(self) -> bool:
+        return random.random() < self.ratio
+
+    # Attempts.
+
+    def inside(self, held: HeldRun) -> "contexts.Context | None":
+        """What the handler of an attempt finds as the current span; none: nobody records this attempt."""
+        found = trace_of(held, self.ratio)
+        return None if found is None else _beneath(found[0], span_of_attempt(held.id, held.attempt))
+
+    def settled(self, batch: Sequence[tuple["Ended", Settlement]], clock: Clock) -> None:
+        """Attempts have ended, and the store knows."""
+        for attempt, settlement in batch:
+            held = attempt.held
+            if held.policy.trace or held.scheduled_at is not None:
+                found = trace_of(held, self.ratio)
+                if found is not None:
+                    came_at: Instant = clock.now() - clock.monotonic() + attempt.came_at
+                    took = max(attempt.ended_at - attempt.came_at, 0)
+                    self._attempt(held, settlement, found, came_at, came_at + took)
+
+    def _attempt(self, held: HeldRun, settlement: Settlement, found: Ids, came_at: Instant, ended_at: Instant) -> None:
+        self._first(held, settlement, found, came_at)
+        same = _same_of(
+            f"process {held.task}",
+            "process",
+            "process",
+            held.task,
+            held.queue,
+            held.tenant,
+            ("mainspring.attempt", held.attempt),
+            ("mainspring.outcome", settlement.outcome.value),
+            ("mainspring.state", settlement.state.value),
+        )
+        waited = max(held.started_at - held.due, 0)
+        error, status = "", None
+        if settlement.outcome in _FAILED:
+            error = masks.everything(settlement.error or settlement.reason).strip()
+            status = _broken(error.rpartition("\n")[2])
+        given_back = held.fence if settlement.outcome is Outcome.RELEASED else None
+        self.record(
+            same,
+            (found[0], span_of_attempt(held.id, held.attempt, given_back)),
+            found,
+            (*_own(held), ("mainspring.waited_ms", waited // MILLISECOND)),
+            came_at,
+            ended_at,
+            # To the attempt before.
+            links=[(found[0], span_of_attempt(held.id, held.attempt - 1))] if held.attempt > 1 else (),
+            error=error,
+            status=status,
+        )
+
+    def _first(self, held: HeldRun, settlement: Settlement, found: Ids, came_at: Instant) -> None:
+        """The span of a tick, which nobody has submitted: all of its attempts stand under it. It is made once, by the
+        first attempt that was neither lost nor given back, or that was the last."""
+        counts = settlement.state.ended or settlement.outcome not in (Outcome.LOST, Outcome.RELEASED)
+        if held.policy.trace or held.attempt - held.lost > 1 or not counts:
+            return
+        waited = max(held.started_at - held.due, 0)
+        same = _same_of(f"tick of {held.task}", "create", "tick", held.task, held.queue, held.tenant)
+        self.record(same, found, None, _own(held), came_at - waited, came_at)
+
+    def given(self, held: HeldRun) -> str:
+        """The ``traceparent`` for a worker that records its attempts itself; empty: nobody records this one."""
+        found = trace_of(held, self.ratio)
+        return "" if found is None else traceparent(*found)
+
+    def settled_elsewhere(self, held: HeldRun, settlement: Settlement) -> None:
+        """By such a worker: it knows nothing of ticks."""
+        found = trace_of(held, self.ratio)
+        if found is not None:
+            self._first(held, settlement, found, held.started_at)
+
+    # Requests.
+
+    @contextmanager
+    def serving(
+        self, method: str, path: str, name: str, headers: Mapping[str, str], clock: Clock
+    ) -> Iterator[Callable[[int], None]]:
+        """A request is answered inside. What it gives wants to know the status."""
+        sent = headers.get("traceparent", "")
+        given = read_traceparent(sent)
+        status: int | None = None
+
+        def answered(with_status: int) -> None:
+            nonlocal status
+            status = with_status
+
+        if not given and (sent or not self._chance()):
+            with standing(_UNRECORDED):
+                yield answered
+            return
+        began = clock.now()
+        parent = ids_in(given) if given else None
+        ids = _new_ids(parent)
+        try:
+            with standing(_beneath(*ids)):
+                yield answered
+        finally:
+            told: Attributes = (
+                ("http.request.method", method),
+                ("http.route", path),
+                ("mainspring.operation", name),
+            )
+            if status is not None:
+                told += (("http.response.status_code", status),)
+            same = _same(f"{method} {path}", Span.SPAN_KIND_SERVER, told)
+            broken = status is None or status >= 500
+            self.record(same, ids, parent, (), began, clock.now(), status=_broken("") if broken else None)
+
+
+@contextmanager
+def standing(context: "contexts.Context") -> Iterator[None]:
+    """Whatever is recorded inside stands under this."""
+    token = contexts.attach(context)
+    try:
+        yield
+    finally:
+        contexts.detach(token)
+
+
+@cache
+def tracing_of(endpoint: str, ratio: float, service: str, version: str) -> Tracing:
+    """One for a process, however many engines it opens."""
+    return Tracing(endpoint, ratio, service, version)
+
+
+@lru_cache(1_000)
+def _same(name: str, kind: Span.SpanKind.ValueType, attributes: Attributes) -> bytes:
+    """What is alike in many spans, written down."""
+    same: bytes = Span(name=name, kind=kind, attributes=[_written(*one) for one in attributes]).SerializeToString()
+    return same
+
+
+@lru_cache(1_000)
+def _same_of(
+    name: str, kind: str, operation: str, task: str, queue: str, tenant: str, *more: tuple[str, str | int]
+) -> bytes:
+    about: Attributes = (("mainspring.task", task), ("mainspring.tenant", tenant))
+    side = Span.SPAN_KIND_CONSUMER if kind == "process" else Span.SPAN_KIND_PRODUCER
+    return _same(name, side, (*_messaging(kind, operation, queue), *about, *more))
+
+
+def _messaging(kind: str, operation: str, queue: str) -> Attributes:
+    """By OpenTelemetry's conventions for messaging."""
+    return (
+        ("messaging.system", "mainspring"),
+        ("messaging.operation.type", kind),
+        ("messaging.operation.name", operation),
+        ("messaging.destination.name", queue),
+    )
+
+
+def _own(held: HeldRun) -> Attributes:
+    """What no other run has."""
+    run: Attributes = (("messaging.message.id", held.id),)
+    return run if held.job_id is None else (*run, ("mainspring.job_id", held.job_id))
+
+
+def _written(name: str, value: str | int) -> KeyValue:
+    return KeyValue(
+        key=name, value=AnyValue(int_value=value) if isinstance(value, int) else AnyValue(string_value=value)
+    )
+
+
+def _link(trace_id: int, span_id: int) -> Span.Link:
+    return Span.Link(trace_id=trace_id.to_bytes(16, "big"), span_id=span_id.to_bytes(8, "big"), flags=_FROM_ELSEWHERE)
+
+
+def _exception(text: str, at: Instant) -> Span.Event:
+    last = text.rpartition("\n")[2]
+    kind, _, message = last.partition(": ")
+    told: Attributes = (
+        ("exception.type", _text(kind)),
+        ("exception.message", _text((message or last)[:_LONGEST_ERROR])),
+        ("exception.stacktrace", _text(text[-_LONGEST_ERROR:])),
+    )
+    return Span.Event(name="exception", time_unix_nano=at * 1_000, attributes=[_written(*one) for one in told])
+
+
+def _broken(why: str) -> Status:
+    return Status(code=Status.STATUS_CODE_ERROR, message=_text(why[:_LONGEST_ERROR]))
+
+
+def _text(text: str) -> str:
+    """As it can be written down: half a character cannot."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _new_ids(parent: Ids | None) -> Ids:
+    return random.getrandbits(128) or 1 if parent is None else parent[0], random.getrandbits(64) or 1
+
+
+def _beneath(trace_id: int, span_id: int) -> contexts.Context:
+    """Where the current span is this one."""
+    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=_SAMPLED)
+    return trace.set_span_in_context(NonRecordingSpan(context), contexts.Context())
+
+
+def _under(runs: Sequence[NewRun], span: Ids) -> list[NewRun]:
+    parent = traceparent(*span)
+    return [msgspec.structs.replace(run, policy=traced(run.policy, parent)) for run in runs]

@@ -1,0 +1,51 @@
+"""The calendars that a scheduler minds, as of the newest change that it has heard of."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.schedules.calendar import Calendar
+from mainspring.core.model.schedules.closings import Closed, Closings, closings_of
+from mainspring.core.model.schedules.job import Job
+from mainspring.core.ports.storage.calendars import Almanacs
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+
+class ClosedTimes:
+    """Read when a job says that there is something newer, for all tenants at once. Where nobody has calendars nothing
+    is read at all. What is planned by an old version cannot be fired: the change has grown the job's ``rev``."""
+
+    def __init__(self, store: Almanacs, log: "FilteringBoundLogger") -> None:
+        self._store = store
+        self._log = log
+        self._known: dict[str, tuple[int, list[Closed]]] = {}
+
+    async def of(self, jobs: Sequence[Job]) -> dict[JobId, Closings]:
+        """Those of these jobs that calendars hold for, with them."""
+        minding = [job for job in jobs if job.calendar_rev]
+        if not minding:
+            return {}
+        stale = {job.tenant for job in minding if self._known.get(job.tenant, (0, []))[0] < job.calendar_rev}
+        if stale:
+            for almanac in await self._store.almanacs(stale):
+                closed = [one for calendar in almanac.calendars if (one := self._closed(calendar)) is not None]
+                self._known[almanac.tenant] = (almanac.rev, closed)
+        found = {}
+        for job in minding:
+            _, calendars = self._known.get(job.tenant, (0, []))
+            spec = job.spec
+            closings = closings_of(calendars, spec.calendars, spec.tags, spec.queue, spec.when_closed)
+            if closings is not None:
+                found[job.id] = closings
+        return found
+
+    def _closed(self, calendar: Calendar) -> Closed | None:
+        try:
+            return Closed(calendar)
+        except Invalid as error:
+            # Its zone is not known here. That must not hold up the others.
+            self._log.error("a calendar cannot be read and is not minded", calendar=calendar.name, why=str(error))
+            return None

@@ -1,0 +1,105 @@
+"""Fills the agenda with what comes due within the horizon, so that the scheduler looks at the right moment."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Micros
+from mainspring.core.model.schedules.job import Job
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.calendars import Almanacs
+from mainspring.core.ports.storage.datacenters import Places
+from mainspring.core.ports.wakeups import SCHEDULES, Wakeups
+from mainspring.core.runtime.service import TickingService
+from mainspring.core.scheduler.agenda import Agenda
+from mainspring.core.scheduler.planner import Planner
+from mainspring.core.scheduler.store_time import StoreTime
+from mainspring.core.store import Reading, Staging
+
+#: How far ahead the agenda reaches.
+HORIZON: Micros = 5 * SECOND
+
+_LOAD_EVERY: Micros = SECOND
+#: Wake-ups are answered this far apart, and further when a load was large: where much comes due the scheduler looks
+#: every few milliseconds anyway, and needs no marks.
+_REST: Micros = 20 * MILLISECOND
+_REST_PER_ROW: Micros = 200
+_MARKS = 2_000
+_JOBS = 1_000
+
+
+class SchedulerStore(Staging, Reading, Almanacs, Places, Protocol):
+    """The part of the store that a scheduler uses."""
+
+
+class Loader(TickingService):
+    """Reads ahead. What it misses is found late by at most the scheduler's longest pause between two looks."""
+
+    def __init__(
+        self,
+        store: SchedulerStore,
+        agenda: Agenda,
+        planner: Planner,
+        time: StoreTime,
+        clock: Clock,
+        wakeups: Wakeups,
+        *,
+        shards: Callable[[], Sequence[int]],
+        busy: Callable[[], bool],
+        loaded: Callable[[], None],
+    ) -> None:
+        super().__init__("loader", clock, wakeups.listen([SCHEDULES]))
+        self._store = store
+        self._agenda = agenda
+        self._planner = planner
+        self._time = time
+        self._shards = shards
+        self._busy = busy
+        self._loaded = loaded
+        self._resting_until: Micros = 0
+
+    async def tick(self) -> Micros:
+        resting = self._resting_until - self.clock.monotonic()
+        if resting > 0:
+            return resting
+        shards = self._shards()
+        if not shards or self._busy():
+            # While the scheduler works off a herd, whatever is due is found without being loaded.
+            return _REST if shards else _LOAD_EVERY
+        if not self._time.known:
+            sent = self.clock.monotonic()
+            self._time.learn(sent, await self._store.now())
+        until = self._time.now() + HORIZON
+        marks, covered_until = await self._load_marks(shards, until)
+        jobs = await self._load_jobs(shards, until)
+        self._loaded()
+        rest = max(_REST, (marks + jobs) * _REST_PER_ROW)
+        self._resting_until = self.clock.monotonic() + rest
+        return max(rest, min(_LOAD_EVERY, (covered_until - self._time.now()) // 2))
+
+    async def _load_marks(self, shards: Sequence[int], until: Instant) -> tuple[int, Instant]:
+        """How many there were, and up to when they are complete."""
+        marks = await self._store.upcoming(shards, until, _MARKS)
+        now = self._time.now()
+        for _, due in marks:
+            self._agenda.mark(due, now)
+        return len(marks), marks[-1][1] if len(marks) >= _MARKS else until
+
+    async def _load_jobs(self, shards: Sequence[int], until: Instant) -> int:
+        jobs = await self._store.due_jobs(shards, until, _JOBS)
+        await self._plan(jobs)
+        if len(jobs) < _JOBS or len(shards) == 1:
+            return len(jobs)
+        # A herd: there is no second page, but half the shards have half the jobs.
+        middle = len(shards) // 2
+        return await self._load_jobs(shards[:middle], until) + await self._load_jobs(shards[middle:], until)
+
+    async def _plan(self, jobs: Sequence[Job]) -> None:
+        now = self._time.now()
+        # What is due already is the scheduler's: it may be firing this very job.
+        ahead = [
+            job
+            for job in jobs
+            if job.next_fire is not None and job.next_fire > now and not self._agenda.knows(job.id, job.rev)
+        ]
+        for fire in await self._planner.plan_ahead(ahead):
+            self._agenda.plan(fire, now)

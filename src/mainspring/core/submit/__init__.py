@@ -1,0 +1,1 @@
+"""Accepting jobs: the submit service and the task catalog."""

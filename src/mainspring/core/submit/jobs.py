@@ -1,0 +1,263 @@
+"""What everybody calls who wants something run: the API, the SDK and the command line."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import IdMaker, JobId, RunId, derived_id, made_at, shard_for, shard_of
+from mainspring.core.model.base.instant import DAY, MILLISECOND, SECOND, Instant, Micros
+from mainspring.core.model.cluster.placement import place_for, place_of, shard_in
+from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.model.schedules.job import JobState, NewJob
+from mainspring.core.model.workflows.dependencies import parents_first
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.wakeups import CANCELS, SCHEDULES, Wakeups, queue_topic
+from mainspring.core.runtime.batcher import Batcher
+from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.scheduler.loader import HORIZON
+from mainspring.core.store import Accepted, Put, Submissions
+
+if TYPE_CHECKING:
+    from mainspring.core.runtime.tracing.spans import Tracing
+
+T = TypeVar("T")
+
+_LARGEST_BATCH = 1_000
+#: What one call of the store takes of payloads: stores make several copies of it.
+_LARGEST_BYTES = 8 * 1024 * 1024
+#: How long a store that does not answer is asked again, and how soon …
+_PATIENCE: Micros = 5 * SECOND
+_FIRST_PAUSE: Micros = 50 * MILLISECOND
+_LONGEST_PAUSE: Micros = SECOND
+#: … and when the last answer must have come.
+_LONGEST: Micros = 8 * SECOND
+
+
+class Jobs:
+    """Takes work in. When a method returns, the store has it; whoever should look at it has been told.
+
+    Asking a store again that did not answer is safe: ids are made before, and a known id is not made twice.
+    """
+
+    def __init__(
+        self,
+        store: Submissions,
+        wakeups: Wakeups,
+        clock: Clock,
+        random: Random,
+        *,
+        shards: int,
+        along: "Callable[[Jobs, Collection[RunId]], Awaitable[None]] | None" = None,
+        places: int = 0,
+        apart: Callable[[NewRun], int] | None = None,
+        figures: Figures | None = None,
+        tracing: "Tracing | None" = None,
+    ) -> None:
+        """``along``: cancels what goes with runs that were cancelled. ``places``: of a store over several servers; 0:
+        of one. ``apart``: only those with the same answer share a commit, so that a server that is away stops no work
+        of others. ``figures``: what counts what was submitted. ``tracing``: what records it."""
+        self._store = store
+        self._along = along
+        self._wakeups = wakeups
+        self._clock = clock
+        self._random = random
+        self._shards = shards
+        self._places = places
+        self._apart = apart
+        self._figures = figures
+        self._tracing = tracing
+        self._ids = IdMaker(random)
+        self._batchers: dict[int, Batcher[NewRun, Accepted]] = {}
+
+    def new_run_id(self, ordering_key: str = "", *, tenant: str = "default", placement: str = "") -> RunId:
+        return self.new_run_ids([ordering_key], tenant=tenant, placement=placement)[0]
+
+    def new_run_ids(self, ordering_keys: Iterable[str], *, tenant: str = "default", placement: str = "") -> list[RunId]:
+        """Ids for one batch: what has an ordering key goes to its key's shard, all the rest to one."""
+        now = self._clock.now()
+        chance = self._random.randrange(self._shards)
+        shard = self._shard("", chance, tenant, placement)
+        return [
+            self._ids.run(now, self._shard(key, chance, tenant, placement) if key else shard) for key in ordering_keys
+        ]
+
+    def new_run_id_beside(self, run: RunId) -> RunId:
+        """For a run that must lie where another one does, in its shard."""
+        return self._ids.run(self._clock.now(), shard_of(run))
+
+    def id_by_key(self, run: NewRun) -> RunId:
+        """For one with an idempotency key that is told before the store has it: the same for the same request, whoever
+        is asked, on one day in UTC. A key is remembered for a day at least, so no other run has this id."""
+        assert run.idempotency is not None
+        words = (run.tenant, run.idempotency.key, run.idempotency.fingerprint.hex())
+        shard = self._shard(run.policy.ordering_key or "\x1f".join(words), 0, run.tenant, run.placement)
+        return RunId(derived_id(self._clock.now() // DAY * DAY, shard, *words))
+
+    def placed(self, identifier: RunId, tenant: str, placement: str = "") -> RunId:
+        """An id that somebody else has made, or one made of it, which lies where it belongs."""
+        if not self._places or place_of(identifier, self._places) == place_for(tenant, placement, self._places):
+            return identifier
+        return RunId(derived_id(made_at(identifier), self._shard(identifier, 0, tenant, placement), identifier))
+
+    def new_job_id(self, tenant: str, name: str) -> JobId:
+        return self._ids.job(self._clock.now(), self._shard(f"{tenant}\x1f{name}", 0, tenant))
+
+    def _shard(self, key: str, chance: int, tenant: str, placement: str = "") -> int:
+        if self._places:
+            return shard_in(place_for(tenant, placement, self._places), self._shards, key, chance)
+        return shard_for(key, self._shards) if key else chance
+
+    async def submit(self, run: NewRun) -> Accepted:
+        """Submit one run. Those that are submitted at the same time share a commit."""
+        run.check()
+        if self._tracing is not None and (submitting := self._tracing.submitting([run], self._clock)) is not None:
+            with submitting:
+                return await self._submit_one(submitting.runs[0])
+        return await self._submit_one(run)
+
+    def _submit_one(self, run: NewRun) -> Awaitable[Accepted]:
+        if run.after is not None:
+            return self._submit_alone(run)
+        group = 0 if self._apart is None else self._apart(run)
+        batcher = self._batchers.get(group)
+        if batcher is None:
+            batcher = self._batchers[group] = Batcher(self._submit, largest=_LARGEST_BATCH)
+        return batcher.add(run)
+
+    async def _submit_alone(self, run: NewRun) -> Accepted:
+        """If one that it waits for is not there, nobody else is refused with it."""
+        return (await self._submit([run]))[0]
+
+    async def submit_many(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        """Submit runs in batches. If it fails halfway, what was accepted stays: submit them again with the same ids."""
+        for run in runs:
+            run.check()
+        return await self._traced(runs, self._submit)
+
+    async def submit_whole(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        """Submit runs that belong together in one transaction: all of them, or none."""
+        for run in runs:
+            run.check()
+        return await self._traced(runs, self._submit_part)
+
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
+        for job in jobs:
+            job.check()
+        put = await self._patiently(lambda: self._store.put_jobs(jobs))
+        self._wakeups.ring([SCHEDULES])
+        return put
+
+    async def pause(
+        self, jobs: Collection[JobId], author: Author | None = None, *, resume_at: Instant | None = None
+    ) -> dict[JobId, JobState]:
+        return await self._patiently(
+            lambda: self._store.set_jobs_state(jobs, JobState.PAUSED, author, resume_at=resume_at)
+        )
+
+    async def resume(self, jobs: Collection[JobId], author: Author | None = None) -> dict[JobId, JobState]:
+        return await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.SCHEDULED, author))
+
+    async def cancel_jobs(self, jobs: Collection[JobId], author: Author | None = None) -> dict[JobId, JobState]:
+        """End the schedules of jobs, and ask their runs to stop."""
+        states = await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.CANCELLED, author))
+        self._wakeups.ring([CANCELS])
+        return states
+
+    async def cancel_runs(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
+        states = await self._patiently(lambda: self._store.cancel(runs, author))
+        if RunState.CANCELLING in states.values():
+            self._wakeups.ring([CANCELS])
+        stopped = [run for run, state in states.items() if state in (RunState.CANCELLED, RunState.CANCELLING)]
+        if stopped and self._along is not None:
+            await self._along(self, stopped)
+        return states
+
+    async def _traced(
+        self, runs: Sequence[NewRun], submit: Callable[[Sequence[NewRun]], Awaitable[list[Accepted]]]
+    ) -> list[Accepted]:
+        """After a key was made of what was asked: the same request again comes with another trace."""
+        submitting = None if self._tracing is None else self._tracing.submitting(runs, self._clock)
+        if submitting is None:
+            return await submit(runs)
+        with submitting:
+            return await submit(submitting.runs)
+
+    async def _submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        if any(run.after is not None for run in runs):
+            return await self._submit_families(runs)
+        accepted: list[Accepted] = []
+        for part in _parts(runs):
+            accepted += await self._submit_part(part)
+        return accepted
+
+    async def _submit_families(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        """Parents before their children, who may be in a later part."""
+        edges = {run.id: () if run.after is None else run.after.parents for run in runs}
+        places = {run: place for place, run in enumerate(parents_first(edges))}
+        order = sorted(range(len(runs)), key=lambda number: places[runs[number].id])
+        answers: dict[int, Accepted] = {}
+        for part in _parts([runs[number] for number in order]):
+            for answer in await self._submit_part(part):
+                answers[order[len(answers)]] = answer
+        return [answers[number] for number in range(len(runs))]
+
+    async def _submit_part(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        sent = self._clock.monotonic()
+        try:
+            accepted = await self._patiently(lambda: self._store.submit(runs))
+        except StoreUnavailable:
+            if self._figures is not None:
+                self._figures.failed("submit")
+            raise
+        if self._figures is not None:
+            self._figures.called("submit", self._clock.monotonic() - sent, len(runs))
+            new = [run for run, answer in zip(runs, accepted, strict=True) if answer.new]
+            self._figures.known += len(runs) - len(new)
+            self._figures.submitted(new)
+        topics: dict[str, None] = {}
+        for run, answer in zip(runs, accepted, strict=True):
+            if answer.state is RunState.QUEUED:
+                topics[queue_topic(run.queue)] = None
+            elif answer.state is RunState.SCHEDULED and self._is_soon(run):
+                topics[SCHEDULES] = None
+        if topics:
+            self._wakeups.ring(list(topics))
+        return accepted
+
+    def _is_soon(self, run: NewRun) -> bool:
+        """By this node's clock, which is good enough for a hint."""
+        return run.delay <= HORIZON if run.at is None else run.at - self._clock.now() <= HORIZON
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(_LONGEST / SECOND):
+                return await self._again_and_again(ask)
+        except TimeoutError:
+            raise StoreUnavailable("the store did not answer in time") from None
+
+    async def _again_and_again(self, ask: Callable[[], Awaitable[T]]) -> T:
+        give_up_at = self._clock.monotonic() + _PATIENCE
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable:
+                if self._clock.monotonic() + pause > give_up_at:
+                    raise
+            await self._clock.sleep(round(pause * (0.5 + self._random.random() / 2)))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _parts(runs: Sequence[NewRun]) -> Iterator[Sequence[NewRun]]:
+    """In order, each of a size that a store takes at once."""
+    start = size = 0
+    for number, run in enumerate(runs):
+        size += len(run.payload)
+        if number - start == _LARGEST_BATCH or (size > _LARGEST_BYTES and number > start):
+            yield runs[start:number]
+            start, size = number, len(run.payload)
+    if start < len(runs):
+        yield runs[start:]

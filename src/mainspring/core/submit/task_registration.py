@@ -1,0 +1,53 @@
+"""Tells the task catalog what a worker runs, once: when the worker starts."""
+
+import hashlib
+from collections.abc import Sequence
+
+from mainspring.core.model.base.instant import DAY, Micros
+from mainspring.core.model.tasks.task_entry import TaskEntry
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.tasks import TaskRegistry
+from mainspring.core.ports.wakeups import Bell
+from mainspring.core.runtime.service import TickingService
+
+
+def digest_of(entries: Sequence[TaskEntry]) -> str:
+    return hashlib.blake2b(b"\n".join(entry.encode() for entry in entries), digest_size=16).hexdigest()
+
+
+class TaskRegistration(TickingService):
+    """Registers before the worker takes its first run; if the store is away, as soon as it is back.
+
+    A worker registers once in its life, so that an older worker that is still running does not replace the options of a
+    newer one.
+    """
+
+    def __init__(
+        self,
+        store: TaskRegistry,
+        entries: Sequence[TaskEntry],
+        worker: str,
+        clock: Clock,
+        bell: Bell,
+        registered: str = "",
+    ) -> None:
+        """``registered``: the digest of what this worker had registered before it was replaced by a fresh process."""
+        super().__init__("task-registration", clock, bell)
+        self.digest = digest_of(entries)
+        self._store = store
+        self._entries = entries
+        self._worker = worker
+        self._done = self.digest == registered
+
+    async def start(self) -> None:
+        await self.step()
+        if not self._done:
+            await super().start()
+
+    async def tick(self) -> Micros:
+        if not self._done:
+            changed = await self._store.register_tasks(self._entries, self._worker)
+            self._done = True
+            if changed:
+                self.log.info("tasks registered", tasks=len(self._entries), changed=changed)
+        return DAY

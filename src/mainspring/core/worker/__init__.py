@@ -1,0 +1,1 @@
+"""Claiming runs, executing them and reporting their outcome."""

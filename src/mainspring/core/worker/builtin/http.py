@@ -1,0 +1,266 @@
+"""The task ``http``: call a URL, and succeed if the answer is as expected."""
+
+import re
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Literal
+from urllib.parse import quote
+
+import msgspec
+
+from mainspring.core.model.alerts.outgoing import check_url, checked_headers
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import (
+    DAY,
+    HOUR,
+    MILLISECOND,
+    SECOND,
+    Instant,
+    Micros,
+    isoformat,
+    parse_duration,
+)
+from mainspring.core.model.base.misread import misread_payload
+from mainspring.core.model.base.secrets import check_secret_name, fill, fill_json
+from mainspring.core.model.runs.run import MAX_RESULT, HeldRun
+from mainspring.core.ports.egress import Answer, Egress, NoAnswer, Outgoing
+from mainspring.core.runtime.masking import masks
+from mainspring.core.runtime.tracing.current import current_traceparent
+from mainspring.core.worker.builtin import signature
+from mainspring.core.worker.builtin.failures import HttpFailed, for_good, for_now
+from mainspring.core.worker.builtin.template import check_template, fill_template, is_template
+from mainspring.core.worker.builtin.text import head, readable
+from mainspring.core.worker.handler import AsyncHandler
+from mainspring.core.worker.reporting.telling import current
+from mainspring.core.worker.reporting.trace import Told
+from mainspring.core.worker.secrets import NO_SECRETS, Keyring
+
+TASK = "http"
+_SHOWN = 2_000
+_KEPT_HEADERS = ("content-type", "date", "etag", "last-modified", "location", "retry-after", "x-request-id")
+_MAX_HEADER = 500
+#: Any other 4xx stays as it is however often one asks, and redirects are not followed.
+_RETRY_ON: tuple[int | str, ...] = ("5xx", 408, 425, 429)
+_CLASS = re.compile("[1-5]xx")
+_LONGEST_PAUSE: Micros = DAY
+_SET_BY_US = frozenset(
+    {"idempotency-key", "x-mainspring-run", "x-mainspring-attempt", "x-mainspring-fence", "x-mainspring-tick"}
+    | {signature.HEADER.lower()}
+)
+
+
+class HttpCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The payload."""
+
+    url: str
+    #: POST if there is a body, else GET.
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] | None = None
+    headers: dict[str, str] = {}
+    #: A string is sent as it is, anything else as JSON.
+    body: msgspec.Raw = msgspec.Raw()
+    #: What the body can take values from.
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    #: The secret to sign with.
+    sign: str = ""
+    timeout: int | float | str = "30s"
+    #: None named: every 2xx.
+    expect_status: list[int] = []
+    #: Statuses and classes of them that are worth another try.
+    retry_on: list[int | str] = msgspec.field(default_factory=lambda: list(_RETRY_ON))
+
+    @property
+    def verb(self) -> str:
+        return self.method or ("POST" if bytes(self.body) else "GET")
+
+    def expects(self, status: int) -> bool:
+        return status in self.expect_status if self.expect_status else 200 <= status < 300
+
+    def retries(self, status: int) -> bool:
+        return status in self.retry_on or f"{status // 100}xx" in self.retry_on
+
+    def limit(self) -> Micros:
+        limit = parse_duration(self.timeout, "timeout")
+        if not MILLISECOND <= limit <= HOUR:
+            raise Invalid("timeout", "is out of range", "1ms to 1h")
+        return limit
+
+
+_decode = msgspec.json.Decoder(HttpCall).decode
+
+
+def read_call(payload: bytes) -> HttpCall:
+    """A payload, checked as far as that goes without asking anybody."""
+    try:
+        call = _decode(payload)
+    except msgspec.MsgspecError as error:
+        raise misread_payload(error, HttpCall, payload, 'for example {"url": "https://example.org/hook"}') from None
+    check_url(call.url, "payload.url")
+    checked_headers(call.headers, "payload.headers")
+    for name in call.headers:
+        if name.lower() in _SET_BY_US:
+            raise Invalid("payload.headers", f"{name} is set by Mainspring")
+    if not all(100 <= status <= 599 for status in call.expect_status):
+        raise Invalid("payload.expectStatus", "holds what is no status", "100 to 599")
+    for status in call.retry_on:
+        known = 100 <= status <= 599 if isinstance(status, int) else _CLASS.fullmatch(status) is not None
+        if not known:
+            raise Invalid("payload.retryOn", f"{status!r:.40} is no status", "100 to 599, or a class as in 5xx")
+    if call.sign:
+        check_secret_name("payload.sign", call.sign)
+    if is_template(bytes(call.body)):
+        check_template(msgspec.json.decode(call.body), msgspec.json.decode(call.data))
+    call.limit()
+    return call
+
+
+def http_handler(
+    egress: Callable[[], Egress], keyring: Keyring = NO_SECRETS, now: Callable[[], Instant] = lambda: 0
+) -> AsyncHandler:
+    """``egress`` is asked when the first call is made: most workers never make one."""
+
+    async def invoke(held: HeldRun) -> bytes:
+        try:
+            call = read_call(held.payload)
+            request = _request(call, held, keyring, now)
+        except Invalid as error:
+            raise for_good(HttpFailed, str(error)) from None
+        return _result(await send(call, request, egress(), held.tenant), held.tenant)
+
+    return AsyncHandler(TASK, invoke, harmless=True)
+
+
+async def send(call: HttpCall, request: Outgoing, egress: Egress, tenant: str) -> Answer:
+    """An answer as expected; anything else is a failure that says whether another try may help."""
+    try:
+        answer = await egress.send(request)
+    except Invalid as error:
+        # A refused address. The name may lead elsewhere later.
+        raise HttpFailed(str(error)) from None
+    except NoAnswer as error:
+        raise HttpFailed(str(error)) from None
+    _tell(call, answer)
+    if not call.expects(answer.status):
+        raise verdict_of_status(call, answer, tenant)
+    return answer
+
+
+def verdict_of_status(call: HttpCall, answer: Answer, tenant: str = "") -> Told:
+    """A failure with the start of the body, then the status as the last line, by which failures are grouped; and what
+    it means for another try."""
+    again = call.retries(answer.status)
+    line = _line(call, answer)
+    if 300 <= answer.status < 400:
+        line += "; redirects are not followed"
+    elif not again:
+        line += "; it is not tried again"
+    message = "\n".join(filter(None, [_text(answer, tenant)[:_SHOWN].strip(), line]))
+    if not again:
+        return for_good(HttpFailed, message)
+    pause = retry_after(answer)
+    return HttpFailed(message) if pause is None else for_now(HttpFailed, message, pause)
+
+
+def retry_after(answer: Answer) -> Micros | None:
+    """The pause that the receiver asks for, a day at most. A moment is counted from the receiver's own clock."""
+    asked = answer.headers.get("retry-after", "").strip()
+    if re.fullmatch("[0-9]{1,9}", asked):
+        return min(int(asked) * SECOND, _LONGEST_PAUSE)
+    try:
+        pause = parsedate_to_datetime(asked) - parsedate_to_datetime(answer.headers.get("date", ""))
+    except (ValueError, TypeError):
+        return None
+    return max(0, min(round(pause.total_seconds() * SECOND), _LONGEST_PAUSE))
+
+
+def _request(call: HttpCall, held: HeldRun, keyring: Keyring, now: Callable[[], Instant]) -> Outgoing:
+    def read(name: str) -> str:
+        return keyring.read(held.tenant, name)
+
+    secret = keyring.needed(held.tenant, held.payload)
+    body, kind = _body(call, held, read if secret else None)
+    url, headers = call.url, dict(call.headers)
+    if secret:
+        # In a URL a value is a word, whatever it holds.
+        url = fill(url, lambda name: quote(read(name), safe=""))
+        headers = {name: fill(value, read) for name, value in headers.items()}
+    given = {name.lower() for name in headers}
+    if body is not None and "content-type" not in given:
+        headers["Content-Type"] = kind
+    if "user-agent" not in given:
+        headers["User-Agent"] = "mainspring"
+    if "traceparent" not in given and (trace := current_traceparent()):
+        headers["traceparent"] = trace
+    headers |= marks(held, read(call.sign) if call.sign else "", now, body or b"")
+    return Outgoing(method=call.verb, url=url, headers=headers, body=body, timeout=call.limit())
+
+
+def marks(held: HeldRun, secret: str, now: Callable[[], Instant], body: bytes) -> dict[str, str]:
+    """What says to the receiver which attempt of which run this is; signed if there is a secret."""
+    headers = {
+        "Idempotency-Key": held.id,
+        "X-Mainspring-Run": held.id,
+        "X-Mainspring-Attempt": str(held.attempt),
+        "X-Mainspring-Fence": str(held.fence),
+    }
+    if held.scheduled_at is not None:
+        headers["X-Mainspring-Tick"] = isoformat(held.scheduled_at)
+    if secret:
+        headers[signature.HEADER] = signature.signature(secret, now(), held.id, held.fence, body)
+    return headers
+
+
+def _body(call: HttpCall, held: HeldRun, read: Callable[[str], str] | None) -> tuple[bytes | None, str]:
+    """What to send, and what it is. Values are put in as values; what comes in by one is not read again."""
+    body: bytes | None = bytes(call.body) or None
+    if body is None:
+        return None, ""
+    if body.startswith(b'"'):
+        text = msgspec.json.decode(body, type=str)
+        return (fill(text, read) if read else text).encode("utf-8", "replace"), "text/plain; charset=utf-8"
+    if is_template(body) or read is not None:
+        value = fill_template(msgspec.json.decode(body), msgspec.json.decode(call.data), held)
+        body = msgspec.json.encode(value if read is None else fill_json(value, read))
+    return body, "application/json"
+
+
+def _result(answer: Answer, tenant: str) -> bytes:
+    kept = {
+        name: masks.text(tenant, answer.headers[name])[:_MAX_HEADER] for name in _KEPT_HEADERS if name in answer.headers
+    }
+    found: dict[str, object] = {"status": answer.status, "headers": kept, "body": ""}
+    text = _text(answer, tenant)
+    shown = head(text, MAX_RESULT - len(msgspec.json.encode(found)) - 100)
+    found["body"] = shown
+    if answer.cut or len(shown) < len(text):
+        found["truncated"] = True
+    return msgspec.json.encode(found)
+
+
+def _text(answer: Answer, tenant: str) -> str:
+    """Packed answers are asked not to come; one that comes all the same is not unpacked: it may be a bomb.
+
+    Masked before anything is cut from it, and without what may be half a secret where it was cut by who read it."""
+    if answer.headers.get("content-encoding", "identity") != "identity":
+        return ""
+    text = masks.text(tenant, readable(answer.body))
+    return text[: max(0, len(text) - masks.longest(tenant))] if answer.cut else text
+
+
+def _line(call: HttpCall, answer: Answer) -> str:
+    # Without the query: it may hold a secret.
+    where = call.url.partition("?")[0].partition("#")[0]
+    return f"{call.verb} {where} was answered with {answer.status} {_phrase(answer.status)}".rstrip()
+
+
+def _tell(call: HttpCall, answer: Answer) -> None:
+    telling = current.get()
+    if telling is not None:
+        telling.print(f"{_line(call, answer)}, {len(answer.body)} bytes")
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""

@@ -1,0 +1,160 @@
+"""Claims runs as slots get free."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from random import Random
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.wakeups import Bell
+from mainspring.core.runtime.engines import GuardedEngine
+from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.service import TickingService
+from mainspring.core.runtime.tasks import cancel_and_wait
+from mainspring.core.store import Want, Workforce
+from mainspring.core.worker.attempt import Holding
+from mainspring.core.worker.feed import Feed
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.slots import Slots
+
+
+class Claimer(TickingService):
+    """One claim at a time, for all queues, and never for more than can be started at once.
+
+    While an answer is as large as the want, the next claim is sent before what has come has run: the database works on
+    one batch while this process runs the other.
+    """
+
+    def __init__(
+        self,
+        store: Workforce,
+        clock: Clock,
+        bell: Bell,
+        jitter: Random,
+        settings: WorkerSettings,
+        slots: Slots,
+        accept: Callable[[Holding, list[HeldRun]], None],
+        overloaded: Callable[[], bool],
+        engines: Mapping[str, GuardedEngine] | None = None,
+        figures: Figures | None = None,
+    ) -> None:
+        """``engines``: by queue, where hints of its runs come from. ``figures``: what counts claims."""
+        super().__init__("claimer", clock, bell)
+        #: The session to claim for; None while there is none.
+        self.holding: Holding | None = None
+        #: A claim is under way.
+        self.claiming = False
+        #: Set for good when the worker leaves.
+        self.halted = False
+        self._store = store
+        self._jitter = jitter
+        self._slots = slots
+        self._accept = accept
+        self._overloaded = overloaded
+        self._figures = figures
+        self._timeout = settings.claim_timeout
+        self._poll_interval = settings.poll_interval
+        self._largest = settings.largest_claim
+        # Sooner than the idle wait is over, so that each of those looks at the store.
+        look_every = settings.poll_interval // 2
+        #: By queue and priority, as the slots are.
+        self._feeds = {
+            (lane.queue, lane.priority): Feed(lane.queue, engine, clock, look_every, self._fed, lane.priority)
+            for lane in slots.lanes.values()
+            if (engine := (engines or {}).get(lane.queue)) is not None
+        }
+
+    async def tick(self) -> Micros:
+        """Claim until there is no more work or no more room."""
+        self._slots.look_again()
+        while True:
+            holding = self.holding
+            if holding is None or self.halted or self._overloaded():
+                return self._idle_wait()
+            pause = self._slots.pause()
+            if pause is None:
+                return self._idle_wait()
+            if pause > 0:
+                # Whoever waits for slots needs no other hint: look again as if a slot had rung.
+                self._slots.rang = True
+                return pause
+            wants = self._slots.wants(self._largest)
+            if self._feeds:
+                wants = self._fed_wants(wants)
+            if not wants:
+                self._slots.ring_when_one_is_free()
+                return self._idle_wait()
+            await self._claim(holding, wants)
+
+    async def abort(self) -> None:
+        """Do not wait for an answer any more; the last beat returns what it may have brought."""
+        task, self._task = self._task, None
+        if task is not None:
+            await cancel_and_wait(task)
+        for feed in self._feeds.values():
+            await feed.close()
+
+    async def _claim(self, holding: Holding, wants: list[Want]) -> None:
+        number = holding.next_claim()
+        sent = self.clock.monotonic()
+        self.claiming = True
+        try:
+            async with asyncio.timeout(self._timeout / SECOND):
+                runs = await self._store.claim(holding.session, number, wants)
+            took = self.clock.monotonic() - sent
+            if self._figures is not None:
+                self._figures.called("claim", took, len(runs))
+            if took > self._timeout or holding.lost:
+                self.log.warning("a claim was answered too late", number=number, runs=len(runs))
+                return
+            self._accept(holding, runs)
+            if self._figures is not None and runs:
+                self._figures.claimed(runs)
+            self._slots.answered(wants, runs)
+            if self._feeds:
+                self._tell_feeds(wants, runs)
+        except (StoreUnavailable, TimeoutError) as error:
+            if self._figures is not None:
+                self._figures.failed("claim")
+            if isinstance(error, StoreUnavailable):
+                raise
+            raise StoreUnavailable(f"claim {number} was not answered in {self._timeout / SECOND:g} s") from None
+        finally:
+            # Only now, when its runs are held: a beat must find each of them in one place or the other. If there was no
+            # answer, nothing is held, and the next beat returns whatever the claim may have started.
+            holding.pending.discard(number)
+            self.claiming = False
+            for feed in self._feeds.values():
+                feed.ended()
+
+    def _fed_wants(self, wants: list[Want]) -> list[Want]:
+        """The same wants, those of queues with an engine by what it has hinted at."""
+        found, waiting = [], set()
+        for want in wants:
+            feed = self._feeds.get((want.queue, want.priority))
+            turned = want if feed is None else feed.turn(want)
+            if turned is not None:
+                found.append(turned)
+            else:
+                waiting.add((want.queue, want.priority))
+        # They are rung by hints, not by every slot that gets free.
+        self._slots.expect_more(waiting, more=False)
+        return found
+
+    def _tell_feeds(self, wants: list[Want], runs: list[HeldRun]) -> None:
+        started = {run.id for run in runs}
+        for feed in self._feeds.values():
+            feed.answered(started)
+        # How much the store had for some hints says nothing of the next ones.
+        lanes = {(want.queue, want.priority) for want in wants}
+        self._slots.expect_more({lane for lane in lanes & self._feeds.keys() if self._feeds[lane].brings}, more=True)
+
+    def _fed(self) -> None:
+        # Whoever looks for a freed slot alone would not look here.
+        self._slots.rang = False
+        self.bell.ring()
+
+    def _idle_wait(self) -> Micros:
+        return round(self._poll_interval * (0.75 + self._jitter.random() / 2))

@@ -1,0 +1,255 @@
+"""A child process: loads the application and runs sync handlers on its threads, as the worker tells it.
+
+Started by the worker as ``python -m mainspring.core.worker.executors.child module:attribute …``; never forked,
+because a fork copies locks and database connections in whatever state they are.
+"""
+
+import importlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from mainspring.core.model.runs.cause import FINAL
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.runtime import log_lines
+from mainspring.core.runtime.django import set_up_django
+from mainspring.core.runtime.masking import masks
+from mainspring.core.worker.executors.cpu import of_process, of_thread
+from mainspring.core.worker.executors.frames import (
+    Begin,
+    Ended,
+    Finish,
+    Frames,
+    FromChild,
+    Interrupt,
+    Ready,
+    Refused,
+    Start,
+    Tells,
+    decode_to_child,
+    encode,
+)
+from mainspring.core.worker.executors.host import HostLoop
+from mainspring.core.worker.executors.interruption import Call
+from mainspring.core.worker.executors.lifeline import end_when_still, end_with_worker, leave_nobody_behind
+from mainspring.core.worker.executors.memory import resident_bytes
+from mainspring.core.worker.executors.results import result_problem
+from mainspring.core.worker.handler import Adopter, AsyncHandler, Handler, HandlerSource
+from mainspring.core.worker.reporting.capture import capture
+from mainspring.core.worker.reporting.telling import Telling, current
+from mainspring.core.worker.reporting.trace import describe
+from mainspring.core.worker.reporting.tracing import standing_in
+
+if TYPE_CHECKING:
+    from mainspring.core.runtime.tracing.spans import Tracing
+
+_CHUNK = 256 * 1024
+#: What comes within these seconds is told together.
+_GATHER = 0.1
+
+
+class _Entry(NamedTuple):
+    start: Start
+    call: Call
+    telling: Telling[int]
+
+
+class Child:
+    """Reads frames on the main thread, and calls handlers on as many threads as there are calls at once."""
+
+    def __init__(self, line: socket.socket, source: str) -> None:
+        self._line = line
+        self._source = source
+        self._sending = threading.Lock()
+        self._waiting: SimpleQueue[_Entry] = SimpleQueue()
+        self._calls: dict[int, _Entry] = {}
+        self._threads = 0
+        self._application: HandlerSource | None = None
+        self._handlers: Mapping[str, Handler] = {}
+        self._measures_memory = False
+        self._cpu = of_thread
+        self._tracing: Tracing | None = None
+        self.captures = False
+        #: Which files the standard descriptors are, once the application is loaded.
+        self._standard: list[tuple[int, int] | None] = []
+        self._host = HostLoop()
+        #: Attempts with something to tell. What is taken from one is sent before anybody else takes from it.
+        self._telling: SimpleQueue[Telling[int]] = SimpleQueue()
+        self._taking = threading.Lock()
+
+    def serve(self) -> None:
+        """Until the worker says that it is enough, or hangs up."""
+        frames = Frames()
+        while data := self._line.recv(_CHUNK):
+            for frame in frames.feed(data):
+                match decode_to_child(frame):
+                    case Begin() as begin:
+                        if not self._begin(begin):
+                            return
+                    case Start() as start:
+                        self._start(start)
+                    case Interrupt(key=key, cancelled=cancelled, why=why):
+                        if (entry := self._calls.get(key)) is not None:
+                            entry.start.held.cancel_requested |= cancelled
+                            entry.telling.stop = why
+                            entry.call.interrupt()
+                    case Finish():
+                        self._close()
+                        return
+        leave_nobody_behind()
+
+    def _begin(self, begin: Begin) -> bool:
+        self._measures_memory = begin.measures_memory
+        self._cpu = of_process if begin.alone else of_thread
+        sys.path[:] = begin.path
+        if begin.log is not None:
+            log_lines.configure(*begin.log)
+        try:
+            self._application = load(self._source)
+            if begin.adopts and isinstance(self._application, Adopter):
+                self._application.adopt(begin.adopts)
+            self._handlers = self._application.handlers()
+            if begin.tracing is not None:
+                # Here and not above: nobody else pays for importing it.
+                from mainspring.core.runtime.tracing.spans import tracing_of
+
+                self._tracing = tracing_of(*begin.tracing)
+                self._tracing.lend()
+                self._handlers = standing_in(self._handlers, self._tracing)
+            self.captures = begin.captures
+            if begin.captures or log_lines.shows_output():
+                capture.begin()
+            self._host.open(self._application)
+        except BaseException as error:
+            self._send(Refused(f"{self._source} could not be loaded in a child process:\n{describe(error)}"))
+            return False
+        self._standard = _identify_standard_files()
+        threading.Thread(target=self._keep_telling, name="mainspring telling", daemon=True).start()
+        end_when_still(begin.lifeline, begin.silence)
+        self._send(Ready())
+        return True
+
+    def _close(self) -> None:
+        try:
+            self._host.close()
+            if self._tracing is not None:
+                self._tracing.flush()
+        except BaseException as error:
+            sys.stderr.write(f"mainspring: what the application opened could not be closed:\n{describe(error)}\n")
+
+    def _start(self, start: Start) -> None:
+        entry = _Entry(start, Call(), Telling(start.key, self, shows_life=True, tenant=start.held.tenant))
+        entry.telling.held = start.held
+        self._calls[start.key] = entry
+        # The worker never sends more than it has threads for, so a thread is free or may be added.
+        if len(self._calls) > self._threads:
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"mainspring {self._threads}", daemon=True).start()
+        self._waiting.put(entry)
+
+    def _work(self) -> None:
+        while True:
+            entry = self._waiting.get()
+            start = entry.start
+            current.set(entry.telling)
+            before = self._cpu()
+            result, error, cause = entry.call.run(partial(self._invoke, start.held))
+            entry.telling.used_cpu(self._cpu() - before)
+            current.set(None)
+            if result and masks.any:
+                result = masks.json(start.held.tenant, result)
+            if result and (problem := result_problem(result)) is not None:
+                # Checked here, so that a result of a gigabyte does not travel first.
+                result, error, cause = None, problem, FINAL
+            memory = resident_bytes() if self._measures_memory else 0
+            del self._calls[start.key]
+            entry.telling.close()
+            self._tell(entry.telling)
+            # Closed, or closed and opened again as another file, into which later runs would print.
+            broken = _identify_standard_files() != self._standard
+            self._send(Ended(start.key, result, error, memory, cause, entry.telling.spent(), broken))
+
+    def _invoke(self, held: HeldRun) -> bytes | None:
+        handler = self._handlers.get(held.task)
+        if handler is None:
+            raise LookupError(f"{self._source} has no handler for task {held.task!r} in a child process")
+        if isinstance(handler, AsyncHandler):
+            # On the loop in general, but this one runs alone because workers died of it.
+            return self._host.run(handler.invoke(held))
+        return handler.invoke(held)
+
+    def wake(self, telling: Telling[int]) -> None:
+        self._telling.put(telling)
+
+    async def heard(self, telling: Telling[int]) -> None:
+        """As far as the worker."""
+        self._tell(telling)
+
+    def _keep_telling(self) -> None:
+        pause = threading.Event()
+        while True:
+            first = self._telling.get()
+            pause.wait(_GATHER)
+            self._tell(first)
+            for _ in range(self._telling.qsize()):
+                self._tell(self._telling.get())
+
+    def _tell(self, telling: Telling[int]) -> None:
+        with self._taking:
+            if telling.waiting:
+                self._send(Tells(telling.owner, telling.take()))
+
+    def _send(self, message: FromChild) -> None:
+        frame = encode(message)
+        try:
+            with self._sending:
+                self._line.sendall(frame)
+        except OSError:
+            leave_nobody_behind()
+
+
+def _identify_standard_files() -> list[tuple[int, int] | None]:
+    """Return the device and the inode behind descriptors 0 to 2; None for a closed one."""
+    found: list[tuple[int, int] | None] = []
+    for descriptor in range(3):
+        try:
+            status = os.fstat(descriptor)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return found
+
+
+def load(source: str) -> HandlerSource:
+    """Import ``module:attribute``, which must have ``handlers()``."""
+    set_up_django()
+    module, _, path = source.partition(":")
+    found: object = importlib.import_module(module)
+    for name in filter(None, path.split(".")):
+        found = getattr(found, name)
+    if not callable(getattr(found, "handlers", None)):
+        raise TypeError(f"{source} is a {type(found).__name__} and has no handlers()")
+    return cast(HandlerSource, found)
+
+
+def main() -> None:
+    source, line, read_end, worker = sys.argv[1:]
+    end_with_worker(int(worker), int(read_end))
+    os.set_inheritable(int(line), False)
+    os.set_inheritable(int(read_end), False)
+    # What handlers print is for the log of the worker, not for whoever reads its output.
+    os.dup2(2, 1)
+    connection = socket.socket(fileno=int(line))
+    Child(connection, source).serve()
+    # Open until the process is gone: the worker takes a closed line for death, and exit handlers may still have to run.
+    connection.detach()
+
+
+if __name__ == "__main__":
+    main()

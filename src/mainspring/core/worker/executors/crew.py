@@ -1,0 +1,132 @@
+"""Everybody who runs what does not run on the worker's loop: threads, children, and children for one run alone."""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.ports.clock import Clock
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.worker.attempt import Attempt
+from mainspring.core.worker.executors.children import UNLIMITED, ChildPool
+from mainspring.core.worker.executors.lifeline import Lifeline
+from mainspring.core.worker.executors.threads import ThreadExecutor
+from mainspring.core.worker.handler import SyncHandler
+from mainspring.core.worker.outcomes import Outcomes
+from mainspring.core.worker.reporting.telling import Ear
+from mainspring.core.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from mainspring.core.runtime.tracing.spans import Tracing
+
+_log = get_logger("mainspring.children")
+
+
+class Crew:
+    """Pools are made when the first attempt needs them, so a worker of async tasks has none."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        settings: WorkerSettings,
+        outcomes: Outcomes,
+        watch: Callable[[Micros], None],
+        check_lease: Callable[[], None],
+        ear: Ear[Attempt],
+        source: str | None,
+        tracing: "Tracing | None" = None,
+    ) -> None:
+        self.source = source
+        self._clock = clock
+        self._settings = settings
+        self._outcomes = outcomes
+        self._watch = watch
+        self._check_lease = check_lease
+        self._ear = ear
+        self._tracing = tracing
+        self._threads = ThreadExecutor(outcomes, ear)
+        self._lifeline: Lifeline | None = None
+        self._pools: dict[str, ChildPool] = {}
+        self._warned = False
+
+    @property
+    def processes(self) -> list[int]:
+        """The child processes there are now."""
+        return [pid for pool in self._pools.values() for pid in pool.processes]
+
+    def start(self, attempt: Attempt, handler: SyncHandler) -> None:
+        if handler.mode != "thread" and self.source is not None:
+            self._pool(handler.mode).start(attempt)
+            return
+        if handler.mode != "thread" and not self._warned:
+            self._warned = True
+            _log.warning("sync tasks run on bare threads: the worker was not told where children find them")
+        self._watch(attempt.until)
+        self._threads.start(attempt, handler)
+
+    def start_alone(self, attempt: Attempt) -> None:
+        """Workers died while they ran it. If this process dies too, there is only one suspect."""
+        self._pool("alone").start(attempt)
+
+    def sweep(self, now: Micros) -> None:
+        for pool in self._pools.values():
+            pool.sweep(now)
+
+    def pulse(self) -> None:
+        """The lease was renewed. Called from the heartbeat's thread."""
+        lifeline = self._lifeline
+        if lifeline is not None:
+            lifeline.pulse()
+
+    def kill_all(self) -> None:
+        """The lease is gone. Idle children go too: they would soon end by themselves, for want of a pulse."""
+        for pool in self._pools.values():
+            pool.kill_all()
+
+    async def close(self) -> None:
+        for pool in self._pools.values():
+            await pool.close()
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            lifeline.close()
+
+    def _pool(self, kind: str) -> ChildPool:
+        pool = self._pools.get(kind)
+        if pool is None:
+            pool = self._pools[kind] = self._make_pool(kind)
+        return pool
+
+    def _make_pool(self, kind: str) -> ChildPool:
+        children = self._settings.children
+        match kind:
+            case "child":
+                size, threads, runs = children.children, children.threads_per_child, children.recycle_after_runs
+            case "process":
+                size, threads, runs = children.processes or os.cpu_count() or 1, 1, children.recycle_after_runs
+            case _:
+                size, threads, runs = UNLIMITED, 1, 1
+        if self._lifeline is None:
+            self._lifeline = Lifeline()
+        assert self.source is not None
+        return ChildPool(
+            source=self.source,
+            adopts=children.adopts,
+            size=size,
+            threads=threads,
+            clock=self._clock,
+            outcomes=self._outcomes,
+            lifeline=self._lifeline,
+            # Rounded up: when a child gives its worker up, the worker must have given up its lease.
+            silence=-(-(self._settings.lease - self._settings.lease_margin) // SECOND),
+            watch=self._watch,
+            check_lease=self._check_lease,
+            ear=self._ear,
+            captures=self._settings.capture_logs,
+            tracing=None if self._tracing is None else self._tracing.said,
+            start_timeout=children.start_timeout,
+            start_patience=children.start_patience,
+            patience=children.patience,
+            kill_grace=self._settings.kill_grace,
+            recycle_after_runs=runs,
+            recycle_memory_bytes=children.recycle_memory_bytes,
+        )

@@ -1,0 +1,127 @@
+"""What a worker and its child processes say to each other: MessagePack frames behind their length."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from mainspring.core.model.runs.cause import Cause
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.usage import Spent
+from mainspring.core.worker.reporting.telling import Told
+
+_LENGTH = 4
+
+
+class Begin(msgspec.Struct, frozen=True, tag="begin"):
+    """The first frame to a child."""
+
+    #: The worker's module search path: what it can import, the child can.
+    path: list[str]
+    #: Tell the memory in use with every end.
+    measures_memory: bool
+    #: The descriptor of the lifeline, and how many seconds it may be still.
+    lifeline: int
+    silence: int
+    #: What the application is told about its worker, before anything starts.
+    adopts: bytes
+    #: Catch what handlers print and log.
+    captures: bool
+    #: It runs one at a time: all that the process uses is that one's.
+    alone: bool = False
+    #: What the worker's tracing was made of; none: nobody records anything.
+    tracing: tuple[str, float, str, str] | None = None
+    #: How the worker writes its log: the level, whether for people, and with what tasks print; none: as the application
+    #: has it.
+    log: tuple[str, bool, bool] | None = None
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """Run this. The key is the worker's: the same run may come twice."""
+
+    key: int
+    held: HeldRun
+
+
+class Interrupt(msgspec.Struct, frozen=True, tag="interrupt"):
+    """Stop that one, in a way that lets it clean up."""
+
+    key: int
+    cancelled: bool
+    why: str
+
+
+class Finish(msgspec.Struct, frozen=True, tag="finish"):
+    """There is nothing more to do: exit."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The application is loaded."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The application could not be loaded."""
+
+    error: str
+
+
+class Tells(msgspec.Struct, frozen=True, tag="tells"):
+    """One that runs shows life, and may have something to tell."""
+
+    key: int
+    told: Told
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """One has ended."""
+
+    key: int
+    result: bytes | None
+    error: str | None
+    memory: int
+    cause: Cause
+    spent: Spent | None = None
+    #: The handler closed descriptors that the child needs: it takes no more runs.
+    broken: bool = False
+
+
+ToChild: TypeAlias = Begin | Start | Interrupt | Finish
+FromChild: TypeAlias = Ready | Refused | Tells | Ended
+
+_encoder = msgspec.msgpack.Encoder()
+_to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
+_from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
+
+
+def encode(message: ToChild | FromChild) -> bytes:
+    body = _encoder.encode(message)
+    return len(body).to_bytes(_LENGTH, "big") + body
+
+
+def decode_to_child(body: bytes) -> ToChild:
+    return _to_child.decode(body)
+
+
+def decode_from_child(body: bytes) -> FromChild:
+    return _from_child.decode(body)
+
+
+class Frames:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take what has come; the frames that are complete now."""
+        buffer = self._buffer
+        buffer += data
+        complete = []
+        at = 0
+        while len(buffer) - at >= _LENGTH:
+            end = at + _LENGTH + int.from_bytes(buffer[at : at + _LENGTH], "big")
+            if end > len(buffer):
+                break
+            complete.append(bytes(buffer[at + _LENGTH : end]))
+            at = end
+        del buffer[:at]
+        return complete

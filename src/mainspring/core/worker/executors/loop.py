@@ -1,0 +1,57 @@
+"""Runs async handlers on the worker's own loop, one task each."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from mainspring.core.model.runs.cause import cause_of
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.verdicts import LookAgain
+from mainspring.core.runtime.masking import masks
+from mainspring.core.worker.attempt import Attempt
+from mainspring.core.worker.outcomes import Outcomes
+from mainspring.core.worker.reporting.telling import Ear, Telling, current
+from mainspring.core.worker.reporting.trace import describe
+
+
+class LoopExecutor:
+    """A task gives every attempt its own context variables and a handle to cancel it by; there is nothing else."""
+
+    def __init__(self, outcomes: Outcomes, ear: Ear[Attempt]) -> None:
+        self._outcomes = outcomes
+        self._ear = ear
+
+    def start(self, attempt: Attempt, invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]) -> None:
+        attempt.executor = self
+        # The name is what a blocked loop is reported with.
+        attempt.task = asyncio.get_running_loop().create_task(self._attend(attempt, invoke), name=attempt.held.task)
+
+    def stop(self, attempt: Attempt) -> None:
+        """Cancel its task: the handler may catch that and clean up."""
+        # A task that has not begun would end without ever coming by here; it looks at ``stop`` itself when it begins.
+        if attempt.begun and attempt.task is not None:
+            attempt.task.cancel()
+
+    def kill(self, attempt: Attempt) -> None:
+        """There is nothing harder than to cancel it again."""
+        self.stop(attempt)
+
+    async def _attend(self, attempt: Attempt, invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]) -> None:
+        if attempt.stop is not None:
+            self._outcomes.failed(attempt, "stopped before it began")
+            return
+        attempt.begun = True
+        attempt.telling = telling = Telling(attempt, self._ear, tenant=attempt.held.tenant)
+        current.set(telling)
+        try:
+            result = await invoke(attempt.held)
+        except LookAgain as wait:
+            # Whatever it has done so far may be repeated, also where nothing else may.
+            attempt.begun = False
+            self._outcomes.released(attempt, str(wait), wait.delay)
+        except BaseException as error:
+            # Whatever user code raises is its own failure: let through, it would end the worker, or nobody would hear.
+            self._outcomes.failed(attempt, describe(error), cause_of(error))
+        else:
+            if result and masks.any:
+                result = masks.json(attempt.held.tenant, result)
+            self._outcomes.succeeded(attempt, result)

@@ -1,0 +1,16 @@
+"""What Prometheus is told of a worker as it is right now."""
+
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.runtime.metrics import declared
+from mainspring.core.runtime.metrics.book import Book
+from mainspring.core.worker.worker import Worker
+
+
+def tell_of_worker(worker: Worker, book: Book) -> None:
+    for queue, (slots, used) in worker.slots_by_queue().items():
+        book.put(declared.SLOTS, slots, queue)
+        book.put(declared.SLOTS_USED, used, queue)
+    book.put(declared.UNREPORTED, worker.unflushed)
+    book.put(declared.WORKER_MARGIN, worker.lease_margin / SECOND)
+    book.put(declared.CHILDREN, len(worker.processes))
+    book.put(declared.LEASES_LOST, worker.lost_leases)

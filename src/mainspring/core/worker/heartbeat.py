@@ -1,0 +1,251 @@
+"""Keeps the worker's lease alive, and compares notes with the store.
+
+In production it is a thread with a loop and a connection of its own: a handler that blocks the worker's loop, or a pool
+without a free connection, must not look like death. There it also watches the worker's loop and names what blocks it.
+(Only code that never lets go of the interpreter lock stops this thread too.) Without a store of its own it is a task on
+the worker's loop, which is how simulations run it.
+"""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from types import FrameType
+from typing import ParamSpec, Protocol, TypeAlias
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.ports.clock import Clock
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.runtime.tasks import cancel_and_wait
+from mainspring.core.runtime.threads import joined
+from mainspring.core.store import Beat, Workforce
+from mainspring.core.worker.attempt import Holding
+from mainspring.core.worker.settings import WorkerSettings
+
+_RETRY: Micros = 500 * MILLISECOND
+#: However often somebody asks for a beat, they come no closer than this.
+_CLOSEST: Micros = 100 * MILLISECOND
+#: The worker's loop shows itself this often …
+_PULSE: Micros = 500 * MILLISECOND
+#: … and counts as blocked when it has not for this long.
+_BLOCKED_AFTER: Micros = 2 * SECOND
+_TELL_AGAIN_AFTER: Micros = 10 * SECOND
+
+_log = get_logger("mainspring.heartbeat")
+
+#: Opens a store for the heartbeat's own thread.
+OpenWorkforce: TypeAlias = Callable[[], AbstractAsyncContextManager[Workforce]]
+Arguments = ParamSpec("Arguments")
+
+
+class Patient(Protocol):
+    """Whose heart it is. The attributes are read from the heartbeat's thread; the methods run on the worker's loop,
+    except ``lease_renewed``."""
+
+    @property
+    def holding(self) -> Holding | None: ...
+
+    @property
+    def failing_since(self) -> Micros | None: ...
+
+    def lease_renewed(self) -> None:
+        """The lease is good for another term. Called where the beat was sent, before anything else."""
+        ...
+
+    def beat_answered(self, holding: Holding, beat: Beat) -> None: ...
+
+    def lease_over(self, holding: Holding, why: str) -> None: ...
+
+
+class Heartbeat:
+    def __init__(
+        self,
+        patient: Patient,
+        store: Workforce,
+        clock: Clock,
+        settings: WorkerSettings,
+        open_workforce: OpenWorkforce | None = None,
+    ) -> None:
+        self._patient = patient
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._open_workforce = open_workforce
+        self._worker_loop: asyncio.AbstractEventLoop | None = None
+        #: Known from the start on, as is the time of the last pulse.
+        self._worker_thread: int
+        #: The loop the beats are sent from.
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._hurried: asyncio.Event | None = None
+        self._stopped = False
+        #: No beat is sent, although one could be: see ``beat``.
+        self.withholding = False
+        self._pulse_at: Micros
+        self._told_at: Micros | None = None
+
+    def start(self) -> None:
+        self._worker_loop = asyncio.get_running_loop()
+        self._worker_thread = threading.get_ident()
+        self._pulse_at = self._clock.monotonic()
+        if self._open_workforce is None:
+            self._hurried = asyncio.Event()
+            self._tasks.append(asyncio.create_task(self._beat_on(self._store), name="heartbeat"))
+            return
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._live()), name="mainspring heartbeat", daemon=True
+        )
+        self._thread.start()
+        self._tasks.append(asyncio.create_task(self._show_life(), name="pulse"))
+
+    async def stop(self) -> None:
+        self._stopped = True
+        self.hurry()
+        if self._thread is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.beat_interval / SECOND):
+                    await joined(self._thread)
+        await cancel_and_wait(*self._tasks)
+
+    def hurry(self) -> None:
+        """Beat now: somebody was asked to stop."""
+        hurried = self._hurried
+        if hurried is not None:
+            self._tell(self._own_loop, hurried.set)
+
+    async def beat(self, store: Workforce) -> Micros:
+        """One beat; how long to wait for the next one."""
+        holding = self._patient.holding
+        if holding is None:
+            return self._settings.beat_interval
+        now = self._clock.monotonic()
+        if now - holding.renewed_at >= self._settings.lease - self._settings.lease_margin:
+            self._tell(self._worker_loop, self._patient.lease_over, holding, "no beat was answered in time")
+            return _RETRY
+        failing_since = self._patient.failing_since
+        if failing_since is not None and now - failing_since >= self._settings.lease:
+            # Alive, but of no use: what it finishes is never heard of. Others shall have its runs.
+            if not self.withholding:
+                _log.error("no outcome could be reported for a whole lease: the lease is let go")
+            self.withholding = True
+            return _RETRY
+        self.withholding = False
+        # The order matters. The store takes back what runs under this session if its claim is not newer than
+        # ``last_claim``, is not ``pending``, and the run is not ``held``; and the worker's loop may claim, be answered
+        # and settle between any two of these lines. A claim enters ``pending`` before it becomes ``last_claim``, and
+        # leaves it only after its runs are in ``held``; a run leaves ``held`` only when the store has settled it.
+        # So with this order, for a claim not newer than what the first line sees: if the second does not see it
+        # pending, its runs were held before the third looks, or the store is done with them. The other way round a
+        # claim answered between the looks would be in neither.
+        last_claim = holding.last_claim
+        pending = list(holding.pending)
+        held = list(holding.held)
+        sent = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._settings.beat_interval / SECOND):
+                beat = await store.beat(holding.session, self._settings.lease, held, pending, last_claim)
+        except (StoreUnavailable, TimeoutError) as error:
+            _log.warning("a beat failed", error=str(error) or "no answer", held=len(held))
+            return _RETRY
+        if not beat.alive:
+            self._tell(self._worker_loop, self._patient.lease_over, holding, "the store has buried this session")
+            return _RETRY
+        # Trusted from before the request was sent: the store cannot have counted from earlier.
+        holding.renewed_at = max(holding.renewed_at, sent)
+        self._patient.lease_renewed()
+        if beat.returned:
+            _log.warning("runs of a lost claim were returned", runs=beat.returned)
+        if beat.cancels or beat.draining or beat.lost:
+            self._tell(self._worker_loop, self._patient.beat_answered, holding, beat)
+        return max(self._settings.beat_interval - (self._clock.monotonic() - sent), _CLOSEST)
+
+    async def _beat_on(self, store: Workforce) -> None:
+        assert self._hurried is not None
+        while not self._stopped:
+            try:
+                wait = await self.beat(store)
+            except Exception:
+                _log.exception("a beat failed")
+                wait = _RETRY
+            if self._stopped:
+                return
+            await self._clock.sleep(_CLOSEST)
+            try:
+                async with asyncio.timeout(max(wait - _CLOSEST, 0) / SECOND):
+                    await self._hurried.wait()
+            except TimeoutError:
+                continue
+            self._hurried.clear()
+
+    async def _live(self) -> None:
+        """The heartbeat's thread."""
+        assert self._open_workforce is not None
+        self._own_loop = asyncio.get_running_loop()
+        self._hurried = asyncio.Event()
+        watching = asyncio.create_task(self._watch())
+        while not self._stopped:
+            try:
+                async with self._open_workforce() as store:
+                    await self._beat_on(store)
+            except Exception as error:
+                _log.warning("the heartbeat has no store", error=str(error))
+                await self._clock.sleep(_RETRY)
+        watching.cancel()
+
+    async def _show_life(self) -> None:
+        """On the worker's loop, as long as that turns."""
+        while True:
+            self._pulse_at = self._clock.monotonic()
+            await self._clock.sleep(_PULSE)
+
+    async def _watch(self) -> None:
+        while True:
+            await self._clock.sleep(_PULSE)
+            self._look_at_the_loop()
+
+    def _look_at_the_loop(self) -> None:
+        now = self._clock.monotonic()
+        silent = now - self._pulse_at
+        if silent <= _BLOCKED_AFTER:
+            if self._told_at is not None:
+                _log.warning("the event loop turns again")
+                self._told_at = None
+            return
+        if self._told_at is None or now - self._told_at >= _TELL_AGAIN_AFTER:
+            self._told_at = now
+            task = asyncio.current_task(self._worker_loop)
+            _log.error(
+                "the event loop is blocked",
+                task=task.get_name() if task is not None else None,
+                at=_where(sys._current_frames().get(self._worker_thread)),
+                seconds=round(silent / SECOND, 1),
+            )
+
+    def _tell(
+        self,
+        loop: asyncio.AbstractEventLoop | None,
+        what: Callable[Arguments, None],
+        *arguments: Arguments.args,
+        **named: Arguments.kwargs,
+    ) -> None:
+        """Call it on that loop, from whichever one this is."""
+        if self._thread is None or loop is None:
+            what(*arguments, **named)
+            return
+        try:
+            loop.call_soon_threadsafe(lambda: what(*arguments, **named))
+        except RuntimeError:
+            # That loop is closed: nobody is left to tell.
+            return
+
+
+def _where(frame: FrameType | None) -> list[str]:
+    """The innermost calls, innermost first."""
+    calls: list[str] = []
+    while frame is not None and len(calls) < 5:
+        calls.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+        frame = frame.f_back
+    return calls

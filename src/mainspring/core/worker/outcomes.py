@@ -1,0 +1,142 @@
+"""What the end of an attempt means, and what is told of it."""
+
+from collections.abc import Callable
+from random import Random
+from typing import assert_never
+
+import msgspec
+
+from mainspring.core.model.base.instant import Instant, Micros, format_duration
+from mainspring.core.model.runs.cause import FINAL, UNKNOWN, Cause
+from mainspring.core.model.runs.run import (
+    Outcome,
+    Settlement,
+    settle_cancel,
+    settle_failure,
+    settle_loss,
+    settle_release,
+    settle_success,
+)
+from mainspring.core.ports.clock import Clock
+from mainspring.core.worker.attempt import Attempt, Stop
+from mainspring.core.worker.executors.results import result_problem
+from mainspring.core.worker.handler import SETTLED
+from mainspring.core.worker.reporting.attempt_log import AttemptLog
+from mainspring.core.worker.reporting.reporter import Reporter
+from mainspring.core.worker.settler import Settler
+from mainspring.core.worker.slots import Slots
+
+
+class Outcomes:
+    """Executors report here when user code has really ended: the slot is free, and the settlement goes its way."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        jitter: Random,
+        slots: Slots,
+        settler: Settler,
+        reporter: Reporter,
+        none_left: Callable[[], None],
+        log: AttemptLog | None = None,
+    ) -> None:
+        #: Attempts that occupy a slot, in the order they came: a simulation must find the same one on replay.
+        self.running: dict[Attempt, None] = {}
+        #: How attempts ended here, since the start.
+        self.counts = dict.fromkeys(Outcome, 0)
+        self._clock = clock
+        self._jitter = jitter
+        self._slots = slots
+        self._settler = settler
+        self._reporter = reporter
+        self._none_left = none_left
+        self._log = log
+
+    def succeeded(self, attempt: Attempt, result: bytes | None) -> None:
+        """It returned. That counts even if it had been told to stop: the work is done."""
+        if result == SETTLED:
+            self._end(attempt, settle_success(attempt.held, None), settled=True)
+        elif result is not None and (problem := result_problem(result)) is not None:
+            attempt.stop = None
+            # The work was done: another attempt would only do it again.
+            self.failed(attempt, problem, FINAL)
+        else:
+            self._end(attempt, settle_success(attempt.held, result))
+
+    def failed(self, attempt: Attempt, error: str, cause: Cause = UNKNOWN) -> None:
+        """It raised, or it was told to stop and did."""
+        match attempt.stop:
+            case None:
+                settlement = settle_failure(
+                    attempt.held, error, self._jitter, now=self._store_time(attempt), cause=cause
+                )
+            case Stop.TIMEOUT:
+                reason = f"TimeoutError: it may take {format_duration(attempt.duration)} and took longer"
+                settlement = settle_failure(
+                    attempt.held, f"{error}\n{reason}", self._jitter, now=self._store_time(attempt), timed_out=True
+                )
+            case Stop.SILENT:
+                settlement = settle_failure(
+                    attempt.held,
+                    f"{error}\nTimeoutError: it has shown no life for longer than its task allows",
+                    self._jitter,
+                    now=self._store_time(attempt),
+                    timed_out=True,
+                    reason=Stop.SILENT.value,
+                )
+            case Stop.CANCEL:
+                settlement = settle_cancel(attempt.held)
+            case Stop.RELEASE | Stop.FENCED:
+                settlement = self._give_back(attempt, "the worker left")
+            case _:
+                assert_never(attempt.stop)
+        self._end(attempt, settlement)
+
+    def lost(self, attempt: Attempt, *, blamed: bool, how: str) -> None:
+        """The process it ran in died by itself. ``how``: with which exit code or signal."""
+        self._end(attempt, settle_loss(attempt.held, blamed=blamed, how=how))
+
+    def released(self, attempt: Attempt, reason: str, delay: Micros = 0) -> None:
+        """It stopped, or never began, through no fault of its own."""
+        self._end(attempt, self._give_back(attempt, reason, delay))
+
+    def drop(self, attempt: Attempt) -> None:
+        """Tell nothing of it, however it ends; its slot stays taken until it does."""
+        attempt.dropped = True
+
+    def _end(self, attempt: Attempt, settlement: Settlement, *, settled: bool = False) -> None:
+        running = self.running
+        running.pop(attempt, None)
+        attempt.task = None
+        attempt.ended_at = self._clock.monotonic()
+        self._slots.give(attempt.lane, attempt.held.policy.weight)
+        self.counts[settlement.outcome] += 1
+        log = self._log
+        if log is not None and (log.every_attempt or settlement.outcome is not Outcome.SUCCESS):
+            log.ended(attempt, settlement)
+        if settled:
+            # Also of one that was dropped: the store has accepted it, whatever became of the lease.
+            self._settler.was_settled(attempt, settlement)
+        elif not attempt.dropped:
+            telling = attempt.telling
+            if telling is not None and telling.costs:
+                settlement = msgspec.structs.replace(settlement, spent=telling.spent())
+            if telling is not None and telling.ever and telling.close():
+                self._reporter.settle_after(attempt, settlement)
+            else:
+                # They point at each other: parted, they need no garbage collection.
+                attempt.telling = None
+                self._settler.add(attempt, settlement)
+        if not running:
+            self._none_left()
+
+    def _give_back(self, attempt: Attempt, reason: str, delay: Micros = 0) -> Settlement:
+        held = attempt.held
+        if attempt.begun and held.policy.guarantee == "at-most-once":
+            error = f"stopped before it ended ({reason}); at-most-once is never repeated"
+            return settle_failure(held, error, self._jitter, now=self._store_time(attempt))
+        return settle_release(held, reason, delay)
+
+    def _store_time(self, attempt: Attempt) -> Instant:
+        """The store's clock, as far as this worker can know it: deadlines are told by that one."""
+        return attempt.held.started_at + self._clock.monotonic() - attempt.came_at

@@ -1,0 +1,1 @@
+"""What an attempt reports while it runs: progress, logs, checkpoints, spans."""

@@ -1,0 +1,135 @@
+"""Log lines about attempts: one for each failure, or one for each attempt."""
+
+from enum import StrEnum
+
+import msgspec
+
+from mainspring.core.model.base.instant import SECOND, Micros, format_duration
+from mainspring.core.model.runs.run import Outcome, RunState, Settlement
+from mainspring.core.ports.clock import Clock
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.worker.attempt import Attempt
+
+#: Lines per second. Failures have a budget of their own, so that successes never hide them.
+_LINES_PER_SECOND = 20
+_FAILURES_PER_SECOND = 50
+_LONGEST_RESULT = 120
+
+_EVENTS = {
+    Outcome.SUCCESS: "run succeeded",
+    Outcome.ERROR: "run failed",
+    Outcome.TIMEOUT: "run timed out",
+    Outcome.LOST: "run lost its process",
+    Outcome.CANCELLED: "run cancelled",
+    Outcome.RELEASED: "run released",
+}
+_FAILURES = frozenset({Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST})
+
+_log = get_logger("mainspring.runs")
+
+
+class Tracebacks(StrEnum):
+    """How much of a failed attempt's traceback is logged."""
+
+    FULL = "full"
+    #: The last line: the exception and its message.
+    SHORT = "short"
+
+
+class AttemptLog:
+    """Logs attempts up to a number of lines per second, and counts the lines it leaves out."""
+
+    def __init__(self, clock: Clock, *, every_attempt: bool = False, tracebacks: Tracebacks = Tracebacks.FULL) -> None:
+        """``every_attempt``: log successful attempts too, as on a terminal."""
+        self.every_attempt = every_attempt
+        self._clock = clock
+        self._tracebacks = tracebacks
+        self._second: Micros = 0
+        self._lines = 0
+        self._failures = 0
+        self._hidden = 0
+        self._hidden_failures = 0
+
+    def ended(self, attempt: Attempt, settlement: Settlement) -> None:
+        """Log the end of an attempt. Success is logged only with ``every_attempt``."""
+        if settlement.outcome in _FAILURES:
+            if self._may_log_failure():
+                self._log_failure(attempt, settlement)
+        elif self.every_attempt and self._may_log():
+            values = _describe(attempt)
+            if settlement.result is not None:
+                values["result"] = _shorten(settlement.result)
+            if settlement.reason:
+                values["reason"] = settlement.reason
+            _log.info(_EVENTS[settlement.outcome], **values)
+
+    def take_hidden(self) -> dict[str, int]:
+        """How many lines were left out since the last call, by kind."""
+        hidden = {"runs": self._hidden, "failures": self._hidden_failures}
+        self._hidden = self._hidden_failures = 0
+        return {kind: count for kind, count in hidden.items() if count}
+
+    def _log_failure(self, attempt: Attempt, settlement: Settlement) -> None:
+        values = _describe(attempt)
+        error = settlement.error or settlement.reason
+        last_line = error.rstrip().rpartition("\n")[2]
+        values["error"] = last_line
+        if self._tracebacks is Tracebacks.FULL and last_line != error:
+            values["traceback"] = error
+        if settlement.state is RunState.FAILED:
+            if settlement.reason and settlement.reason != settlement.outcome.value:
+                values["reason"] = settlement.reason
+            _log.error(f"{_EVENTS[settlement.outcome]}; no attempt is left", **values)
+        elif settlement.state is RunState.SCHEDULED:
+            _log.warning(_EVENTS[settlement.outcome], **values, next_attempt_in=_seconds(settlement.delay))
+        else:
+            _log.warning(_EVENTS[settlement.outcome], **values)
+
+    def _may_log(self) -> bool:
+        self._turn()
+        self._lines += 1
+        if self._lines <= _LINES_PER_SECOND:
+            return True
+        self._hidden += 1
+        return False
+
+    def _may_log_failure(self) -> bool:
+        self._turn()
+        self._failures += 1
+        if self._failures <= _FAILURES_PER_SECOND:
+            return True
+        self._hidden_failures += 1
+        return False
+
+    def _turn(self) -> None:
+        second = self._clock.monotonic() // SECOND
+        if second != self._second:
+            self._second, self._lines, self._failures = second, 0, 0
+
+
+def _describe(attempt: Attempt) -> dict[str, object]:
+    held = attempt.held
+    # Lost attempts are not counted against the retries.
+    retries = 0 if held.policy.guarantee == "at-most-once" else held.policy.retry.max_retries
+    return {
+        "task": held.task,
+        "queue": held.queue,
+        "run": held.id,
+        "attempt": held.attempt,
+        "max_attempts": 1 + retries + held.lost,
+        "took": _seconds(attempt.ended_at - attempt.came_at),
+    }
+
+
+def _seconds(duration: Micros) -> str:
+    """Three significant digits are enough for a reader."""
+    if duration >= 10 * SECOND:
+        return format_duration(duration // SECOND * SECOND)
+    return f"{duration / SECOND:.3g}s" if duration >= SECOND else f"{duration / 1_000:.3g}ms"
+
+
+def _shorten(result: bytes) -> str:
+    text = result.decode("utf-8", "replace")
+    if text.startswith('"'):
+        text = msgspec.json.decode(result, type=str)
+    return text if len(text) <= _LONGEST_RESULT else f"{text[: _LONGEST_RESULT - 1]}…"

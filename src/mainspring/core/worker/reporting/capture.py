@@ -1,0 +1,172 @@
+"""Catches what handlers print and log, beside where it goes anyway."""
+
+import logging
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any, TextIO, cast
+
+from mainspring.core.runtime.log_lines import shows_output
+from mainspring.core.runtime.masking import masks
+from mainspring.core.worker.reporting.telling import current
+
+#: The loggers of ``context.log`` are below this one.
+TASKS = "mainspring.task"
+
+_formatter = logging.Formatter()
+
+
+class Tee:
+    """A file that is written to, and what it stands before."""
+
+    def __init__(self, inner: TextIO) -> None:
+        self.inner = inner
+
+    def write(self, text: str) -> int:
+        telling = current.get()
+        shown = telling is not None and shows_output()
+        if telling is not None and (shown or telling.ear.captures):
+            telling.write(text)
+        if not shown:
+            self.inner.write(masks.everything(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class Veil(Tee):
+    """The same for a file that is not caught: only what must not be seen is hidden."""
+
+    def write(self, text: str) -> int:
+        self.inner.write(masks.everything(text))
+        return len(text)
+
+
+class _Capture:
+    """Of the whole process; there as long as somebody wants it.
+
+    Log records are caught where they are made: a handler of our own would be removed by whoever sets up logging after
+    us, or would keep ``basicConfig`` from doing it, and would hear nothing of loggers that do not propagate.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted = 0
+        self._there = False
+        self._hides = False
+        self._make_record: Any = logging.LogRecord
+
+    def begin(self) -> None:
+        with self._lock:
+            self._wanted += 1
+            if not self._there:
+                factory = logging.getLogRecordFactory()
+                # Code that saved our factory while we captured may have set it again after we had removed it.
+                if factory != self._record:
+                    self._make_record = factory
+                logging.setLogRecordFactory(self._record)
+                self._there = True
+            self._tee()
+
+    def end(self) -> None:
+        with self._lock:
+            self._wanted -= 1
+            if self._wanted == 0:
+                # Somebody may have come after us; then they still pass through here, and nothing is caught.
+                if logging.getLogRecordFactory() == self._record:
+                    logging.setLogRecordFactory(self._make_record)
+                    self._there = False
+                if isinstance(sys.stdout, Tee):
+                    sys.stdout = sys.stdout.inner
+
+    def hide(self) -> None:
+        """From now on the process also hides secrets in what it prints and logs itself, until it ends."""
+        if not self._hides:
+            self._hides = True
+            self.begin()
+        # Somebody may have replaced them since.
+        self._tee()
+        if not isinstance(sys.stderr, Veil) and sys.stderr is not None:
+            sys.stderr = cast(TextIO, Veil(sys.stderr))
+
+    def show(self) -> None:
+        """For tests: as it was."""
+        if self._hides:
+            self._hides = False
+            self.end()
+            if isinstance(sys.stderr, Veil):
+                sys.stderr = sys.stderr.inner
+
+    def renew(self) -> None:
+        """For who replaces ``sys.stdout`` now and then, as pytest does."""
+        if self._wanted:
+            self._tee()
+
+    def _tee(self) -> None:
+        if not isinstance(sys.stdout, Tee) and sys.stdout is not None:
+            sys.stdout = cast(TextIO, Tee(sys.stdout))
+
+    def _record(self, *args: Any, **named: Any) -> logging.LogRecord:
+        record: logging.LogRecord = self._make_record(*args, **named)
+        if self._hides:
+            _hide_in(record)
+        telling = current.get()
+        if telling is not None and telling.ear.captures and self._wanted and _is_theirs(record.name):
+            telling.log(line_of(record))
+        return record
+
+
+def _is_theirs(name: str | None) -> bool:
+    # Our own lines are about the worker, even if they come of what a handler did. ``context.log`` is kept anyway.
+    return name is not None and not name.startswith("mainspring.")
+
+
+def _hide_in(record: logging.LogRecord) -> None:
+    """Every handler of it, the application's too, sees the text without secrets."""
+    if isinstance(record.msg, dict):
+        # Of structlog, which makes a text of it later; what shows its exception hides in that.
+        record.msg = {name: value if name == "exc_info" else _hidden(value) for name, value in record.msg.items()}
+        return
+    text = message_of(record)
+    hidden = masks.everything(text)
+    if hidden != text:
+        record.msg, record.args = hidden, ()
+    if record.exc_info and record.exc_info[0] is not None:
+        trace = _formatter.formatException(record.exc_info)
+        if (shown := masks.everything(trace)) != trace:
+            # As a part of the message: whoever was given the exception would show it anew.
+            record.msg, record.args, record.exc_info = f"{hidden}\n{shown}", (), None
+
+
+def _hidden(value: object) -> object:
+    """A value as it is, unless its text has a secret in it."""
+    if isinstance(value, str):
+        return masks.everything(value)
+    try:
+        text = repr(value)
+    except Exception:
+        return value
+    return value if (hidden := masks.everything(text)) == text else hidden
+
+
+def message_of(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:
+        # As logging itself: a bad format must not break the program.
+        return f"{record.msg} {record.args!r}"
+
+
+def line_of(record: logging.LogRecord) -> str:
+    line = f"{record.levelname} {record.name}: {message_of(record)}"
+    if record.exc_info and record.exc_info[0] is not None:
+        line = f"{line}\n{_formatter.formatException(record.exc_info)}"
+    return line
+
+
+capture = _Capture()

@@ -1,0 +1,64 @@
+"""A worker beside a board outside the store: shows how it is, and hears of cancels there at once."""
+
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros, isoformat
+from mainspring.core.ports.board import Board
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.wakeups import Wakeups
+from mainspring.core.runtime.service import TickingService
+from mainspring.core.worker.worker import Worker
+
+_SHOW_EVERY: Micros = 5 * SECOND
+#: At a time: who leaves waits for its end.
+_LISTEN_FOR: Micros = SECOND // 2
+#: Whoever can write there makes the heart beat as often as this, and no more.
+_BETWEEN_LOOKS: Micros = 50 * MILLISECOND
+_AWAY: Micros = 2 * SECOND
+
+
+class WorkerShower(TickingService):
+    def __init__(self, worker: Worker, board: Board, wakeups: Wakeups, clock: Clock) -> None:
+        super().__init__("worker.status", clock, wakeups.listen(()))
+        self._worker = worker
+        self._board = board
+
+    async def tick(self) -> Micros:
+        worker = self._worker
+        status = {
+            "name": worker.settings.name,
+            "queues": dict(worker.settings.queues),
+            "running": worker.running,
+            "at": isoformat(self.clock.now()),
+        }
+        try:
+            await self._board.show_worker(worker.settings.name, status)
+        except EngineUnavailable as error:
+            self.log.debug("the worker's status cannot be shown", error=str(error))
+        return _SHOW_EVERY
+
+    async def stop(self) -> None:
+        was_running = not self.stopping
+        await super().stop()
+        if was_running:
+            try:
+                await self._board.hide_worker(self._worker.settings.name)
+            except EngineUnavailable as error:
+                self.log.debug("the worker's status stays for a while", error=str(error))
+
+
+class FlagListener(TickingService):
+    """A flag says only that the store is worth a look: what is to stop stands there."""
+
+    def __init__(self, worker: Worker, board: Board, wakeups: Wakeups, clock: Clock) -> None:
+        super().__init__("worker.flags", clock, wakeups.listen(()))
+        self._worker = worker
+        self._board = board
+
+    async def tick(self) -> Micros:
+        try:
+            if await self._board.flagged(_LISTEN_FOR):
+                self._worker.look_for_cancels()
+        except EngineUnavailable as error:
+            self.log.debug("cancels are not heard by flags", error=str(error))
+            return _AWAY
+        return _BETWEEN_LOOKS

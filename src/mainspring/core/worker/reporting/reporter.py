@@ -1,0 +1,225 @@
+"""Brings what attempts tell to the store: in batches, at most every quarter of a second, and before their outcomes."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.model.runs.run import Settlement
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, Reports
+from mainspring.core.ports.wakeups import Bell
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.worker.attempt import Attempt
+from mainspring.core.worker.reporting.telling import Telling, current
+from mainspring.core.worker.settings import WorkerSettings
+
+EVERY: Micros = 250 * MILLISECOND
+_FIRST_BACK_OFF: Micros = 50 * MILLISECOND
+_LONGEST_BACK_OFF: Micros = 2 * SECOND
+#: One flush takes about so much text.
+_LARGEST = 2 * 1024 * 1024
+
+_log = get_logger("mainspring.reporter")
+
+
+class Reporter:
+    """Nothing runs here while nobody tells anything.
+
+    One flush at a time. It is tried until the store has heard it, as outcomes are: an outcome must not overtake the
+    checkpoint that belongs to it. Reports of a lost answer may be kept twice; only of a log would anybody notice.
+    """
+
+    def __init__(
+        self,
+        store: Reports,
+        clock: Clock,
+        bell: Bell,
+        jitter: Random,
+        settings: WorkerSettings,
+        settle: Callable[[Attempt, Settlement], None],
+    ) -> None:
+        self.captures = settings.capture_logs
+        self._store = store
+        self._clock = clock
+        self._bell = bell
+        self._jitter = jitter
+        self._timeout = settings.lease / SECOND
+        self._most = settings.largest_settle
+        self._settle = settle
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._waiting: dict[Telling[Attempt], None] = {}
+        #: Outcomes that follow the last reports of their attempts.
+        self._ended: list[tuple[Attempt, Settlement]] = []
+        #: Who waits until somebody's reports have arrived.
+        self._listeners: list[tuple[Telling[Attempt], asyncio.Future[None]]] = []
+        self._pumping: asyncio.Task[None] | None = None
+        #: It was cancelled here, and what came since is to be reported.
+        self._dropping = False
+        self._flushed_at: Micros = -EVERY
+        self.failing_since: Micros | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    @property
+    def unflushed(self) -> int:
+        """How many outcomes wait here."""
+        return len(self._ended)
+
+    def wake(self, telling: Telling[Attempt]) -> None:
+        """Something is told. Called from whatever thread tells it."""
+        if threading.get_ident() == self._thread:
+            self._add(telling)
+        elif self._loop is not None:
+            with suppress(RuntimeError):  # The loop is closed: the worker has left.
+                self._loop.call_soon_threadsafe(self._add, telling)
+
+    async def heard(self, telling: Telling[Attempt]) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._listeners.append((telling, waiter))
+        self._bell.ring()
+        self._pump()
+        await waiter
+
+    def settle_after(self, attempt: Attempt, settlement: Settlement) -> None:
+        """Hand an outcome on when the store has what its attempt told."""
+        self._ended.append((attempt, settlement))
+        self._bell.ring()
+        self._pump()
+
+    def start_counting_anew(self) -> None:
+        """A new lease was granted: failures before it are no reason to give it up."""
+        if self.failing_since is not None:
+            self.failing_since = self._clock.monotonic()
+
+    def drop(self) -> None:
+        """Forget everything that the store has not heard."""
+        self._waiting.clear()
+        self._ended.clear()
+        for _, waiter in self._listeners:
+            waiter.cancel()
+        self._listeners.clear()
+        self.failing_since = None
+        if self._pumping is not None:
+            self._dropping = True
+            self._pumping.cancel()
+
+    async def close(self) -> None:
+        self.drop()
+        if self._pumping is not None:
+            await asyncio.gather(self._pumping, return_exceptions=True)
+
+    def _add(self, telling: Telling[Attempt]) -> None:
+        self._waiting[telling] = None
+        self._pump()
+
+    def _pump(self) -> None:
+        if self._pumping is None:
+            self._pumping = asyncio.create_task(self._flush_all(), name="reports")
+            self._pumping.add_done_callback(self._stopped)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        self._pumping = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("reporting failed", exc_info=error)
+        # Cancelled by anybody else it is over: the loop ends.
+        if self._has_work and (self._dropping or not task.cancelled()):
+            self._pump()
+        self._dropping = False
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._waiting or self._ended or self._listeners)
+
+    async def _flush_all(self) -> None:
+        # This is started in the context of whoever tells something first, and is no part of it.
+        current.set(None)
+        while self._has_work:
+            left = self._flushed_at + EVERY - self._clock.monotonic()
+            if left > 0 and not self._ended and not self._listeners:
+                await self._bell.wait(left)
+            else:
+                await self._flush()
+                self._flushed_at = self._clock.monotonic()
+
+    async def _flush(self) -> None:
+        progress: list[ProgressReport] = []
+        lines: list[LogReport] = []
+        checkpoints: list[Checkpoint] = []
+        taken: list[Telling[Attempt]] = []
+        # Those that have ended go first: their outcomes wait.
+        urgent = [attempt.telling for attempt, _ in self._ended] + [telling for telling, _ in self._listeners]
+        order = dict.fromkeys([*(one for one in urgent if one in self._waiting), *self._waiting])
+        size = 0
+        for telling in order:
+            if telling is None or len(taken) >= self._most or size >= _LARGEST:
+                break
+            del self._waiting[telling]
+            telling.unheard = True
+            taken.append(telling)
+            told = telling.take()
+            held = telling.owner.held
+            if telling.owner.dropped:
+                continue
+            if told.progress is not None:
+                done, total, note = told.progress
+                progress.append(ProgressReport(run=held.id, fence=held.fence, done=done, total=total, note=note))
+            if told.state is not None:
+                checkpoints.append(Checkpoint(run=held.id, fence=held.fence, state=told.state))
+                size += len(told.state)
+            for piece in told.log:
+                lines.append(LogReport(run=held.id, fence=held.fence, text=piece))
+                size += len(piece)
+        if checkpoints:
+            await self._until_heard(lambda: self._store.save_checkpoints(checkpoints))
+        if progress:
+            await self._until_heard(lambda: self._store.report_progress(progress))
+        if lines:
+            await self._until_heard(lambda: self._store.append_log(lines))
+        for telling in taken:
+            telling.unheard = False
+        ended, self._ended = self._ended, []
+        for attempt, settlement in ended:
+            if _all_heard(attempt.telling):
+                attempt.telling = None
+                self._settle(attempt, settlement)
+            else:
+                self._ended.append((attempt, settlement))
+        listeners, self._listeners = self._listeners, []
+        for listened, waiter in listeners:
+            if not _all_heard(listened):
+                self._listeners.append((listened, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+
+    async def _until_heard(self, send: Callable[[], Awaitable[list[bool]]]) -> None:
+        """What is refused by its fence is somebody else's by now: the verdict on the outcome will say so."""
+        back_off = _FIRST_BACK_OFF
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self._timeout):
+                        await send()
+                        return
+                except (StoreUnavailable, TimeoutError) as error:
+                    _log.warning("cannot report", error=str(error), again_in_ms=back_off // MILLISECOND)
+                except Exception:
+                    # It would be refused again. What was told is lost; the outcome is not.
+                    _log.exception("reports were refused")
+                    return
+                if self.failing_since is None:
+                    self.failing_since = self._clock.monotonic()
+                await self._clock.sleep(round(back_off * (0.5 + self._jitter.random() / 2)))
+                back_off = min(back_off * 2, _LONGEST_BACK_OFF)
+        finally:
+            self.failing_since = None
+
+
+def _all_heard(telling: Telling[Attempt] | None) -> bool:
+    return telling is None or not (telling.waiting or telling.unheard)

@@ -1,0 +1,64 @@
+"""An exception as the short text that is kept with the attempt."""
+
+import os
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from mainspring.core.model.base.errors import MainspringError
+from mainspring.core.runtime.masking import masks
+from mainspring.core.worker.reporting.telling import current
+
+_ROOT = Path(__file__).resolve().parents[3]
+_PACKAGE = f"{_ROOT}{os.sep}"
+#: Tasks of an application, although they are in the package.
+_DEMO = f"{_ROOT / 'demo'}{os.sep}"
+_LAST_FRAMES = 12
+
+
+class Told(Exception):
+    """A failure of something outside, told in full by its message. Where it was raised is of no interest."""
+
+
+def describe(error: BaseException) -> str:
+    """The last frames, without our own in front of them, and ``TypeName: message`` as the last line. Without the
+    secrets of the tenant whose attempt this is."""
+    text = _describe(error)
+    if not masks.any:
+        return text
+    telling = current.get()
+    return masks.everything(text) if telling is None else masks.text(telling.tenant, text)
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        if isinstance(error, Told):
+            # Its last line is what failures are grouped by; what was printed stands before it.
+            before, _, last = str(error).rpartition("\n")
+            return f"{before}\n{type(error).__name__}: {last}".lstrip("\n")
+        theirs = _without_ours(error.__traceback__)
+        if theirs is None and isinstance(error, MainspringError) and _stands_alone(error):
+            # Our own words: they say what is wrong, and where they were raised helps nobody.
+            return f"{type(error).__name__}: {error}"
+        trace = theirs or error.__traceback__
+        lines = traceback.format_exception(type(error), error, trace, limit=-_LAST_FRAMES)
+        return "".join(lines).rstrip()
+    except Exception:
+        # An exception whose own text cannot be had must not take the worker down with it.
+        return type(error).__name__
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    theirs = trace
+    while theirs is not None and _is_ours(theirs.tb_frame.f_code.co_filename):
+        theirs = theirs.tb_next
+    return theirs
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_PACKAGE) and not file.startswith(_DEMO)
+
+
+def _stands_alone(error: BaseException) -> bool:
+    """Nothing else is shown as what led to it."""
+    return error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)

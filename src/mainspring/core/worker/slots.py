@@ -1,0 +1,199 @@
+"""How many runs may be started right now, by queue, and when it is worth asking for more."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from mainspring.core.model.base.instant import Micros
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.wakeups import Bell
+from mainspring.core.store import Want
+
+_NEVER = 1 << 62
+
+
+class Room(Protocol):
+    """Something that may run out of places before a queue runs out of slots."""
+
+    @property
+    def room(self) -> int: ...
+
+
+class Lane:
+    """The slots of one queue, or of one priority in it."""
+
+    __slots__ = ("free", "may_have_more", "narrow", "narrow_until", "priority", "queue", "slots", "weighted")
+
+    def __init__(self, queue: str, slots: int, priority: int | None = None) -> None:
+        self.queue = queue
+        self.priority = priority
+        self.slots = slots
+        self.free = slots
+        #: The store may have more runs for it: the last answer filled its demand, or a wake-up has come since.
+        self.may_have_more = True
+        #: Its runs had to wait for a thread lately, so it asks for no more than there is room there.
+        self.narrow: Room | None = None
+        self.narrow_until: Micros = 0
+        #: It has had runs that take several slots: what is next may fit only when more are free.
+        self.weighted = False
+
+    def demand(self, now: Micros) -> int:
+        """How many runs can be started right now."""
+        if self.narrow is None:
+            return self.free
+        if now >= self.narrow_until:
+            self.narrow = None
+            return self.free
+        return max(min(self.free, self.narrow.room), 0)
+
+    def take(self, weight: int) -> None:
+        """A run takes its slots: as many as it weighs, but at most all of them, and then it runs alone."""
+        if weight > 1:
+            self.weighted = True
+            weight = min(weight, self.slots)
+        self.free -= weight
+
+
+class Slots:
+    """Counts free slots, and rings the bell of whoever waits for some.
+
+    Under load claiming for each slot as it gets free would make batches of one, so the claimer waits until a quarter is
+    free, or for two milliseconds. An idle worker has far more than that free and never waits.
+    """
+
+    def __init__(
+        self,
+        queues: Mapping[str, int],
+        clock: Clock,
+        bell: Bell,
+        gather: Micros,
+        priorities: Mapping[int, int] | None = None,
+    ) -> None:
+        """``priorities``: with so many slots each, in every queue. Then those of the queues do not count."""
+        self.pooled = bool(priorities)
+        #: By queue; or by queue and priority, if there is a pool of slots for each.
+        self.lanes: dict[str | tuple[str, int], Lane] = (
+            {(queue, one): Lane(queue, slots, one) for queue in queues for one, slots in priorities.items()}
+            if priorities
+            else {queue: Lane(queue, slots) for queue, slots in queues.items()}
+        )
+        self.rang = False
+        #: It has had runs of a queue that lets only so many run at once: when some have ended there may be room.
+        self.limited = False
+        self._order = list(self.lanes.values())
+        self._clock = clock
+        self._bell = bell
+        self._gather = gather
+        #: Slots that can be claimed for where there may be more runs, since when, and how many are worth a ring.
+        self._ready = self.total
+        self._ready_since: Micros | None = None
+        self._ring_at = _NEVER
+
+    @property
+    def total(self) -> int:
+        return sum(lane.slots for lane in self._order)
+
+    def give(self, lane: Lane, weight: int) -> None:
+        """A run of this lane, of this weight, has really ended."""
+        freed = 1 if weight == 1 else min(weight, lane.slots)
+        lane.free += freed
+        if lane.weighted and not lane.may_have_more:
+            # The next one may not have fitted.
+            lane.may_have_more = True
+            freed = lane.free
+        if lane.may_have_more:
+            self._ready += freed
+            if self._ready_since is None:
+                self._ready_since = self._clock.monotonic()
+            if self._ready >= self._ring_at:
+                self._ring_at = _NEVER
+                self.rang = True
+                self._bell.ring()
+
+    def look_again(self) -> None:
+        """The claimer woke up. Unless it was a freed slot that rang, there may be something new in every queue."""
+        if self.rang:
+            self.rang = False
+            return
+        for lane in self._order:
+            lane.may_have_more = True
+        self._ready = self._count_ready(self._clock.monotonic())
+
+    def pause(self) -> Micros | None:
+        """How long to wait before the next claim: 0 now, a moment for more slots, None until the bell rings."""
+        if self._ready == 0:
+            # Nothing is free where there may be work: the first slot rings.
+            self._ring_at = 1
+            self._ready_since = None
+            return None
+        worthwhile = sum(lane.slots for lane in self._order if lane.may_have_more) // 4
+        if self._ready < worthwhile and self._ready_since is not None:
+            left = self._ready_since + self._gather - self._clock.monotonic()
+            if left > 0:
+                self._ring_at = worthwhile
+                return left
+        self._ring_at = _NEVER
+        return 0
+
+    def wants(self, largest: int) -> list[Want]:
+        """What to claim: at most what can be started at once, and at most ``largest`` runs.
+
+        Every lane with room is asked, so that one claim answers for all of them. If the demands are too large
+        together, lanes that may have more runs share what the others, which ask for one run each, leave over.
+        """
+        now = self._clock.monotonic()
+        demands = [(lane, demand) for lane in self._order if (demand := lane.demand(now)) > 0]
+        if sum(demand for _, demand in demands) > largest:
+            demands.sort(key=lambda one: not one[0].may_have_more)
+            demands = [(lane, demand if lane.may_have_more else 1) for lane, demand in demands[:largest]]
+            limits = share([demand for _, demand in demands], largest)
+            demands = [(lane, limit) for (lane, _), limit in zip(demands, limits, strict=True)]
+        # If there are more lanes than ``largest``, others come first next time.
+        self._order.append(self._order.pop(0))
+        return [Want(lane.queue, limit, slots=lane.slots, priority=lane.priority) for lane, limit in demands]
+
+    def answered(self, wants: Sequence[Want], runs: Sequence[HeldRun]) -> None:
+        """A claim was answered, and its runs have taken their slots. A lane that was not asked stays as it was."""
+        wanted = {(want.queue, want.priority): want.limit for want in wants}
+        got: Mapping[tuple[str, int | None], int]
+        if len(wants) == 1:
+            got = {(wants[0].queue, wants[0].priority): len(runs)}
+        else:
+            got = Counter((run.queue, run.priority if self.pooled else None) for run in runs)
+        for lane in self._order:
+            key = lane.queue, lane.priority
+            if key in wanted:
+                lane.may_have_more = got.get(key, 0) >= wanted[key]
+        self._start_gathering()
+
+    def expect_more(self, lanes: Collection[tuple[str, int | None]], *, more: bool) -> None:
+        """A broker knows whether there is more for these queues and priorities."""
+        if lanes:
+            for lane in self._order:
+                if (lane.queue, lane.priority) in lanes:
+                    lane.may_have_more = more
+            self._start_gathering()
+
+    def _start_gathering(self) -> None:
+        now = self._clock.monotonic()
+        self._ready = self._count_ready(now)
+        self._ready_since = now if self._ready else None
+
+    def _count_ready(self, now: Micros) -> int:
+        return sum(lane.demand(now) for lane in self._order if lane.may_have_more)
+
+    def ring_when_one_is_free(self) -> None:
+        """There are free slots, but nothing can be asked for: the next one may change that."""
+        self._ring_at = 1
+
+
+def share(demands: Sequence[int], total: int) -> list[int]:
+    """Divide ``total`` evenly; what a small demand leaves over goes to the larger ones."""
+    shares = [0] * len(demands)
+    left = total
+    smallest_first = sorted(range(len(demands)), key=demands.__getitem__)
+    for position, index in enumerate(smallest_first):
+        shares[index] = min(demands[index], left // (len(demands) - position))
+        left -= shares[index]
+    return shares

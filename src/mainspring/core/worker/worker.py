@@ -1,0 +1,530 @@
+"""The worker: claims runs, runs them, reports how they ended, and proves that it lives while it does."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, suppress
+from random import Random
+from typing import TYPE_CHECKING, TypeAlias
+
+from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.cluster.datacenters import at_home
+from mainspring.core.model.runs.run import ALONE_AFTER, UNKNOWN_TASK_DELAY, HeldRun, Outcome
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.catalog import WorkerStore
+from mainspring.core.ports.wakeups import CANCELS, Wakeups, queue_topic
+from mainspring.core.runtime.engines import GuardedEngine
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.runtime.log_lines import shows_output
+from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.service import TickingService
+from mainspring.core.runtime.tasks import cancel_and_wait
+from mainspring.core.store import Beat, NewSession
+from mainspring.core.worker.attempt import NEVER, Attempt, Holding, Stop
+from mainspring.core.worker.cancellation import Cancellation
+from mainspring.core.worker.claimer import Claimer
+from mainspring.core.worker.executors.crew import Crew
+from mainspring.core.worker.executors.loop import LoopExecutor
+from mainspring.core.worker.executors.memory import resident_bytes
+from mainspring.core.worker.handler import AsyncHandler, Handler, HandlerSource, Host
+from mainspring.core.worker.heartbeat import Heartbeat, OpenWorkforce
+from mainspring.core.worker.outcomes import Outcomes
+from mainspring.core.worker.reporting.attempt_log import AttemptLog
+from mainspring.core.worker.reporting.capture import capture
+from mainspring.core.worker.reporting.reporter import Reporter
+from mainspring.core.worker.reporting.trace import describe
+from mainspring.core.worker.reporting.tracing import standing_in
+from mainspring.core.worker.settings import WorkerSettings
+from mainspring.core.worker.settler import Settler
+from mainspring.core.worker.slots import Slots
+
+if TYPE_CHECKING:
+    from mainspring.core.runtime.tracing.spans import Tracing
+
+_MEMORY_CHECK: Micros = 5 * SECOND
+_FIRST_BACK_OFF: Micros = 100 * MILLISECOND
+_LONGEST_BACK_OFF: Micros = 2 * SECOND
+_GLANCE: Micros = 50 * MILLISECOND
+#: What leaving may take after the grace period: stopping what is left, telling how it ended, saying goodbye.
+_STOPPING: Micros = SECOND
+_FLUSHING: Micros = 2 * SECOND
+_GOODBYE: Micros = SECOND
+#: Claiming stops when more outcomes than this wait for the store: ten times the slots, but not fewer than …
+_FEWEST_UNFLUSHED = 2_000
+
+_Invoke: TypeAlias = Callable[[HeldRun], Coroutine[None, None, bytes | None]]
+
+
+class Worker:
+    """A service. ``start`` opens a session and begins to claim; ``stop`` drains. Used once.
+
+    It holds one lease for everything it runs. If that cannot be renewed in time, everything is stopped before it ends
+    and nothing more is told of it; then it goes on under a fresh session.
+    """
+
+    def __init__(
+        self,
+        store: WorkerStore,
+        wakeups: Wakeups,
+        clock: Clock,
+        handlers: HandlerSource,
+        settings: WorkerSettings | None = None,
+        *,
+        source: str | None = None,
+        open_workforce: OpenWorkforce | None = None,
+        jitter: Random | None = None,
+        engines: Mapping[str, GuardedEngine] | None = None,
+        figures: Figures | None = None,
+        tracing: "Tracing | None" = None,
+        attempt_log: AttemptLog | None = None,
+    ) -> None:
+        """``source`` is where child processes find the handlers, as ``module:attribute``; without it sync tasks run on
+        bare threads. ``open_workforce`` opens a store for the heartbeat's thread; without it the heart beats on the
+        worker's loop. ``engines``: by queue, where hints of its runs come from. ``figures``: what counts what it
+        does. ``tracing``: what records it. ``attempt_log``: logs failed attempts, or all of them."""
+        self.settings = settings = settings if settings is not None else WorkerSettings()
+        settings.check()
+        self.jitter = jitter if jitter is not None else Random()
+        #: It leaves, or has left, because it was told to recycle; whoever runs it should start a new process.
+        self.wants_recycling = False
+        #: Somebody has asked it over the store to leave.
+        self.drained = False
+        #: How often the lease was lost.
+        self.lost_leases = 0
+        self.holding: Holding | None = None
+        self._store = store
+        self._clock = clock
+        self._log = get_logger("mainspring.worker", worker=settings.name)
+        self._held_back = False
+        self._accepted = 0
+        self._look_again = False
+        self._memory_check_at: Micros = 0
+        self._unknown_told: dict[str, Micros] = {}
+        self._leaving: asyncio.Task[None] | None = None
+        self._leave_by: Micros = NEVER
+        self._reopening: asyncio.Task[None] | None = None
+
+        self._source_of_handlers = handlers
+        self._tracing = tracing
+        self._figures = figures
+        self._handlers: dict[str, Handler] = {}
+        self._on_loop: dict[str, _Invoke] = {}
+        #: Rung when somebody who waits for the end of something should look again.
+        self._progress = wakeups.listen(())
+        self._work_bell = wakeups.listen([queue_topic(queue) for queue in settings.queues])
+        self._slots = Slots(settings.queues, clock, self._work_bell, settings.gather, settings.priorities)
+        self._most_unflushed = max(10 * self._slots.total, _FEWEST_UNFLUSHED)
+        self._settler = Settler(store, clock, wakeups, self.jitter, settings, self._flushed, figures, tracing)
+        self._reporter = Reporter(store, clock, wakeups.listen(()), self.jitter, settings, self._settler.add)
+        self._outcomes = Outcomes(
+            clock, self.jitter, self._slots, self._settler, self._reporter, self._none_left, attempt_log
+        )
+        self._running = self._outcomes.running
+        self._cancellation = Cancellation(
+            clock, wakeups.listen(()), settings.kill_grace, self._running, self._look_after
+        )
+        self._loop_executor = LoopExecutor(self._outcomes, self._reporter)
+        self._crew = Crew(
+            clock,
+            settings,
+            self._outcomes,
+            self._cancellation.watch,
+            self._check_lease,
+            self._reporter,
+            source,
+            tracing,
+        )
+        #: What handlers need, opened; and whether what they print is caught.
+        self._hosting = AsyncExitStack()
+        self._claimer = Claimer(
+            store,
+            clock,
+            self._work_bell,
+            self.jitter,
+            settings,
+            self._slots,
+            self._accept,
+            self._overloaded,
+            engines,
+            figures,
+        )
+        self._heartbeat = Heartbeat(self, store, clock, settings, open_workforce)
+        self._listener = CancelListener(clock, wakeups, self.look_for_cancels)
+
+    # The life of the worker.
+
+    async def start(self) -> None:
+        self._handlers = dict(self._source_of_handlers.handlers())
+        if self._figures is not None:
+            self._figures.offers(self._handlers)
+        if self._tracing is not None:
+            self._tracing.lend()
+            self._handlers = standing_in(self._handlers, self._tracing)
+        self._on_loop = {
+            task: handler.invoke
+            for task, handler in self._handlers.items()
+            if isinstance(handler, AsyncHandler) and handler.heartbeat is None
+        }
+        self._reporter.start()
+        await self._open_host()
+        try:
+            await self._open_session()
+        except BaseException:
+            await self._close_host()
+            raise
+        self._heartbeat.start()
+        await self._cancellation.start()
+        await self._listener.start()
+        await self._claimer.start()
+
+    async def _open_host(self) -> None:
+        hosting = self._source_of_handlers.hosting() if isinstance(self._source_of_handlers, Host) else None
+        if hosting is not None:
+            await self._hosting.enter_async_context(hosting)
+        if self.settings.capture_logs or shows_output():
+            capture.begin()
+            self._hosting.callback(capture.end)
+
+    async def _close_host(self) -> None:
+        try:
+            await self._hosting.aclose()
+        except Exception:
+            self._log.exception("what the application opened could not be closed")
+
+    async def stop(self, grace: Micros | None = None) -> None:
+        """Drain: claim nothing more, let what runs finish, give back what is not done after the grace period.
+
+        Nothing is told of what will not stop. Its run is found lost when the lease has run out; the process should be
+        gone by then.
+        """
+        if self.holding is None and self._leaving is None and self._reopening is None:
+            return
+        self._leave_within(self.settings.grace if grace is None else grace)
+        await self.left()
+
+    def stop_now(self) -> None:
+        """Give everything back at once. Also cuts short a ``stop`` that is under way."""
+        self._leave_within(0)
+
+    async def left(self) -> None:
+        """Returns when a worker that was asked to leave has left."""
+        if self._leaving is not None:
+            await asyncio.shield(self._leaving)
+
+    @property
+    def running(self) -> int:
+        """How many attempts occupy a slot."""
+        return len(self._running)
+
+    @property
+    def counts(self) -> dict[Outcome, int]:
+        """How many attempts have ended how, since the start."""
+        return dict(self._outcomes.counts)
+
+    @property
+    def lease_margin(self) -> Micros:
+        """How long the lease is good if no beat is answered from now on."""
+        holding = self.holding
+        if holding is None:
+            return 0
+        good = self.settings.lease - self.settings.lease_margin
+        return max(holding.renewed_at + good - self._clock.monotonic(), 0)
+
+    def slots_by_queue(self) -> dict[str, tuple[int, int]]:
+        """Of each queue how many slots it has, and how many of them are taken."""
+        found: dict[str, tuple[int, int]] = {}
+        for lane in self._slots.lanes.values():
+            slots, used = found.get(lane.queue, (0, 0))
+            found[lane.queue] = (slots + lane.slots, used + lane.slots - lane.free)
+        return found
+
+    @property
+    def unflushed(self) -> int:
+        """How many outcomes the store has not heard of."""
+        return self._settler.unflushed + self._reporter.unflushed
+
+    @property
+    def next_silence(self) -> Micros | None:
+        """When an attempt is next to be stopped if it shows no life until then, by the monotonic clock."""
+        return self._cancellation.next_silence
+
+    @property
+    def processes(self) -> list[int]:
+        """Its child processes."""
+        return self._crew.processes
+
+    def _leave_within(self, grace: Micros) -> None:
+        self._leave_by = min(self._leave_by, self._clock.monotonic() + grace)
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave(), name="leaving")
+        self._progress.ring()
+
+    async def _leave(self) -> None:
+        self._claimer.halted = True
+        self._work_bell.ring()
+        self._log.info("worker leaves", running=len(self._running))
+        while (self._running or self._claimer.claiming) and self._clock.monotonic() < self._leave_by:
+            left = self._leave_by - self._clock.monotonic()
+            await self._progress.wait(max(min(left, _GLANCE if self._claimer.claiming else SECOND), 1))
+        await self._claimer.abort()
+        for attempt in list(self._running):
+            self._cancellation.force(attempt, Stop.RELEASE)
+        await self._wait_until(lambda: not self._running, _STOPPING)
+        for attempt in list(self._running):
+            self._log.warning("an attempt was left behind", run=attempt.held.id, task=attempt.held.task)
+            self._outcomes.drop(attempt)
+        await self._wait_until(lambda: not self.unflushed, _FLUSHING)
+        if self._reopening is not None:
+            await cancel_and_wait(self._reopening)
+        await self._heartbeat.stop()
+        await self._listener.stop()
+        await self._cancellation.stop()
+        await self._reporter.close()
+        await self._settler.close()
+        await self._say_goodbye()
+        await self._crew.close()
+        await self._close_host()
+        self._work_bell.close()
+        self._log.info("worker left")
+
+    async def _say_goodbye(self) -> None:
+        holding, self.holding = self.holding, None
+        if holding is None:
+            return
+        with suppress(MainspringError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE / SECOND):
+                # A claim without an answer may have started something: it goes back uncharged, not as lost.
+                held = list(holding.held)
+                await self._store.beat(holding.session, self.settings.lease, held, (), holding.last_claim)
+                if not any(attempt.holding is holding for attempt in self._running):
+                    await self._store.close_session(holding.session)
+                # Otherwise something would not stop. It ends with this process, and the lease runs out after that:
+                # only then is it lost, and may it start elsewhere or count as cancelled.
+
+    async def _wait_until(self, done: Callable[[], bool], at_most: Micros) -> None:
+        give_up = self._clock.monotonic() + at_most
+        while not done() and (left := give_up - self._clock.monotonic()) > 0:
+            await self._progress.wait(left)
+
+    def _recycle(self, why: str) -> None:
+        if not self.wants_recycling:
+            self._log.info("worker recycles", why=why)
+            self.wants_recycling = True
+            # Nobody is in a hurry: every attempt has its own time limit.
+            self._leave_within(NEVER - self._clock.monotonic())
+
+    # The lease.
+
+    async def _open_session(self) -> None:
+        settings = self.settings
+        sent = self._clock.monotonic()
+        labels, datacenter = at_home(settings.labels, settings.datacenter)
+        session = NewSession(
+            name=settings.name,
+            kind="worker",
+            ttl=settings.lease,
+            version=settings.version,
+            datacenter=datacenter,
+            queues=tuple(settings.queues),
+            tasks=tuple(sorted(self._handlers)),
+            labels=labels,
+            priorities=tuple(sorted(settings.priorities)),
+            slots=self._slots.total,
+        )
+        try:
+            async with asyncio.timeout(settings.claim_timeout / SECOND):
+                number = await self._store.open_session(session)
+        except TimeoutError:
+            raise StoreUnavailable("no session was opened in time") from None
+        self.holding = self._claimer.holding = Holding(number, sent)
+        self._log.debug("session opened", session=number)
+
+    @property
+    def failing_since(self) -> Micros | None:
+        since = (self._settler.failing_since, self._reporter.failing_since)
+        return min((moment for moment in since if moment is not None), default=None)
+
+    def lease_renewed(self) -> None:
+        self._crew.pulse()
+
+    def beat_answered(self, holding: Holding, beat: Beat) -> None:
+        if beat.draining and holding is self.holding:
+            self.drained = True
+            self._leave_within(self.settings.grace)
+        for run in beat.cancels:
+            attempt = holding.held.get(run)
+            if attempt is not None and attempt in self._running:
+                self._cancellation.request(attempt, Stop.CANCEL)
+        for run in beat.lost:
+            self._lose(holding, run)
+
+    def _lose(self, holding: Holding, run: RunId) -> None:
+        """Stop a run before somebody else starts it, and tell nothing of it."""
+        attempt = holding.held.pop(run, None)
+        if attempt is None:
+            return
+        self._log.error("a run is lost: its part of the store was silent for a lease", run=run)
+        self._settler.forget(attempt)
+        if attempt in self._running:
+            self._outcomes.drop(attempt)
+            self._cancellation.force(attempt, Stop.FENCED)
+
+    def lease_over(self, holding: Holding, why: str) -> None:
+        """Stop everything before somebody else starts it, and tell nothing of it.
+
+        What had ended before is still reported: the store accepts it if nobody else has the run yet, and refuses it by
+        its fence otherwise. Unless reporting is what does not work.
+        """
+        if holding is not self.holding:
+            return
+        holding.lost = True
+        self.lost_leases += 1
+        self.holding = self._claimer.holding = None
+        self._log.error("the lease is lost", session=holding.session, why=why, running=len(self._running))
+        if self._heartbeat.withholding:
+            self._reporter.drop()
+            self._settler.drop()
+        for attempt in list(self._running):
+            self._outcomes.drop(attempt)
+            self._cancellation.force(attempt, Stop.FENCED)
+        self._crew.kill_all()
+        if self._leaving is None:
+            self._reopening = asyncio.create_task(self._reopen(), name="reopening")
+
+    def _check_lease(self) -> None:
+        holding = self.holding
+        over = self.settings.lease - self.settings.lease_margin
+        if holding is not None and self._clock.monotonic() - holding.renewed_at >= over:
+            self.lease_over(holding, "no beat was answered in time")
+
+    async def _reopen(self) -> None:
+        # The old attempts should have ended before the same runs can come again.
+        await self._wait_until(lambda: not self._running, 2 * self.settings.kill_grace)
+        back_off = _FIRST_BACK_OFF
+        while self.holding is None:
+            try:
+                await self._open_session()
+            except Exception as error:
+                self._log.warning("no session", error=repr(error), again_in_ms=back_off // MILLISECOND)
+                await self._clock.sleep(round(back_off * (0.5 + self.jitter.random() / 2)))
+                back_off = min(back_off * 2, _LONGEST_BACK_OFF)
+        self._settler.start_counting_anew()
+        self._reporter.start_counting_anew()
+        self._reopening = None
+        self._work_bell.ring()
+
+    # The work.
+
+    def _accept(self, holding: Holding, runs: list[HeldRun]) -> None:
+        """Start what a claim has brought. The hot path: nothing here may fail halfway, or wait."""
+        now = self._clock.monotonic()
+        held, running, lanes = holding.held, self._running, self._slots.lanes
+        on_loop, start, cancellation = self._on_loop, self._loop_executor.start, self._cancellation
+        halted, pooled = self._claimer.halted, self._slots.pooled
+        for run in runs:
+            lane = lanes[(run.queue, run.priority) if pooled else run.queue]
+            lane.take(run.policy.weight)
+            if run.limited:
+                self._slots.limited = True
+            until = now + run.attempt_until - run.started_at
+            attempt = Attempt(run, holding, lane, now, until)
+            held[run.id] = attempt
+            running[attempt] = None
+            invoke = on_loop.get(run.task)
+            if invoke is None or run.lost >= ALONE_AFTER or halted:
+                self._start_elsewhere(attempt)
+            else:
+                if until < cancellation.earliest:
+                    cancellation.watch(until)
+                start(attempt, invoke)
+        self._accepted += len(runs)
+        if self._look_again:
+            self._look_again = False
+            if runs:
+                self._heartbeat.hurry()
+        if self.settings.recycle_after_runs is not None and self._accepted >= self.settings.recycle_after_runs:
+            self._recycle(f"{self._accepted} runs")
+
+    def look_for_cancels(self) -> None:
+        """A beat is written down. Where every change of the store rings, an idle worker would beat for ever."""
+        if self.running:
+            self._heartbeat.hurry()
+        else:
+            # What a claim is about to bring may be what was asked to stop.
+            self._look_again = self._claimer.claiming
+
+    def _start_elsewhere(self, attempt: Attempt) -> None:
+        handler = self._handlers.get(attempt.held.task)
+        try:
+            if self._claimer.halted:
+                self._outcomes.released(attempt, "the worker left")
+            elif handler is None:
+                self._release_unknown(attempt)
+            else:
+                self._start_known(attempt, handler)
+        except Exception as error:
+            self._log.exception("an attempt could not be started", run=attempt.held.id, task=attempt.held.task)
+            self._outcomes.failed(attempt, describe(error))
+
+    def _start_known(self, attempt: Attempt, handler: Handler) -> None:
+        if handler.heartbeat is not None:
+            self._cancellation.expect_life(attempt, handler.heartbeat)
+        if attempt.held.alone and self._crew.source is not None and not _harmless(handler):
+            self._crew.start_alone(attempt)
+        elif isinstance(handler, AsyncHandler):
+            self._cancellation.watch(attempt.until)
+            self._loop_executor.start(attempt, handler.invoke)
+        else:
+            self._crew.start(attempt, handler)
+
+    def _release_unknown(self, attempt: Attempt) -> None:
+        """Another worker, perhaps a newer one, may know the task."""
+        task, now = attempt.held.task, self._clock.monotonic()
+        if now >= self._unknown_told.get(task, 0):
+            if len(self._unknown_told) > 1_000:
+                self._unknown_told.clear()
+            self._unknown_told[task] = now + MINUTE
+            self._log.warning("no handler for a task; its runs are given back", task=task)
+        self._outcomes.released(attempt, f"no handler for task {task!r}", UNKNOWN_TASK_DELAY)
+
+    def _overloaded(self) -> bool:
+        self._held_back = self.unflushed > self._most_unflushed
+        return self._held_back
+
+    def _flushed(self) -> None:
+        if self._held_back or self._slots.limited:
+            self._work_bell.ring()
+        if self._leaving is not None:
+            self._progress.ring()
+
+    def _none_left(self) -> None:
+        if self._leaving is not None or self._reopening is not None:
+            self._progress.ring()
+
+    def _look_after(self, now: Micros) -> Micros:
+        """What the sweep looks at besides the attempts' time."""
+        self._check_lease()
+        self._crew.sweep(now)
+        limit = self.settings.recycle_memory_bytes
+        if limit is not None and now >= self._memory_check_at:
+            self._memory_check_at = now + _MEMORY_CHECK
+            if (used := resident_bytes()) >= limit:
+                self._recycle(f"{used} bytes of memory")
+        return SECOND
+
+
+def _harmless(handler: Handler) -> bool:
+    return isinstance(handler, AsyncHandler) and handler.harmless
+
+
+class CancelListener(TickingService):
+    """Makes the heart beat at once when somebody was asked to stop: the answer says whether it was one of ours."""
+
+    def __init__(self, clock: Clock, wakeups: Wakeups, look: Callable[[], None]) -> None:
+        super().__init__("worker.cancels", clock, wakeups.listen([CANCELS]))
+        self._look = look
+
+    async def tick(self) -> Micros:
+        self._look()
+        return MINUTE

@@ -1,1 +1,0 @@
-"""What is true: pure values and rules. No I/O, no clock, no logging."""

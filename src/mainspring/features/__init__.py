@@ -1,0 +1,1 @@
+"""What may be absent. One folder each: model, service, operations, commands, pages."""

@@ -1,0 +1,1 @@
+"""``mainspring keys`` and ``mainspring tenants``."""

@@ -1,0 +1,150 @@
+"""``mainspring keys``. On the store itself, too: the first key cannot be asked of an API that lets nobody in."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mainspring.cli.client.target import Client, Found, command, read, segment
+from mainspring.cli.output import Output
+from mainspring.core.model.access.access import DEFAULT_TENANT, Role
+from mainspring.core.model.base.errors import Invalid, NotFound
+from mainspring.core.model.base.instant import check_instant, format_duration, parse_duration, parse_instant
+from mainspring.core.model.runs.run import check_name
+from mainspring.http.auth.authenticator import REFUSED_WITHIN
+
+_ROLES = "viewer, submitter, operator, admin or worker"
+group = typer.Typer(name="keys", help="Make, list and revoke API keys.", no_args_is_help=True)
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(group)
+
+
+class Key(msgspec.Struct, rename="camel"):
+    key_id: str
+    name: str
+    role: str
+    created_at: str
+    tenant: str | None = None
+    queues: tuple[str, ...] = ()
+    expires_at: str | None = None
+    revoked_at: str | None = None
+    last_used_at: str | None = None
+    key: str = ""
+
+    @property
+    def bound_to(self) -> str:
+        return "all tenants" if self.tenant is None else self.tenant
+
+    def state(self, now: int) -> str:
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and now >= parse_instant(self.expires_at) else "valid"
+
+
+@command(group, "create", makes_store=True)
+async def create(
+    api: Client,
+    out: Output,
+    role: Annotated[str, typer.Option("--role", help=f"{_ROLES}.")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="What it is for; the role by default.", show_default=False)
+    ] = None,
+    all_tenants: Annotated[bool, typer.Option("--all-tenants", help="Bound to no tenant.")] = False,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", "-q", help="Only this queue; can be repeated. All without.", show_default=False),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="Valid for so long, such as 90d; for ever without.")
+    ] = None,
+) -> None:
+    """Make a key, bound to --tenant. It is printed this once and kept nowhere; all else goes to stderr.
+
+    Example: mainspring keys create --name ci --role submitter --tenant acme --expires 90d > ci.key
+    """
+    if api.tenant is not None and all_tenants:
+        raise Invalid("--tenant", "contradicts --all-tenants")
+    if api.tenant is None and not all_tenants and not api.is_local:
+        raise Invalid("--tenant", "is missing", "--tenant NAME, or --all-tenants")
+    tenant = None if all_tenants else DEFAULT_TENANT if api.tenant is None else check_name("tenant", api.tenant)
+    if role not in set(Role):
+        raise Invalid("--role", f"{role!r} is no role", _ROLES)
+    valid_for = None if expires is None else parse_duration(expires, "--expires")
+    if valid_for == 0:
+        raise Invalid("--expires", "is no time at all", "for example 90d")
+    if valid_for is not None:
+        check_instant(out.now() + valid_for, "--expires")
+    body = {
+        "name": role if name is None else name,
+        "role": role,
+        "tenant": tenant,
+        "queues": [check_name("queues", one) for one in dict.fromkeys(queue or ())],
+        "expiresIn": expires,
+    }
+    answer = await api.ask("POST", "/v1/keys", body=body)
+    key = read(answer, Key)
+
+    def show() -> None:
+        typer.echo(key.key)
+        until = "for ever" if key.expires_at is None else f"until {key.expires_at}"
+        out.say(
+            f"key {key.key_id}: {key.role} of {key.bound_to}, {until}. It is not shown again.\n"
+            "Send it as: Authorization: Bearer <key>"
+        )
+
+    # Not its id, which can be listed: the key cannot.
+    out.tell(answer, [key.key], show)
+
+
+@command(group, "list")
+async def list_keys(api: Client, out: Output) -> None:
+    """List keys, newest first; also those that were revoked or have expired. Their secrets are not kept.
+
+    Example: mainspring keys list --tenant acme
+    """
+    answer = read(await api.ask("GET", "/v1/keys"), Found)
+    keys = [(item, read(item, Key)) for item in answer.items]
+    if api.tenant is not None:
+        keys = [(item, key) for item, key in keys if key.tenant == api.tenant]
+
+    def show() -> None:
+        out.rows(
+            ("ID", "NAME", "ROLE", "TENANT", "STATE", "EXPIRES", "LAST USED", "QUEUES"),
+            [
+                (
+                    key.key_id,
+                    key.name,
+                    key.role,
+                    key.bound_to,
+                    key.state(out.now()),
+                    (key.expires_at or "never")[:10],
+                    (key.last_used_at or "never")[:10],
+                    ",".join(key.queues) or "all",
+                )
+                for _, key in keys
+            ],
+        )
+
+    out.tell({"items": [item for item, _ in keys]}, [key.key_id for _, key in keys], show)
+
+
+@command(group, "revoke")
+async def revoke(
+    api: Client,
+    out: Output,
+    identifier: Annotated[str, typer.Argument(help="The key's id, as list shows it.", metavar="ID")],
+) -> None:
+    """End a key for good.
+
+    Example: mainspring keys revoke 1a2b3c4d5e6f
+    """
+    try:
+        answer = await api.ask("DELETE", f"/v1/keys/{segment(identifier)}", repeatable=True)
+    except NotFound:
+        # Not what was given: it may be a whole key.
+        raise NotFound("there is no key with this id; see: mainspring keys list") from None
+    out.tell(
+        answer, [identifier], lambda: out.say(f"revoked; refused everywhere within {format_duration(REFUSED_WITHIN)}")
+    )

@@ -1,0 +1,307 @@
+"""Tenants, keys and the audit."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mainspring.core.model.access.access import ApiKey, Permission, Quotas, Role, Tenant
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import isoformat
+from mainspring.core.model.runs.retention import STANDARD
+from mainspring.core.ports.storage.access import AuditEntry, AuditFilter, Author
+from mainspring.http.auth.authenticator import make_key
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Missing, Problem, Refused
+from mainspring.http.schemas.common import (
+    Limit,
+    Name,
+    Page,
+    Request,
+    RetentionName,
+    Span,
+    Time,
+    Wire,
+    instant_of,
+    micros_of,
+    time_of,
+)
+
+access = Resource("Access", "Tenants, API keys and the audit log.")
+
+RoleName = Literal["viewer", "submitter", "operator", "admin", "worker"]
+Count = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
+
+
+class QuotasIn(Request, omit_defaults=True):
+    """What a tenant may have at most; null or left out is no limit."""
+
+    jobs: Count | None = None
+    queued: Count | None = None
+    running: Count | None = None
+    submits_per_minute: Count | None = None
+    payload_bytes: Annotated[int, Meta(ge=0, le=262_144)] | None = None
+    log_bytes_per_day: Count | None = None
+    log_days: Annotated[int, Meta(ge=1, le=36_500)] | None = None
+
+
+class TenantIn(Request):
+    name: Name
+    quotas: QuotasIn = msgspec.field(default_factory=QuotasIn)
+    retention: RetentionName | msgspec.UnsetType = msgspec.UNSET
+    """How long runs are kept that choose no class; left out: as before."""
+
+
+class TenantOut(Wire):
+    name: str
+    quotas: QuotasIn
+    retention: str = "standard"
+    created_at: str | None = None
+
+
+class Tenants(Wire):
+    items: list[TenantOut]
+
+
+class KeyIn(Request):
+    name: Name
+    role: RoleName
+    tenant: Name | None = None
+    """The tenant it is bound to; an administrator of all may leave it out for a key that is bound to none."""
+    queues: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
+    """It changes and claims only what is in these; without them, in all that whoever makes it reaches."""
+    expires_in: Span | None = None
+
+
+class KeyOut(Wire):
+    key_id: str
+    name: str
+    role: str
+    created_at: str
+    tenant: str | None = None
+    queues: tuple[str, ...] = ()
+    made_by: str = ""
+    expires_at: str | None = None
+    revoked_at: str | None = None
+    last_used_at: str | None = None
+
+
+class CreatedKey(KeyOut, kw_only=True):
+    key: str
+    """Shown this once, and kept nowhere."""
+
+
+class Keys(Wire):
+    items: list[KeyOut]
+
+
+class AuditQuery(Request):
+    tenant: Name | None = None
+    target: Name | None = None
+    author: Name | None = None
+    action: Name | None = None
+    """`jobs.pause`, or `jobs` for all that begin with it."""
+    since: Time | None = None
+    until: Time | None = None
+    limit: Limit = 100
+    cursor: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None
+
+
+class AuditOut(Wire):
+    position: int
+    time: str
+    tenant: str
+    author: str
+    action: str
+    target: str
+    count: int
+    before: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    after: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    why: str = ""
+
+
+@access.operation("GET", "/v1/tenants", permission=Permission.ADMINISTER_ALL, answers={200: Tenants})
+async def list_tenants(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """List tenants.
+
+    Returns each tenant with its quotas and its retention class. Needs a key that is bound to no tenant.
+    """
+    return Answer(200, Tenants(items=[_tenant_out(tenant) for tenant in await api.store.tenants()]))
+
+
+@access.operation("PUT", "/v1/tenants", permission=Permission.ADMINISTER_ALL, body=TenantIn, answers={200: TenantOut})
+async def put_tenant(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
+    """Create a tenant, or change its quotas and retention.
+
+    Sets all quotas: those that you leave out are removed. A retention class that you leave out stays as it is.
+    """
+    given, retention = call.body.quotas, call.body.retention
+    if retention is msgspec.UNSET:
+        known = {tenant.name: tenant.quotas.retention for tenant in await api.store.tenants()}
+        kept = known.get(call.body.name, "")
+    else:
+        kept = "" if retention == STANDARD else retention
+    tenant = Tenant(
+        name=call.body.name,
+        quotas=Quotas(
+            jobs=given.jobs,
+            queued=given.queued,
+            running=given.running,
+            submits_per_minute=given.submits_per_minute,
+            payload_bytes=given.payload_bytes,
+            retention=kept,
+            log_bytes_per_day=given.log_bytes_per_day,
+            log_days=given.log_days,
+        ),
+    )
+    tenant.check()
+    put = await api.store.put_tenant(tenant, Author(call.principal.name, tenant.name))
+    return Answer(200, _tenant_out(put))
+
+
+@access.operation("GET", "/v1/keys", permission=Permission.ADMINISTER, answers={200: Keys})
+async def list_keys(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """List API keys, newest first.
+
+    The secrets of the keys are not stored and not returned.
+    """
+    return Answer(200, Keys(items=[_key_out(key) for key in await api.seen_by(call.principal).keys(None)]))
+
+
+@access.operation(
+    "POST",
+    "/v1/keys",
+    permission=Permission.ADMINISTER,
+    body=KeyIn,
+    answers={201: CreatedKey},
+    example={"name": "shop", "role": "submitter", "queues": ["mail"], "expiresIn": "90d"},
+)
+async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
+    """Create an API key.
+
+    The answer is the only place that contains the secret. A caller that is bound to a tenant or to queues can
+    create keys only within these. Otherwise a tenant that does not exist is created with its first key.
+    """
+    body = call.body
+    tenant = call.principal.choose_tenant(body.tenant)
+    queues = tuple(dict.fromkeys(body.queues)) or tuple(sorted(call.principal.queues))
+    if not call.principal.reaches(queues):
+        raise Invalid("queues", "not all of them are yours", ", ".join(sorted(call.principal.queues)))
+    valid_for = None if body.expires_in is None else micros_of(body.expires_in, "expiresIn")
+    if valid_for == 0:
+        raise Invalid("expiresIn", "is no time at all", 'for example "90d"')
+    key, text = make_key(
+        name=body.name,
+        role=Role(body.role),
+        tenant=tenant,
+        author=call.principal.name,
+        queues=queues,
+        expires_at=None if valid_for is None else api.clock.now() + valid_for,
+    )
+    author = Author(call.principal.name, tenant)
+    if tenant is not None and call.principal.tenant is None and not await api.is_tenant(tenant):
+        await api.store.put_tenant(Tenant(name=tenant), author)
+    kept = await api.store.put_key(key, author)
+    shown = msgspec.structs.asdict(_key_out(kept))
+    return Answer(201, CreatedKey(**shown, key=text))
+
+
+@access.operation(
+    "DELETE", "/v1/keys/{id}", permission=Permission.ADMINISTER, answers={200: KeyOut, 404: Problem, 409: Problem}
+)
+async def revoke_key(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Revoke an API key.
+
+    Every API process rejects it within five seconds and closes its streams. A caller that is bound to queues can
+    revoke only keys within these. 409: a key cannot revoke itself.
+    """
+    identifier = call.path["id"]
+    if not (identifier.isascii() and identifier.isalnum()):
+        raise Missing
+    if call.principal.name == f"key:{identifier}":
+        raise Refused(409, "Conflict", "a key cannot revoke itself", hint="use another administrator's")
+    known = await api.store.key(identifier)
+    if known is None or call.principal.tenant not in (None, known.tenant):
+        raise Missing
+    if not call.principal.reaches(known.queues):
+        raise Refused(403, "Forbidden", "this key reaches further than yours")
+    author = Author(call.principal.name, call.principal.tenant)
+    key = await api.store.revoke_key(identifier, call.principal.tenant, author)
+    if key is None:
+        raise Missing
+    api.auth.forget(identifier)
+    return Answer(200, _key_out(key))
+
+
+@access.operation("GET", "/v1/audit", permission=Permission.ADMINISTER, query=AuditQuery, answers={200: Page[AuditOut]})
+async def list_audit(api: Api, call: Call[Nothing, AuditQuery]) -> Answer:
+    """List changes by people and keys, newest first.
+
+    Each entry has its author, its time, the target, and the values before and after. An entry must match every
+    filter.
+    """
+    query = call.query
+    entries = await api.seen_by(call.principal).audit(
+        api.scope(call.principal, query.tenant),
+        AuditFilter(
+            target=query.target or "",
+            author=query.author or "",
+            action=query.action or "",
+            since=instant_of(query.since, "since"),
+            until=instant_of(query.until, "until"),
+        ),
+        before=None if query.cursor is None else int(query.cursor),
+        limit=query.limit + 1,
+    )
+    shown = entries[: query.limit]
+    following = str(shown[-1].position) if len(entries) > query.limit else None
+    return Answer(200, Page(items=[_audit_out(entry) for entry in shown], next_cursor=following))
+
+
+def _tenant_out(tenant: Tenant) -> TenantOut:
+    quotas = tenant.quotas
+    return TenantOut(
+        name=tenant.name,
+        quotas=QuotasIn(
+            jobs=quotas.jobs,
+            queued=quotas.queued,
+            running=quotas.running,
+            submits_per_minute=quotas.submits_per_minute,
+            payload_bytes=quotas.payload_bytes,
+            log_bytes_per_day=quotas.log_bytes_per_day,
+            log_days=quotas.log_days,
+        ),
+        retention=quotas.retention or STANDARD,
+        created_at=time_of(tenant.created_at or None),
+    )
+
+
+def _key_out(key: ApiKey) -> KeyOut:
+    return KeyOut(
+        key_id=key.id,
+        name=key.name,
+        role=key.role.value,
+        created_at=isoformat(key.created_at),
+        tenant=key.tenant,
+        queues=key.queues,
+        made_by=key.made_by,
+        expires_at=time_of(key.expires_at),
+        revoked_at=time_of(key.revoked_at),
+        last_used_at=time_of(key.last_used_at),
+    )
+
+
+def _audit_out(entry: AuditEntry) -> AuditOut:
+    return AuditOut(
+        position=entry.position,
+        time=isoformat(entry.at),
+        tenant=entry.tenant,
+        author=entry.author,
+        action=entry.action,
+        target=entry.target,
+        count=entry.count,
+        before=msgspec.UNSET if entry.before is None else msgspec.Raw(entry.before),
+        after=msgspec.UNSET if entry.after is None else msgspec.Raw(entry.after),
+        why=entry.why,
+    )

@@ -1,0 +1,1 @@
+"""Pages of the audit, the keys and the tenants."""

@@ -1,0 +1,107 @@
+"""The audit: who changed what, when, and from what to what."""
+
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.instant import from_datetime, isoformat
+from mainspring.core.model.schedules.cron import load_zone
+from mainspring.features.access.operations import AuditOut, list_audit
+from mainspring.web.page import Pages, Reply, Visit
+from mainspring.web.steady import Fresh, shown_rows
+from mainspring.web.text import pretty
+from mainspring.web.zones import zone_of
+
+audit = Pages()
+
+_PAGE = 50
+#: Things with a page, by the first word of an action.
+_SHOWN = frozenset({"runs", "jobs", "queues", "workers", "keys", "tenants"})
+
+
+class AuditListQuery(msgspec.Struct, frozen=True):
+    author: str = ""
+    target: str = ""
+    tenant: str = ""
+    action: str = ""
+    #: As a field for a date and a time has it, in the zone: who is sent the address means the same by it.
+    since: str = ""
+    until: str = ""
+    zone: str = ""
+    cursor: str = ""
+
+
+class Entry(NamedTuple):
+    said: AuditOut
+    #: Where to look, below the base; empty: nowhere.
+    path: str
+    #: What is different: its name, and both sides.
+    changes: list[tuple[str, str, str]]
+
+
+@audit.page("GET", "/audit", permission=Permission.ADMINISTER, query=AuditListQuery)
+async def show_audit(visit: Visit[AuditListQuery]) -> Reply:
+    given = msgspec.structs.asdict(visit.query)
+    zone = load_zone(visit.query.zone) if visit.query.zone else zone_of(visit.headers)
+    times = {name: _instant(text, zone) for name in ("since", "until") if (text := given[name])}
+    asked = {**given, **times, "zone": "", "limit": _PAGE}
+    page = await visit.ask(list_audit, query=asked)
+    items, fresh = page.items, Fresh()
+    if shown := [int(row) for row in shown_rows(visit) if row.isdecimal()]:
+        # Entries never change: the same ones follow the same position.
+        known = await visit.ask(list_audit, query={**asked, "cursor": max(shown) + 1, "limit": len(shown)})
+        count = sum(entry.position > max(shown) for entry in page.items)
+        items, fresh = known.items, Fresh(count, more=0 < count == len(page.items))
+    return visit.show(
+        "audit/page.html",
+        entries=[Entry(item, _path(item), changes(item.before, item.after)) for item in items],
+        page=page,
+        fresh=fresh,
+        given=given,
+        zone=zone.key,
+        filtered=any(value for name, value in given.items() if name not in ("cursor", "zone")),
+        of_all=visit.principal.tenant is None,
+    )
+
+
+def _instant(text: str, zone: ZoneInfo) -> str:
+    """What the API is asked for: in UTC. What is no time it refuses in its own words."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return isoformat(from_datetime(time if time.tzinfo else time.replace(tzinfo=zone)))
+
+
+def _path(entry: AuditOut) -> str:
+    place = entry.action.partition(".")[0]
+    return f"{place}/{quote(entry.target, safe='')}" if place in _SHOWN and entry.target and entry.count == 1 else ""
+
+
+_Side: TypeAlias = msgspec.Raw | msgspec.UnsetType
+
+
+def changes(before: _Side, after: _Side) -> list[tuple[str, str, str]]:
+    """Field by field where both are objects; as a whole otherwise."""
+    was, now = _value(before), _value(after)
+    if was is None and now is None:
+        return []
+    if not isinstance(was or {}, dict) or not isinstance(now or {}, dict):
+        return [("", _text(was), _text(now))]
+    was, now = was or {}, now or {}
+    names = [*was, *(name for name in now if name not in was)]
+    return [(name, _text(was.get(name)), _text(now.get(name))) for name in names if was.get(name) != now.get(name)]
+
+
+def _value(raw: _Side) -> Any:
+    return None if isinstance(raw, msgspec.UnsetType) else msgspec.json.decode(raw)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else pretty(value)

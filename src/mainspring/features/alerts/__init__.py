@@ -1,0 +1,1 @@
+"""Alerts to Slack, PagerDuty, e-mail and webhooks."""

@@ -1,0 +1,196 @@
+"""Notifications: who is told of problems, which are open, and a test of each channel."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.alerts.channels import Channel
+from mainspring.core.model.alerts.notices import Notice
+from mainspring.core.model.alerts.notification_rules import Rule
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import format_duration, isoformat
+from mainspring.core.model.runs.run import MAX_NAME
+from mainspring.features.alerts.grouping import Problem as OpenProblem
+from mainspring.features.alerts.grouping import open_problems, waiting_of
+from mainspring.features.alerts.service import message_run
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Missing, Problem
+from mainspring.http.schemas.common import Request, Wire
+
+notifications = Resource("Notifications", "Channels and rules for alerts, and the problems that are open now.")
+
+#: More are counted.
+_SHOWN = 200
+
+
+class ChannelOut(Wire):
+    name: str
+    kind: str
+    tenant: str
+    """Whose runs its messages are."""
+    group: str
+    """What comes within this time of the first is told with it."""
+    rate_per_hour: int
+    to: list[str] = []
+    quiet_from: str | None = None
+    quiet_until: str | None = None
+    quiet_zone: str | None = None
+    waiting: int = 0
+    """Problems that it has yet to tell, or their ends."""
+
+
+class RuleOut(Wire):
+    name: str
+    on: list[str]
+    to: str
+    tenant: str
+    tasks: list[str] = []
+    queues: list[str] = []
+    jobs: list[str] = []
+    tags: list[str] = []
+    urgent: bool = False
+
+
+class ProblemOut(Wire):
+    problem_id: str
+    state: str
+    tenant: str
+    name: str
+    task: str
+    queue: str
+    error: str
+    count: int
+    since: str
+    last_at: str
+    told: list[str]
+    """Who has been told, or will be once their channel speaks."""
+    owner: str = ""
+    run_id: str | None = None
+    """The newest run that failed."""
+    job_id: str | None = None
+
+
+class NotificationsOut(Wire, omit_defaults=False):
+    channels: list[ChannelOut]
+    rules: list[RuleOut]
+    problems: list[ProblemOut]
+    """The newest first, 200 at most."""
+    problem_count: int
+
+
+class ChannelTestIn(Request):
+    owner: Annotated[str, Meta(max_length=MAX_NAME)] = ""
+    """Of a channel that writes to owners: which one."""
+
+
+class ChannelTestOut(Wire):
+    run_id: str
+
+
+@notifications.operation(
+    "GET", "/v1/notifications", permission=Permission.ADMINISTER_ALL, answers={200: NotificationsOut}
+)
+async def show_notifications(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Get channels, rules and open problems.
+
+    Channels and rules are those in the settings of the process that answers. Each message is a run of the task
+    `event_notification` in the queue `notifications`.
+    """
+    kept = await api.store.notification_rows()
+    waiting, problems = waiting_of(kept.rows), open_problems(kept.rows)
+    rules = api.notifications
+    return Answer(
+        200,
+        NotificationsOut(
+            channels=[_channel(channel, waiting) for channel in rules.channels.values()],
+            rules=[_rule(rule) for rule in rules.rules],
+            problems=[_problem(problem) for problem in problems[:_SHOWN]],
+            problem_count=len(problems),
+        ),
+    )
+
+
+@notifications.operation(
+    "POST",
+    "/v1/notifications/channels/{name}/test",
+    permission=Permission.ADMINISTER_ALL,
+    body=ChannelTestIn,
+    body_optional=True,
+    answers={201: ChannelTestOut, 404: Problem},
+)
+async def try_channel(api: Api, call: Call[ChannelTestIn, Nothing]) -> Answer:
+    """Send a test message to a channel.
+
+    The outcome of the run shows whether the message arrived; it is not retried. 404: there is no such channel.
+    """
+    channel = api.notifications.channels.get(call.path["name"])
+    if channel is None:
+        raise Missing
+    target = channel.name
+    if channel.writes_to_owners:
+        address = channel.address_of(call.body.owner)
+        if not address:
+            raise Invalid("owner", "is no address that this channel writes to", f"in {', '.join(channel.domains)}")
+        target = f"{channel.name} {address}"
+    elif call.body.owner:
+        raise Invalid("owner", "this channel does not write to owners", "leave it out")
+    notice = Notice(test=True, url=api.notifications.url)
+    run = message_run(api.jobs, api.notifications, target, notice)
+    made = await api.jobs.submit(msgspec.structs.replace(run, author=call.principal.name))
+    return Answer(201, ChannelTestOut(run_id=made.id))
+
+
+def _channel(channel: Channel, waiting: dict[str, int]) -> ChannelOut:
+    quiet = channel.quiet
+    return ChannelOut(
+        name=channel.name,
+        kind=channel.kind.value,
+        tenant=channel.tenant,
+        group=format_duration(channel.group),
+        rate_per_hour=channel.rate,
+        to=list(channel.to),
+        quiet_from=None if quiet is None else _clock(quiet.start),
+        quiet_until=None if quiet is None else _clock(quiet.end),
+        quiet_zone=None if quiet is None else quiet.zone,
+        waiting=sum(count for target, count in waiting.items() if target.partition(" ")[0] == channel.name),
+    )
+
+
+def _clock(minute: int) -> str:
+    return f"{minute // 60:02}:{minute % 60:02}"
+
+
+def _rule(rule: Rule) -> RuleOut:
+    return RuleOut(
+        name=rule.name,
+        on=sorted(rule.on),
+        to=rule.to,
+        tasks=list(rule.tasks),
+        queues=list(rule.queues),
+        jobs=list(rule.jobs),
+        tags=list(rule.tags),
+        tenant=rule.tenant,
+        urgent=rule.urgent,
+    )
+
+
+def _problem(problem: OpenProblem) -> ProblemOut:
+    return ProblemOut(
+        problem_id=problem.id,
+        state=problem.stage.value,
+        tenant=problem.tenant,
+        name=problem.name,
+        task=problem.task,
+        queue=problem.queue,
+        owner=problem.owner,
+        run_id=problem.run or None,
+        job_id=problem.job or None,
+        error=problem.error,
+        count=problem.count,
+        since=isoformat(problem.since),
+        last_at=isoformat(problem.last),
+        told=sorted(target for target, told in problem.told.items() if told.stages),
+    )

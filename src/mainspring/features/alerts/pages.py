@@ -1,0 +1,41 @@
+"""Notifications: what is wrong, who is told, and whether it arrives."""
+
+import asyncio
+from typing import Any
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.alerts.notices import QUEUE
+from mainspring.features.alerts.operations import NotificationsOut, show_notifications, try_channel
+from mainspring.features.runs.operations import list_runs
+from mainspring.features.stats.operations import count_runs
+from mainspring.web.page import Done, Pages, Reply, Visit
+
+notifications = Pages()
+
+_RUNS = 10
+
+
+@notifications.page("GET", "/notifications", permission=Permission.ADMINISTER_ALL)
+async def look_at_notifications(visit: Visit[Any]) -> Reply:
+    found, runs, counts = await asyncio.gather(
+        visit.ask(show_notifications),
+        visit.ask(list_runs, query={"queue": QUEUE, "limit": _RUNS}),
+        visit.ask(count_runs),
+    )
+    failed = counts.counts.get("failed", 0)
+    told: NotificationsOut = found
+    return visit.show(
+        "notifications/page.html",
+        told=told,
+        runs=runs.items,
+        queue=QUEUE,
+        failed=failed,
+        failed_more=failed >= counts.at_most,
+    )
+
+
+@notifications.page("POST", "/notifications/channels/{name}/test", permission=Permission.ADMINISTER_ALL)
+async def do_test(visit: Visit[Any]) -> Reply:
+    owner = visit.form.get("owner", "").strip()
+    await visit.ask(try_channel, path=visit.path, body={"owner": owner} if owner else {})
+    return Done(words="A test is on its way: its run says whether it arrived.", to="notifications")

@@ -1,0 +1,1 @@
+"""Writing history to files before it is dropped."""

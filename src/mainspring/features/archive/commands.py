@@ -1,0 +1,137 @@
+"""``mainspring archive``: what was written down before it was forgotten."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mainspring.cli.options import Config, settings_of
+from mainspring.cli.output import AsJson, console, echo_json, table
+from mainspring.config.archive import open_archive, restore
+from mainspring.core.model.base.errors import Invalid, NotFound
+from mainspring.core.model.base.instant import DAY, Instant, parse_instant
+from mainspring.features.archive.model import Manifest, day_name
+from mainspring.features.archive.service import manifests
+
+group = typer.Typer(
+    name="archive", help="Look into the archive of ended runs, and read them again.", no_args_is_help=True
+)
+
+Since = Annotated[
+    str | None, typer.Option("--since", help="What ended on this day or later.", metavar="DAY", show_default=False)
+]
+Until = Annotated[
+    str | None, typer.Option("--until", help="… and on this day or before.", metavar="DAY", show_default=False)
+]
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``--json`` prints."""
+
+    into: str
+    runs: int
+    new: int
+    #: Parts of that time that are not whole, and were left out.
+    unfinished: int
+    #: Whose runs they are.
+    stores: int
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(group)
+
+
+@group.command("list")
+def list_parts(since: Since = None, until: Until = None, config: Config = None, json: AsJson = False) -> None:
+    """List what is in the archive: a line for each day, or span of days, and class.
+
+    Example: mainspring archive list --since 2026-10-01
+    """
+    parts = asyncio.run(_parts(config, since, until))
+    if json:
+        echo_json({"items": parts})
+        return
+    rows = [
+        (
+            day_name(part.since),
+            day_name(part.until - DAY),
+            part.kept_as,
+            f"{part.runs:,}",
+            str(len(part.files)),
+            f"{part.size:,}",
+            "whole" if part.complete else "being written",
+        )
+        for part in parts
+    ]
+    shown = table("FROM", "TO", "KEPT AS", "RUNS", "FILES", "BYTES", "STATE", right=("RUNS", "FILES", "BYTES"))
+    for row in rows:
+        shown.add_row(*row)
+    console().print(shown)
+
+
+@group.command("restore")
+def restore_runs(
+    into: Annotated[
+        Path,
+        typer.Option("--into", help="An SQLite file; made if it is not there.", metavar="FILE", show_default=False),
+    ],
+    since: Since = None,
+    until: Until = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of this tenant.", show_default=False)] = None,
+    config: Config = None,
+    json: AsJson = False,
+) -> None:
+    """Read runs of the archive into a file of their own, for every command that looks at runs. Checks every file.
+
+    Nothing runs there again: a file is for looking. Read into the same file twice nothing is there twice.
+
+    Examples:
+
+    mainspring archive restore --since 2026-10-01 --until 2026-10-03 --tenant bank --into october.db
+
+    mainspring runs list --store october.db
+    """
+
+    async def read() -> Restored:
+        async with open_archive(settings_of(None, config)) as blobs:
+            parts = _within(await manifests(blobs), since, until)
+            whole = [part for part in parts if part.complete]
+            if not whole:
+                raise NotFound("the archive has nothing of that time that is whole")
+            runs, new = await restore(blobs, whole, tenant, into)
+            stores = len({part.store for part in whole})
+            return Restored(into=str(into), runs=runs, new=new, unfinished=len(parts) - len(whole), stores=stores)
+
+    done = asyncio.run(read())
+    if json:
+        echo_json(done)
+        return
+    if done.unfinished:
+        typer.echo(f"{done.unfinished} parts of that time are not whole yet, and were left out", err=True)
+    if done.stores > 1:
+        typer.echo(f"these are the runs of {done.stores} stores", err=True)
+    typer.echo(
+        f"{done.runs:,} runs read, {done.new:,} of them new in {into}; look with: mainspring runs list --store {into}"
+    )
+
+
+async def _parts(config: Path | None, since: str | None, until: str | None) -> list[Manifest]:
+    async with open_archive(settings_of(None, config)) as blobs:
+        return _within(await manifests(blobs), since, until)
+
+
+def _within(parts: list[Manifest], since: str | None, until: str | None) -> list[Manifest]:
+    first = None if since is None else _day("--since", since)
+    last = None if until is None else _day("--until", until)
+    return [
+        part for part in parts if (first is None or part.until > first) and (last is None or part.since < last + DAY)
+    ]
+
+
+def _day(option: str, text: str) -> Instant:
+    try:
+        return parse_instant(f"{text}T00:00:00Z")
+    except (Invalid, ValueError):
+        raise Invalid(option, f"{text!r:.40} is not a day", "2026-11-16") from None

@@ -1,0 +1,258 @@
+"""Writes what is about to be forgotten to a folder or a bucket, and reads it again."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from mainspring.core.model.base.errors import Conflict
+from mainspring.core.model.base.instant import DAY, Instant
+from mainspring.core.model.runs.run import AttemptView, RunView
+from mainspring.core.ports.blobs import Blobs, BlobsUnavailable
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.upkeep.archive import ArchivedRun, Archiving, Part
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.store import Retention
+from mainspring.features.archive.model import MANIFEST, ROOT, UNFINISHED, ArchiveFile, Manifest, sum_of
+
+#: Of one file: whichever comes first.
+_RUNS = 50_000
+_BYTES = 32 * 1024 * 1024
+#: What is read at a time: again whichever comes first.
+_READ = 2_000
+_READ_BYTES = 4 * 1024 * 1024
+#: After reading it rests so many times as long: live work comes first. Less when more parts wait than two days make.
+_REST = 3
+_REST_IF_BEHIND = 1
+_BEHIND = 10
+#: Whoever owns this shard writes; all others look whether it is there.
+_SHARD = 0
+_LEVEL = 3
+#: The fields of ``Retention`` that say how long runs are kept.
+_KEPT_AS = ("succeeded", "unsuccessful", "short", "long", "audit")
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run in a file: payload and result are the JSON that they are."""
+
+    run: RunView
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    attempts: tuple[AttemptView, ...] = ()
+
+
+_encoder = msgspec.json.Encoder()
+_manifest_of = msgspec.json.Decoder(Manifest).decode
+_line_of = msgspec.json.Decoder(_Line).decode
+_log = get_logger("mainspring.archive")
+
+
+class Archiver:
+    """Nothing is forgotten that is not there: ``prune`` is told since when everything is to be kept."""
+
+    def __init__(
+        self,
+        store: Archiving,
+        blobs: Blobs,
+        clock: Clock,
+        owned: Callable[[], Collection[int]],
+        pause: Callable[[], bool],
+    ) -> None:
+        """``pause``: whether the store is to be spared."""
+        self._store = store
+        self._blobs = blobs
+        self._clock = clock
+        self._owned = owned
+        self._pause = pause
+        self._done: set[tuple[str, Instant]] = set()
+        #: The last file that was written here, and the last run in it.
+        self._last: tuple[ArchiveFile, ArchivedRun] | None = None
+        #: What is in the way of writing or reading it; nothing while all is well.
+        self.trouble = ""
+        #: How many parts wait to be written.
+        self.waiting = 0
+
+    async def step(self, retention: Retention, stop: Callable[[], bool] = lambda: False) -> tuple[Retention, bool]:
+        """Write the next file. What may be forgotten after that, and whether there is more to write. ``stop``: whether
+        to leave it at what there is."""
+        # Before the parts: what is past by then is among them.
+        now = await self._store.now()
+        parts = [part for part in await self._store.past_parts(retention) if _key(part) not in self._done]
+        waiting: dict[str, Instant] = {}
+        trouble, away, wrote = "", False, False
+        for part in parts:
+            if part.kept_as in waiting:
+                continue
+            whole = False
+            if not away:
+                try:
+                    before = await self._manifest(part)
+                    after = before if before.complete or wrote else await self._write(part, before, stop)
+                    wrote = wrote or after != before
+                    whole = after.complete
+                except (BlobsUnavailable, Conflict) as error:
+                    trouble, away = str(error), isinstance(error, BlobsUnavailable)
+            if whole:
+                self._done.add(_key(part))
+            else:
+                waiting[part.kept_as] = part.since
+        self._tell(trouble)
+        self.waiting = sum(_key(part) not in self._done for part in parts)
+        return msgspec.structs.replace(retention, kept_since=kept_since(retention, now, waiting)), wrote and not away
+
+    async def _manifest(self, part: Part) -> Manifest:
+        manifest = Manifest(
+            store=await self._store.identity(), kept_as=part.kept_as, since=part.since, until=part.until
+        )
+        for name in (MANIFEST, UNFINISHED):
+            found = await _read_manifest(self._blobs, f"{manifest.folder}/{name}")
+            if found is not None:
+                return found
+        return manifest
+
+    def _may_write(self, stop: Callable[[], bool]) -> bool:
+        return _SHARD in self._owned() and not stop()
+
+    async def _write(self, part: Part, manifest: Manifest, stop: Callable[[], bool]) -> Manifest:
+        """Its next file, and what is known of it by then. Asked again after every wait: another may own it now."""
+        if not self._may_write(stop) or self._pause():
+            return manifest
+        last = await self._last_of(manifest)
+        lines: list[bytes] = []
+        times: list[Instant] = []
+        size, ended = 0, False
+        while len(lines) < _RUNS and size < _BYTES and not ended and not self._pause():
+            began = self._clock.monotonic()
+            runs = await self._store.archived_runs(part, last, min(_READ, _RUNS - len(lines)), _READ_BYTES)
+            more = await asyncio.to_thread(_lines, runs)
+            lines += more
+            size += sum(map(len, more))
+            times += [run.run.finished_at or 0 for run in runs]
+            ended = not runs
+            last = runs[-1] if runs else last
+            rest = _REST_IF_BEHIND if self.waiting > _BEHIND else _REST
+            await self._clock.sleep(rest * (self._clock.monotonic() - began))
+            if not self._may_write(stop):
+                return manifest
+        written = msgspec.structs.replace(manifest, complete=ended)
+        if lines and last is not None:
+            written = await self._put(written, lines, times)
+            self._last = written.files[-1], last
+        if written == manifest or not self._may_write(stop):
+            return manifest
+        await self._blobs.put(written.name, _encoder.encode(written))
+        if ended:
+            _log.info("archived", folder=written.folder, runs=written.runs, bytes=written.size)
+        return written
+
+    async def _last_of(self, manifest: Manifest) -> ArchivedRun | None:
+        """The last run that is there: where we stopped, or whoever was here before."""
+        if not manifest.files:
+            return None
+        if self._last is not None and manifest.files[-1] == self._last[0]:
+            return self._last[1]
+        *_, line = await _lines_in(self._blobs, manifest.files[-1])
+        return _run_in(line, manifest.files[-1])
+
+    async def _put(self, manifest: Manifest, lines: list[bytes], times: list[Instant]) -> Manifest:
+        # The same runs make the same bytes, whoever writes them.
+        data = await asyncio.to_thread(lambda: gzip.compress(b"\n".join(lines) + b"\n", _LEVEL, mtime=0))
+        sha256 = sum_of(data)
+        file = ArchiveFile(name=manifest.next_name(sha256), runs=len(lines), size=len(data), sha256=sha256)
+        await self._blobs.put(file.name, data)
+        there = await self._blobs.get(file.name)
+        if there is None or sum_of(there) != file.sha256:
+            raise BlobsUnavailable(f"{self._blobs.shown}: {file.name} is not what was written")
+        ends = [*times, *(at for at in (manifest.first_at, manifest.last_at) if at is not None)]
+        return msgspec.structs.replace(
+            manifest,
+            runs=manifest.runs + len(lines),
+            first_at=min(ends),
+            last_at=max(ends),
+            files=(*manifest.files, file),
+        )
+
+    def _tell(self, trouble: str) -> None:
+        if trouble and trouble != self.trouble:
+            _log.warning("what is not in the archive is kept, since something is wrong with it", why=trouble)
+        if self.trouble and not trouble:
+            _log.info("the archive is well again", where=self._blobs.shown)
+        self.trouble = trouble
+
+
+def kept_since(retention: Retention, now: Instant, waiting: Mapping[str, Instant]) -> dict[str, Instant]:
+    """Since when all is to be kept: the day that is not past keeping as a whole, or what waits to be archived."""
+    midnights = {name: (now - getattr(retention, name)) // DAY * DAY for name in _KEPT_AS}
+    return {name: min(at, waiting.get(name, at)) for name, at in midnights.items()}
+
+
+def _key(part: Part) -> tuple[str, Instant]:
+    return part.kept_as, part.since
+
+
+async def manifests(blobs: Blobs) -> list[Manifest]:
+    """What there is in an archive, by time."""
+    names = [blob.name async for batch in blobs.list(ROOT) for blob in batch]
+    of_folder = {name.rpartition("/")[0]: name for name in names if name.endswith(f"/{UNFINISHED}")}
+    of_folder |= {name.rpartition("/")[0]: name for name in names if name.endswith(f"/{MANIFEST}")}
+    read = [await _read_manifest(blobs, name) for name in of_folder.values()]
+    return sorted(
+        (manifest for manifest in read if manifest is not None),
+        key=lambda manifest: (manifest.since, manifest.kept_as, manifest.store),
+    )
+
+
+async def _read_manifest(blobs: Blobs, name: str) -> Manifest | None:
+    data = await blobs.get(name)
+    try:
+        return None if data is None else _manifest_of(data)
+    except msgspec.DecodeError as error:
+        raise Conflict(f"{name} is damaged, or of a newer version: {error}") from error
+
+
+async def archived(blobs: Blobs, manifest: Manifest) -> AsyncIterator[ArchivedRun]:
+    """The runs of one part. A file that is not as it was written is an error."""
+    for file in manifest.files:
+        for line in await _lines_in(blobs, file):
+            yield _run_in(line, file)
+
+
+async def _lines_in(blobs: Blobs, file: ArchiveFile) -> list[bytes]:
+    data = await blobs.get(file.name)
+    if data is None or sum_of(data) != file.sha256:
+        raise Conflict(f"{file.name} is {'missing' if data is None else 'not as it was written'}")
+    return (await asyncio.to_thread(gzip.decompress, data)).splitlines()
+
+
+def _run_in(line: bytes, file: ArchiveFile) -> ArchivedRun:
+    try:
+        read = _line_of(line)
+    except msgspec.DecodeError as error:
+        raise Conflict(f"{file.name} has a line that is no run: {error}") from error
+    payload, result = (None if one is msgspec.UNSET else bytes(one) for one in (read.payload, read.result))
+    return ArchivedRun(run=msgspec.structs.replace(read.run, payload=payload, result=result), attempts=read.attempts)
+
+
+def _lines(runs: Sequence[ArchivedRun]) -> list[bytes]:
+    return [
+        _encoder.encode(
+            _Line(
+                run=msgspec.structs.replace(one.run, payload=None, result=None),
+                payload=_on_one_line(one.run.payload),
+                result=_on_one_line(one.run.result),
+                attempts=one.attempts,
+            )
+        )
+        for one in runs
+    ]
+
+
+def _on_one_line(value: bytes | None) -> msgspec.Raw | msgspec.UnsetType:
+    """JSON as somebody sent it, which may have line breaks. What is no JSON becomes a text."""
+    if value is None:
+        return msgspec.UNSET
+    try:
+        return msgspec.Raw(msgspec.json.format(value, indent=-1))
+    except msgspec.DecodeError:
+        return msgspec.Raw(_encoder.encode(value.decode(errors="replace")))

@@ -1,0 +1,1 @@
+"""How many slots the load needs."""

@@ -1,0 +1,1 @@
+"""``mainspring backup`` and ``mainspring restore``."""

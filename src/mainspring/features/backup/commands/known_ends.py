@@ -1,0 +1,84 @@
+"""A file that says which runs have ended: ids, events as sinks are told them, or runs as ``--json`` prints them."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId, check_id
+from mainspring.core.model.events.events import ENDS
+from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.run import ENDED, RunState, clean_error
+
+#: Why a run has an end here that nobody here has seen.
+_ELSEWHERE = "it had ended before the restore"
+_OF_TYPES = {kind: RunState.FAILED if kind == "run.dead" else RunState(kind.removeprefix("run.")) for kind in ENDS}
+_OF_STATUS = {state.value: state for state in ENDED}
+
+
+class _About(msgspec.Struct, frozen=True, rename="camel"):
+    run_id: str = ""
+    reason: str = ""
+    error: str | None = None
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    """A run, or an event: the id of that is its own."""
+
+    id: str = ""
+    run_id: str = ""
+    #: Of an event.
+    type: str = ""
+    data: _About = _About()
+    #: Of a run.
+    status: str = "succeeded"
+    reason: str = ""
+    error_message: str | None = None
+    result: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def ends_in(file: Path) -> tuple[list[KnownEnd], int]:
+    """How which runs ended, each once, and how many lines tell of no end. ``-`` is stdin."""
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid("FILE", f"{file} cannot be read: {error}") from None
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    found = [_end_in(line, number) for number, line in lines]
+    ends = {end.run: end for end in found if end is not None}
+    return list(ends.values()), found.count(None)
+
+
+def _end_in(line: str, number: int) -> KnownEnd | None:
+    """None: it tells of no end."""
+    if not line.startswith("{"):
+        return KnownEnd(run=_run(line, number), reason=_ELSEWHERE)
+    try:
+        found = msgspec.json.decode(line, type=_Line)
+    except msgspec.MsgspecError as error:
+        raise Invalid("FILE", f"line {number}: {error}") from None
+    state = _OF_TYPES.get(found.type) if found.type else _OF_STATUS.get(found.status)
+    if state is None:
+        return None
+    error_text = found.data.error or found.error_message
+    end = KnownEnd(
+        run=_run(found.data.run_id or found.run_id or found.id, number),
+        state=state,
+        reason=clean_error(found.data.reason or found.reason) or _ELSEWHERE,
+        result=bytes(found.result) if state is RunState.SUCCEEDED and bytes(found.result) != b"null" else None,
+        error=None if error_text is None else clean_error(error_text),
+    )
+    try:
+        end.check()
+    except Invalid as error:
+        raise Invalid("FILE", f"line {number}: {error}") from None
+    return end
+
+
+def _run(word: str, number: int) -> RunId:
+    try:
+        check_id("id", word)
+    except Invalid:
+        raise Invalid("FILE", f"line {number}: {word[:40]!r} is not the id of a run") from None
+    return RunId(word)

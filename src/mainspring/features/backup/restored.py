@@ -1,0 +1,88 @@
+"""What people decide of a store that was restored: see what is in doubt, say what had been done, let it go on."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from mainspring.core.model.base.errors import NotFound
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.runs.restored import AUTHOR, RESTORED, UNFINISHED, Doubt, KnownEnd, Restored, doubt_of
+from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.ports.storage.access import Access, AuditFilter, Author
+from mainspring.core.ports.storage.catalog import Catalog, Pause, RunFilter
+from mainspring.core.ports.storage.operations import Operations
+from mainspring.core.store import Store
+
+_PAGE = 1_000
+
+
+class RestoredStore(Store, Catalog, Operations, Access, Protocol):
+    """What is asked of the store here."""
+
+
+async def last_restore(store: RestoredStore) -> Restored:
+    """The last one that the audit knows of."""
+    entries = await store.audit(None, AuditFilter(action=RESTORED), limit=1)
+    if not entries or entries[0].after is None:
+        raise NotFound("this store was not restored from a backup, or so long ago that its audit has forgotten")
+    return msgspec.json.decode(entries[0].after, type=Restored)
+
+
+async def pause_of_all(store: RestoredStore) -> Pause | None:
+    """What keeps everything from running, if anything does."""
+    return next((pause for pause in await store.pauses() if pause.tenant is None and pause.queue is None), None)
+
+
+def holds(pause: Pause | None) -> bool:
+    """Whether it is the one that a restored store comes up with."""
+    return pause is not None and pause.author == AUTHOR
+
+
+async def in_doubt(store: RestoredStore, restored: Restored) -> list[tuple[RunView, Doubt]]:
+    """Every run of which nobody knows whether it was done after the backup was taken."""
+    found: list[tuple[RunView, Doubt]] = []
+    now = await store.now()
+    after: RunId | None = None
+    while True:
+        page = await store.list_runs(RunFilter(tenant=None, states=UNFINISHED), after, _PAGE)
+        found += [(run, doubt) for run in page.items if (doubt := doubt_of(run, restored, now)) is not None]
+        if page.after is None:
+            return found
+        after = RunId(page.after)
+
+
+async def take_back(store: RestoredStore, runs: Collection[RunId], why: str) -> Sequence[RunId]:
+    """Cancel runs; those that were still to be run here."""
+    cancelled: list[RunId] = []
+    todo = list(runs)
+    for start in range(0, len(todo), _PAGE):
+        answers = await store.cancel(todo[start : start + _PAGE], Author(AUTHOR, why=why))
+        cancelled += [run for run, state in answers.items() if state in (RunState.CANCELLED, RunState.CANCELLING)]
+    return cancelled
+
+
+async def give_ends(store: RestoredStore, restored: Restored, ends: Sequence[KnownEnd]) -> Counter[RunState]:
+    """Settle runs in doubt as they are known to have ended; how many in which way. No other has anything to do with the
+    life before."""
+    doubtful = {run.id for run, _ in await in_doubt(store, restored)} if ends else set()
+    meant = [end for end in ends if end.run in doubtful]
+    author = Author(AUTHOR, why="they had ended before the restore")
+    settled: Counter[RunState] = Counter()
+    for start in range(0, len(meant), _PAGE):
+        settled.update((await store.finish(meant[start : start + _PAGE], author)).values())
+    return settled
+
+
+async def release(store: RestoredStore, restored: Restored) -> bool:
+    """Let everything go on, or be paused as it was before the backup was taken; whether it was held."""
+    if not holds(await pause_of_all(store)):
+        return False
+    before = restored.paused
+    back = None
+    if before is not None:
+        back = Pause(
+            tenant=None, queue=None, since=before.since, author=before.author, why=before.why, until=before.until
+        )
+    return await store.resume(None, None, Author(AUTHOR, why="released"), back=back)

@@ -1,0 +1,1 @@
+"""Running a task once on every live worker."""

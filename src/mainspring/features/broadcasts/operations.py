@@ -1,0 +1,59 @@
+"""A task once on every worker."""
+
+from msgspec import UNSET
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.features.broadcasts.service import copies_of
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.schemas.common import Wire, given_id
+from mainspring.http.schemas.jobs import BroadcastIn, apply_defaults, is_recurring, past_of, run_of
+
+broadcasts = Resource("Broadcasts", "Run a task once on every live worker that knows it.")
+
+
+class BroadcastRun(Wire):
+    run_id: str
+    worker_id: str
+
+
+class BroadcastOut(Wire, omit_defaults=False):
+    runs: list[BroadcastRun]
+
+
+@broadcasts.operation(
+    "POST", "/v1/broadcasts", permission=Permission.SUBMIT, body=BroadcastIn, answers={201: BroadcastOut}
+)
+async def broadcast(api: Api, call: Call[BroadcastIn, Nothing]) -> Answer:
+    """Run a task once on every live worker that knows it.
+
+    `requires` limits it to workers with these labels. Each run, with its retries, is bound to its worker; if the
+    worker leaves before the run is done, the run is skipped. A request with the same `broadcastId` creates no
+    second run on any worker.
+    """
+    fields = call.body
+    tenant = await api.choose_owner(call.principal, fields.tenant)
+    if is_recurring(fields):
+        raise Invalid("scheduleType", "a broadcast has no schedule", "leave out cronExpression and every")
+    given = fields.broadcast_id
+    if given is UNSET:
+        run_id = api.jobs.new_run_id(tenant=tenant)
+    else:
+        run_id = api.jobs.placed(RunId(given_id(given, "broadcastId")), tenant)
+    run = run_of(fields, run_id, tenant, call.principal.name)
+    run = apply_defaults(run, fields, await api.catalog.find(run.task))
+    past = past_of(run, api.clock.now())
+    if past is not None:
+        raise past
+    copies = copies_of(run, await api.store.sessions("worker"))
+    await api.check(call.principal, tenant, run.queue, run.task, run.payload)
+    for queue in {copy.queue for copy in copies}:
+        api.reach(call.principal, queue)
+    admitted = await api.room_for_runs(tenant, len(copies))
+    if admitted.count < len(copies) and admitted.why_not_more is not None:
+        # On all of them or on none.
+        raise admitted.why_not_more
+    await api.jobs.submit_many(copies)
+    return Answer(201, BroadcastOut(runs=[BroadcastRun(run_id=copy.id, worker_id=str(copy.target)) for copy in copies]))

@@ -1,0 +1,35 @@
+"""A broadcast: a run once on every worker that is there."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId, derived_id, made_at, shard_of
+from mainspring.core.model.cluster.labels import has_all
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.ports.storage.catalog import SessionView
+
+
+def copies_of(run: NewRun, workers: Iterable[SessionView]) -> list[NewRun]:
+    """One for each worker that knows the task, has what it requires and was not asked to leave.
+
+    Each goes through the run's queue where its worker takes that, and through the first of the worker's where not. The
+    same run asked for again has the same copies, so that a repeat makes nothing twice.
+    """
+    if run.idempotency is not None:
+        raise Invalid("unique", "does not go with a broadcast", "each worker has a run of its own")
+    run.check()
+    return [
+        msgspec.structs.replace(
+            run,
+            id=RunId(derived_id(made_at(run.id), shard_of(run.id), run.id, run.tenant, worker.id)),
+            queue=run.queue if run.queue in worker.queues else worker.queues[0],
+            target=worker.id,
+        )
+        for worker in workers
+        if run.task in worker.tasks
+        and worker.queues
+        and not worker.draining
+        and has_all(worker.labels, run.policy.requires)
+    ]

@@ -1,0 +1,1 @@
+"""Actions on many jobs or runs at once."""

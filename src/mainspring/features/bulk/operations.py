@@ -1,0 +1,235 @@
+"""Acting on many things at once."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from mainspring.core.model.access.access import Permission, Principal
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.runs.run import ENDED, RunState
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
+from mainspring.features.dead_letters.operations.groups import made_again, within_quotas
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.schemas.common import Id, Name, Request, Tags, Text, Time, Wire, given_id, instant_of
+from mainspring.http.schemas.status_words import job_states, run_states
+
+bulk = Resource("Bulk", "Change many jobs or runs at once, selected by a filter.")
+
+_AT_ONCE = 10_000
+_READ_TOGETHER = 1_000
+_ON_ITS_WAY = frozenset(set(RunState) - ENDED)
+_TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED})
+
+
+class BulkIn(Request):
+    """What to do, and to which. At least one filter, or `everything`."""
+
+    action: Literal["pause", "resume", "cancel", "retag", "retry"]
+    """`retry` is for runs that have ended: each is run again, once, as a new run that names it. Unless a status or ids
+    are given, it is those that failed or were cancelled."""
+    target: Literal["jobs", "runs"] = "jobs"
+    """Recurring jobs, or runs (one-off jobs are runs)."""
+    status: Annotated[str, Meta(max_length=200)] | None = None
+    job_id: Id | None = None
+    ids: Annotated[list[Id], Meta(max_length=1_000)] | None = None
+    """Just these, whose status may still be asked for; with no other filter."""
+    task: Name | None = None
+    queue: Name | None = None
+    tag: Name | None = None
+    text: Annotated[str, Meta(max_length=200)] | None = None
+    created_after: Time | None = None
+    created_before: Time | None = None
+    everything: bool = False
+    tenant: Name | None = None
+    """Only of this one, where the filter would reach several."""
+    add_tags: Tags = ()
+    remove_tags: Tags = ()
+    dry_run: bool = False
+    why: Text = ""
+
+
+class BulkOut(Wire):
+    action: str
+    matched: int
+    changed: int
+    more: bool
+    """There are more than one request deals with: ask again."""
+    dry_run: bool
+    sample: list[str]
+    """The first hundred ids."""
+
+
+@bulk.operation(
+    "POST",
+    "/v1/bulk",
+    permission=Permission.OPERATE,
+    body=BulkIn,
+    answers={200: BulkOut},
+    within=None,
+    example={"action": "pause", "target": "jobs", "tag": "finance", "dryRun": True},
+)
+async def act_on_many(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
+    """Pause, resume, cancel, retag or retry all jobs or runs that match a filter.
+
+    Needs `ids`, a filter, or `everything`. `dryRun` counts the matches and changes nothing. If `more` is true,
+    there are more matches than one request handles: repeat the request.
+    """
+    body = call.body
+    filters = (body.job_id, body.task, body.queue, body.tag, body.text, body.created_after, body.created_before)
+    if body.ids is not None and (any(filters) or body.everything):
+        raise Invalid("ids", "cannot be given together with a filter")
+    if not body.everything and body.ids is None and not any((body.status, *filters)):
+        raise Invalid("everything", "nothing says which are meant", "a filter, or everything: true")
+    if body.action == "retag" and not (body.add_tags or body.remove_tags):
+        raise Invalid("addTags", "is missing", "addTags, removeTags or both")
+    if body.queue is not None:
+        api.reach(call.principal, body.queue)
+    if body.target == "runs":
+        return await _on_runs(api, call)
+    return await _on_jobs(api, call)
+
+
+async def _on_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
+    body = call.body
+    if body.job_id is not None:
+        raise Invalid("jobId", "is for runs", 'target "runs"')
+    if body.action == "retry":
+        raise Invalid("action", "schedules cannot be retried", 'target "runs"')
+    wanted = JobFilter(
+        tenant=await api.choose_written(call.principal, body.tenant),
+        states=job_states(body.status) or frozenset({JobState.SCHEDULED, JobState.PAUSED}),
+        task=body.task or "",
+        queue=body.queue or "",
+        tag=body.tag or "",
+        text=body.text or "",
+        since=instant_of(body.created_after, "createdAfter"),
+        until=instant_of(body.created_before, "createdBefore"),
+    )
+    found, more = await _jobs_meant(api, call, wanted)
+    changed = 0
+    if not body.dry_run:
+        author = Author(call.principal.name, call.principal.tenant, body.why)
+        match body.action:
+            case "pause":
+                states_now = await api.jobs.pause(found, author)
+                changed = sum(state is JobState.PAUSED for state in states_now.values())
+            case "resume":
+                states_now = await api.jobs.resume(found, author)
+                changed = sum(state is JobState.SCHEDULED for state in states_now.values())
+            case "cancel":
+                states_now = await api.jobs.cancel_jobs(found, author)
+                changed = sum(state is JobState.CANCELLED for state in states_now.values())
+            case "retag":
+                changed = await api.store.retag(found, body.add_tags, body.remove_tags, author)
+    return Answer(200, _bulk_out(body, found, changed, more))
+
+
+async def _on_runs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
+    body = call.body
+    if body.action in ("pause", "resume"):
+        raise Invalid("action", f"runs cannot be {body.action}d", "pause their queue, or their job")
+    wanted = RunFilter(
+        tenant=await api.choose_written(call.principal, body.tenant),
+        states=_states_meant(body),
+        job=None if body.job_id is None else JobId(given_id(body.job_id, "jobId")),
+        task=body.task or "",
+        queue=body.queue or "",
+        tag=body.tag or "",
+        text=body.text or "",
+        since=instant_of(body.created_after, "createdAfter"),
+        until=instant_of(body.created_before, "createdBefore"),
+    )
+    found, more = await _runs_meant(api, call, wanted)
+    changed = 0
+    if not body.dry_run:
+        author = Author(call.principal.name, call.principal.tenant, body.why)
+        if body.action == "cancel":
+            for start in range(0, len(found), _READ_TOGETHER):
+                states = await api.jobs.cancel_runs(found[start : start + _READ_TOGETHER], author)
+                changed += sum(state in (RunState.CANCELLED, RunState.CANCELLING) for state in states.values())
+        elif body.action == "retry":
+            changed, refused = await _retry(api, call.principal, found)
+            more = more or refused
+        else:
+            changed = await api.store.retag(found, body.add_tags, body.remove_tags, author)
+    return Answer(200, _bulk_out(body, found, changed, more))
+
+
+def _states_meant(body: BulkIn) -> frozenset[RunState]:
+    """None: all."""
+    asked = run_states(body.status)
+    match body.action:
+        case "cancel":
+            return asked or _ON_ITS_WAY
+        case "retry":
+            if asked - ENDED:
+                raise Invalid("status", "only what has ended can be retried", ", ".join(sorted(ENDED)))
+            return asked or (_TO_RETRY if body.ids is None else ENDED)
+        case _:
+            return asked
+
+
+async def _retry(api: Api, principal: Principal, found: list[RunId]) -> tuple[int, bool]:
+    """How many were made, and whether the quotas did not allow all. What was run again before is not made twice."""
+    made = 0
+    for start in range(0, len(found), _READ_TOGETHER):
+        seen = await api.seen_by(principal).runs(found[start : start + _READ_TOGETHER], payloads=True)
+        # It may have been forgotten meanwhile.
+        new = [await made_again(api, principal, run, run.payload) for run in seen if run is not None]
+        allowed = await within_quotas(api, new, insist=not made)
+        made += sum(answer.new for answer in await api.jobs.submit_many(allowed))
+        if len(allowed) < len(new):
+            return made, True
+    return made, False
+
+
+async def _jobs_meant(api: Api, call: Call[BulkIn, Nothing], wanted: JobFilter) -> tuple[list[JobId], bool]:
+    """Those of them that the caller reaches, and whether there are more."""
+    seen, principal = api.seen_by(call.principal), call.principal
+    if call.body.ids is not None:
+        named = await seen.jobs([JobId(given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
+        known = [job for job in named if job is not None and job.state in wanted.states]
+        known = [job for job in known if wanted.tenant in (None, job.tenant)]
+        return [job.id for job in known if principal.reaches([job.spec.queue])], False
+    found: list[JobId] = []
+    after: JobId | None = None
+    while len(found) < _AT_ONCE:
+        page = await seen.list_jobs(wanted, after, 1_000)
+        found += [job.id for job in page.items if principal.reaches([job.spec.queue])]
+        if page.after is None:
+            return found, False
+        after = JobId(page.after)
+    return found, True
+
+
+async def _runs_meant(api: Api, call: Call[BulkIn, Nothing], wanted: RunFilter) -> tuple[list[RunId], bool]:
+    seen, principal = api.seen_by(call.principal), call.principal
+    if call.body.ids is not None:
+        named = await seen.runs([RunId(given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
+        known = [run for run in named if run is not None and (not wanted.states or run.state in wanted.states)]
+        known = [run for run in known if wanted.tenant in (None, run.tenant)]
+        return [run.id for run in known if principal.reaches([run.queue])], False
+    found: list[RunId] = []
+    after: RunId | None = None
+    while len(found) < _AT_ONCE:
+        page = await seen.list_runs(wanted, after, 1_000)
+        found += [run.id for run in page.items if principal.reaches([run.queue])]
+        if page.after is None:
+            return found, False
+        after = RunId(page.after)
+    return found, True
+
+
+def _bulk_out(body: BulkIn, found: list[JobId] | list[RunId], changed: int, more: bool) -> BulkOut:
+    return BulkOut(
+        action=body.action,
+        matched=len(found),
+        changed=changed,
+        more=more,
+        dry_run=body.dry_run,
+        sample=[str(item) for item in found[:100]],
+    )

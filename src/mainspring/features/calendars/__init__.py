@@ -1,0 +1,1 @@
+"""Calendars: holidays, business hours, freezes."""

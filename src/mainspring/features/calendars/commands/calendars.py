@@ -1,0 +1,289 @@
+"""``mainspring calendars``: when the ticks of schedules are not to run."""
+
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+
+from mainspring.cli.client.target import Client, Raw, command, read, segment
+from mainspring.cli.fields import Yes
+from mainspring.cli.output import Output, confirm, details
+from mainspring.core.model.base.errors import Invalid
+from mainspring.features.calendars.commands.options import calendar_from, open_hours, span_of, text_of
+
+group = typer.Typer(
+    name="calendars",
+    help="Weekends, holidays, business hours and freezes, shared by schedules.",
+    no_args_is_help=True,
+)
+
+CalendarName: TypeAlias = Annotated[str, typer.Argument(help="The calendar.", metavar="NAME")]
+Why: TypeAlias = Annotated[str, typer.Option("--why", help="For those who wonder.", show_default=False)]
+Zone: TypeAlias = Annotated[
+    str | None, typer.Option("--tz", help="Its time zone, such as Europe/Paris; UTC without.", show_default=False)
+]
+_SHOWN = 10
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(group)
+
+
+class Calendar(msgspec.Struct, rename="camel"):
+    name: str
+    tenant: str
+    version: int
+    timezone: str
+    closed_days: list[str]
+    open_hours: list[dict[str, Any]]
+    holidays: list[dict[str, str]]
+    freezes: list[dict[str, str]]
+    made_by: str
+    made_at: str
+    why: str = ""
+    covers: dict[str, Any] | None = None
+
+    @property
+    def words(self) -> str:
+        """What is closed, in a line."""
+        parts = [", ".join(self.closed_days)] if self.closed_days else []
+        parts += [f"open {_hours(one)}" for one in self.open_hours]
+        parts += [f"{len(self.holidays)} holidays"] if self.holidays else []
+        parts += [f"{len(self.freezes)} freezes"] if self.freezes else []
+        return "; ".join(parts)
+
+    @property
+    def holds_for(self) -> str:
+        covers = self.covers
+        if covers is None:
+            return "jobs that name it"
+        if covers.get("all"):
+            return "all jobs"
+        return ", ".join(
+            [f"tag {tag}" for tag in covers.get("tags", ())] + [f"queue {queue}" for queue in covers.get("queues", ())]
+        )
+
+
+class _List(msgspec.Struct):
+    items: list[Calendar]
+
+
+class _Span(msgspec.Struct):
+    start: str
+    end: str | None
+    label: str = ""
+
+
+class _Preview(msgspec.Struct):
+    closed: list[_Span]
+
+
+@command(group, "list")
+async def list_calendars(api: Client, out: Output) -> None:
+    """List calendars: what they close, and for which jobs they hold.
+
+    Example: mainspring calendars list
+    """
+    answer = await api.ask("GET", "/v1/calendars", query={"tenant": api.tenant})
+    found = read(answer, _List).items
+
+    def show() -> None:
+        out.rows(
+            ("CALENDAR", "VERSION", "ZONE", "HOLDS FOR", "CLOSED"),
+            [(one.name, str(one.version), one.timezone, one.holds_for, one.words) for one in found],
+            right=("VERSION",),
+        )
+
+    out.tell(answer, [one.name for one in found], show)
+
+
+@command(group, "show")
+async def show_calendar(
+    api: Client,
+    out: Output,
+    name: CalendarName,
+    versions: Annotated[bool, typer.Option("--versions", help="All its versions, who made them, and why.")] = False,
+) -> None:
+    """Show a calendar, or with --versions what it said before.
+
+    Examples:
+
+    mainspring calendars show holidays-fr
+
+    mainspring calendars show holidays-fr --versions --json
+    """
+    if versions:
+        answer = await api.ask("GET", f"/v1/calendars/{segment(name)}/versions", query={"tenant": api.tenant})
+        found = read(answer, _List).items
+        rows = [(str(one.version), out.time(one.made_at), one.made_by, one.words, one.why) for one in found]
+        headers = ("VERSION", "MADE", "BY", "CLOSED", "WHY")
+        out.tell(answer, [str(one.version) for one in found], lambda: out.rows(headers, rows, right=("VERSION",)))
+        return
+    answer = await api.ask("GET", f"/v1/calendars/{segment(name)}", query={"tenant": api.tenant})
+    out.tell(answer, [name], lambda: _show(out, read(answer, Calendar)))
+
+
+@command(group, "set", makes_store=True)
+async def set_calendar(
+    api: Client,
+    out: Output,
+    name: CalendarName,
+    tz: Zone = None,
+    closed: Annotated[
+        list[str] | None, typer.Option("--closed", help="A day of the week, such as sat. Can be repeated.")
+    ] = None,
+    hours: Annotated[
+        list[str] | None,
+        typer.Option("--hours", help='When it is open, such as "mon-fri 09:00-17:00". Can be repeated.'),
+    ] = None,
+    holiday: Annotated[
+        list[str] | None,
+        typer.Option("--holiday", help="A day, or several: 2026-12-24/2026-12-26=Christmas. Can be repeated."),
+    ] = None,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option("--freeze", help="A span: 2026-07-01T22:00:00Z/2026-07-02T02:00:00Z=move. Can be repeated."),
+    ] = None,
+    every_job: Annotated[bool, typer.Option("--all-jobs", help="It holds for all jobs of the tenant.")] = False,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="It holds for jobs with this tag. Can be repeated.")
+    ] = None,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", help="It holds for jobs of this queue. Can be repeated.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", help="All of it as JSON, as `show --json` prints it; - for stdin.")
+    ] = None,
+    why: Why = "",
+) -> None:
+    """Make a calendar, or say anew all that it closes. Every change is kept as a version.
+
+    Examples:
+
+    mainspring calendars set weekends --tz Europe/Paris --closed sat --closed sun
+
+    mainspring calendars set office --hours "mon-fri 09:00-17:00"
+
+    mainspring calendars set move --freeze 2030-07-01T22:00:00Z/2030-07-02T02:00:00Z --all-jobs --why "we move"
+    """
+    said = {
+        "timezone": tz,
+        "closedDays": closed,
+        "openHours": None if hours is None else [open_hours(text) for text in hours],
+        "holidays": None if holiday is None else [span_of(text, "--holiday", "date", "until") for text in holiday],
+        "freezes": None if freeze is None else [span_of(text, "--freeze", "start", "end") for text in freeze],
+        "covers": {"all": every_job, "tags": tag or [], "queues": queue or []} if every_job or tag or queue else None,
+    }
+    body: dict[str, object] = {field: value for field, value in said.items() if value is not None}
+    if file is not None:
+        if body:
+            raise Invalid("--file", "says all of it", "leave out the other options")
+        body = calendar_from(file)
+    answer = await _put(api, name, body, why)
+    made = read(answer, Calendar)
+    out.tell(answer, [name], lambda: out.print(f"calendar {name} has version {made.version}: {made.words}"))
+
+
+@command(group, "import", makes_store=True)
+async def import_calendar(
+    api: Client,
+    out: Output,
+    name: CalendarName,
+    file: Annotated[Path, typer.Argument(help="An iCalendar file (.ics), or - for stdin.", metavar="FILE")],
+    tz: Zone = None,
+    why: Why = "",
+) -> None:
+    """Take the holidays and freezes of a calendar from an iCalendar file; they replace those it has.
+
+    Example: mainspring calendars import holidays-fr france.ics --tz Europe/Paris
+    """
+    body: dict[str, object] = {"ical": text_of(file, "FILE"), "why": why}
+    if tz is not None:
+        body["timezone"] = tz
+    if api.tenant is not None:
+        body["tenant"] = api.tenant
+    answer = await api.ask("POST", f"/v1/calendars/{segment(name)}/import", body=body, repeatable=True)
+    made = read(answer, Calendar)
+    out.tell(answer, [name], lambda: out.print(f"calendar {name} has version {made.version}: {made.words}"))
+
+
+@command(group, "delete")
+async def delete_calendar(api: Client, out: Output, name: CalendarName, why: Why = "", yes: Yes = False) -> None:
+    """Delete a calendar that no job names.
+
+    Example: mainspring calendars delete move --yes
+    """
+    confirm(f"delete calendar {name}", yes)
+    body: dict[str, object] = {"why": why} if api.tenant is None else {"why": why, "tenant": api.tenant}
+    answer = await api.ask("DELETE", f"/v1/calendars/{segment(name)}", body=body)
+    out.tell(answer, [name], lambda: out.print(f"calendar {name} is deleted"))
+
+
+@command(group, "preview")
+async def preview(
+    api: Client,
+    out: Output,
+    name: CalendarName,
+    since: Annotated[
+        str | None, typer.Option("--from", help="From this time on: RFC 3339; now without.", show_default=False)
+    ] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="How many spans.")] = _SHOWN,
+) -> None:
+    """Show when a calendar is closed next.
+
+    Example: mainspring calendars preview weekends -n 3 --utc
+    """
+    query = {"tenant": api.tenant, "since": since, "limit": count}
+    answer = await api.ask("GET", f"/v1/calendars/{segment(name)}/preview", query=query)
+
+    def show() -> None:
+        spans = read(answer, _Preview).closed
+        rows = [(span.start, span.end or "for ever", span.label) for span in spans]
+        out.rows(("CLOSED FROM", "TO", ""), rows)
+        if len(spans) < count and (not spans or spans[-1].end is not None):
+            out.say("no more within a year from then; a later --from looks further ahead")
+
+    out.tell(answer, [name], show)
+
+
+async def _put(api: Client, name: str, body: dict[str, object], why: str) -> Raw:
+    body = {**body, "why": why or body.get("why", "")}
+    if api.tenant is not None:
+        body["tenant"] = api.tenant
+    return await api.ask("PUT", f"/v1/calendars/{segment(name)}", body=body, repeatable=True)
+
+
+def _show(out: Output, found: Calendar) -> None:
+    holidays = [_of_span(one, "date", "until") for one in found.holidays]
+    freezes = [_of_span(one, "start", "end") for one in found.freezes]
+    details(
+        out,
+        [
+            ("calendar", found.name),
+            ("version", found.version),
+            ("zone", found.timezone),
+            ("holds for", found.holds_for),
+            ("closed", ", ".join(found.closed_days)),
+            ("open", "\n".join(_hours(one) for one in found.open_hours)),
+            ("holidays", _some(holidays)),
+            ("freezes", _some(freezes)),
+            ("tenant", found.tenant),
+            ("made", f"{found.made_at}  {out.time(found.made_at)} by {found.made_by}"),
+            ("why", found.why),
+        ],
+    )
+
+
+def _some(lines: list[str]) -> str:
+    more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return "\n".join(lines[:_SHOWN] + more)
+
+
+def _of_span(one: dict[str, str], start: str, end: str) -> str:
+    until = f" to {one[end]}" if one.get(end) else ""
+    return f"{one[start]}{until}  {one.get('label', '')}".rstrip()
+
+
+def _hours(one: dict[str, Any]) -> str:
+    return f"{', '.join(one['days'])} {one['start']}-{one['end']}"

@@ -1,0 +1,50 @@
+"""What is said of a calendar on the command line, as the API takes it."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.schedules.calendar import DAYS
+
+
+def open_hours(text: str) -> dict[str, object]:
+    """``mon-fri 09:00-17:00`` or ``mon,wed 09:00-17:00``."""
+    days, _, times = text.strip().rpartition(" ")
+    start, _, end = times.partition("-")
+    if not days or not end:
+        raise Invalid("--hours", f"{text!r:.60} is not days and times", 'for example "mon-fri 09:00-17:00"')
+    found: list[str] = []
+    for part in days.replace(" ", "").split(","):
+        first, _, last = part.partition("-")
+        if first not in DAYS or (last or first) not in DAYS:
+            raise Invalid("--hours", f"{part!r:.40} are not days", ", ".join(DAYS))
+        found += DAYS[DAYS.index(first) : DAYS.index(last or first) + 1]
+    return {"days": found, "start": start, "end": end}
+
+
+def span_of(text: str, option: str, first: str, last: str) -> dict[str, str]:
+    """``first/last=label``, of which the last and the label can be left out."""
+    span, _, label = text.partition("=")
+    start, _, end = span.partition("/")
+    if not end and option == "--freeze":
+        raise Invalid(option, f"{text!r:.60} has no end", "2026-07-01T22:00:00Z/2026-07-02T02:00:00Z")
+    return {name: value for name, value in ((first, start), (last, end), ("label", label)) if value}
+
+
+def text_of(file: Path, option: str) -> str:
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.expanduser().read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(option, f"{file} cannot be read: {error}") from None
+
+
+def calendar_from(file: Path) -> dict[str, object]:
+    """What ``show --json`` prints says more than what can be set."""
+    try:
+        found = msgspec.json.decode(text_of(file, "--file"), type=dict[str, object])
+    except msgspec.MsgspecError as error:
+        raise Invalid("--file", f"is not JSON: {error}") from None
+    told = ("name", "tenant", "version", "madeBy", "madeAt", "deleted")
+    return {name: value for name, value in found.items() if name not in told and value is not None}

@@ -1,0 +1,241 @@
+"""Holidays and freezes from an iCalendar file (RFC 5545), as calendars of the web offer them.
+
+Events of whole days become holidays, events with times freezes. What repeats is written out, day by day or span by
+span, for the ten years to come: a calendar says what it says, and no rule has to be worked out when a tick is due.
+"""
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import SECOND, Instant, from_datetime, to_datetime
+from mainspring.core.model.runs.run import MAX_NAME
+from mainspring.core.model.schedules.calendar import MOST_ENTRIES, Freeze, Holiday
+from mainspring.core.model.schedules.cron import load_zone
+from mainspring.features.calendars.recurrence import Budget, Rule
+
+#: What repeats is written out so far from now, and what is over for longer than that is left out.
+_AHEAD = timedelta(days=10 * 366)
+_BEHIND = timedelta(days=366)
+_FIRST_YEAR = 1900
+#: No event that matters is longer, as none starts before the first year.
+_LONGEST = timedelta(days=200 * 366)
+#: What reading a file may cost: lines, and days that its rules look at. Either takes a few seconds.
+_MOST_LINES = 200_000
+_MOST_STEPS = 2_000_000
+_FOLD = re.compile(r"\r?\n[ \t]")
+
+
+def read_ical(text: str, timezone: str, now: Instant) -> tuple[tuple[Holiday, ...], tuple[Freeze, ...]]:
+    """``timezone``: of times that name none. An error names the event."""
+    # Here and not above: it takes a fifth of a second to import, and few ever need it.
+    from icalendar import Calendar as ICalendar
+
+    try:
+        with warnings.catch_warnings():
+            # It warns of what it guesses, such as the zone behind /example.org/Europe/Paris.
+            warnings.simplefilter("ignore")
+            calendars = ICalendar.from_ical(_prepare(text), multiple=True)
+        events = [event for calendar in calendars for event in calendar.walk("VEVENT")]
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise Invalid("ical", f"cannot be read: {error!s:.200}", "a file that begins with BEGIN:VCALENDAR") from None
+    except RecursionError:
+        raise Invalid(
+            "ical", "has components inside components inside components", "events beside each other"
+        ) from None
+    if not events:
+        raise Invalid("ical", "has no events", "a file that begins with BEGIN:VCALENDAR")
+    if len(events) > MOST_ENTRIES:
+        raise Invalid("ical", f"has {len(events)} events", f"at most {MOST_ENTRIES}")
+    reading = _Reading(load_zone(timezone), to_datetime(now))
+    for step in (reading.note_override, reading.add):
+        for number, event in enumerate(events, 1):
+            _do(step, event, number)
+    return reading.found()
+
+
+def _do(step: Callable[[Any], None], event: Any, number: int) -> None:
+    try:
+        step(event)
+    except Invalid as error:
+        raise Invalid(f"ical, event {number}: {error.field}", error.reason, error.hint) from None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise Invalid(f"ical, event {number}", f"cannot be read: {error!s:.200}") from None
+
+
+class _Reading:
+    def __init__(self, zone: ZoneInfo, now: datetime) -> None:
+        self._zone = zone
+        self._budget = Budget(_MOST_STEPS)
+        self._from = (now - _BEHIND).astimezone(zone).replace(tzinfo=None)
+        self._until = (now + _AHEAD).astimezone(zone).replace(tzinfo=None)
+        #: Occurrences that an event of their own stands for, by uid.
+        self._overridden: dict[str, set[datetime]] = {}
+        self._holidays: dict[tuple[str, str], Holiday] = {}
+        self._freezes: dict[tuple[Instant, Instant], Freeze] = {}
+
+    def note_override(self, event: Any) -> None:
+        replaced = event.get("RECURRENCE-ID")
+        if replaced is not None:
+            start = _decode(event, "RECURRENCE-ID")
+            self._overridden.setdefault(str(event.get("UID", "")), set()).add(_wall(start, self._zone_of(start)))
+
+    def add(self, event: Any) -> None:
+        if str(event.get("STATUS", "")).upper() == "CANCELLED":
+            return
+        start = _decode(event, "DTSTART")
+        label = "".join(letter for letter in str(event.get("SUMMARY", "")) if letter.isprintable())[:MAX_NAME]
+        long = self._length(event, start)
+        zone = self._zone_of(start)
+        for wall in self._occurrences(event, start, zone, long):
+            if isinstance(start, datetime):
+                self._freeze(wall, long, zone, label)
+            else:
+                self._holiday(wall.date(), max(long.days, 1), label)
+            if len(self._holidays) > MOST_ENTRIES or len(self._freezes) > MOST_ENTRIES:
+                raise Invalid("RRULE", f"makes more than {MOST_ENTRIES} days or spans", "fewer events")
+
+    def found(self) -> tuple[tuple[Holiday, ...], tuple[Freeze, ...]]:
+        return (
+            tuple(holiday for _, holiday in sorted(self._holidays.items())),
+            tuple(freeze for _, freeze in sorted(self._freezes.items())),
+        )
+
+    def _holiday(self, day: date, days: int, label: str) -> None:
+        until = "" if days == 1 else str(day + timedelta(days=days - 1))
+        self._holidays[str(day), until] = Holiday(date=str(day), until=until, label=label)
+
+    def _freeze(self, wall: datetime, long: timedelta, zone: ZoneInfo, label: str) -> None:
+        # What begins in a gap of the clocks begins at the jump; what lies in a fold, the first time.
+        start = from_datetime(wall.replace(tzinfo=zone).astimezone(UTC)) // SECOND * SECOND
+        end = start + int(long.total_seconds()) * SECOND
+        if end > start:
+            self._freezes[start, end] = Freeze(start=start, end=end, label=label)
+
+    def _occurrences(self, event: Any, start: date | datetime, zone: Any, long: timedelta) -> Iterator[datetime]:
+        """The starts that matter, on the wall time of their zone, up to the horizon."""
+        first = _wall(start, zone)
+        if first.year < _FIRST_YEAR:
+            raise Invalid("DTSTART", f"{first:%Y-%m-%d} is too long ago", f"{_FIRST_YEAR} or later")
+        own = set() if event.get("RECURRENCE-ID") else self._overridden.get(str(event.get("UID", "")), set())
+        left_out = own | {_wall(one, zone) for one in self._dates(event, "EXDATE")}
+        found = {first} if event.get("RRULE") is None else self._repeated(event["RRULE"], start, zone, long)
+        found |= {_wall(one, zone) for one in self._dates(event, "RDATE")}
+        return iter(sorted(wall for wall in found - left_out if self._earliest(long) <= wall <= self._until))
+
+    def _repeated(self, rule: Any, start: date | datetime, zone: Any, long: timedelta) -> set[datetime]:
+        if isinstance(rule, list):
+            raise Invalid("RRULE", "is given twice", "one, and RDATE for the rest")
+        # Each occurrence is an entry of its own: a day cannot have more of them than the calendar.
+        read = Rule(rule, _wall(start, zone), MOST_ENTRIES if isinstance(start, datetime) else 1)
+        last = self._until
+        if until := rule.get("UNTIL"):
+            end = _in_our_zone(until[0] if isinstance(until, list) else until)
+            last = min(last, _wall(end, zone) if isinstance(end, datetime) else datetime.combine(end, time.max))
+        found = set()
+        for wall in read.occurrences(self._earliest(long), last, self._budget):
+            if wall >= self._earliest(long):
+                found.add(wall)
+                if len(found) > MOST_ENTRIES:
+                    raise Invalid("RRULE", f"makes more than {MOST_ENTRIES} days or spans", "fewer events")
+        return found
+
+    def _earliest(self, long: timedelta) -> datetime:
+        """An occurrence that starts before this is over for so long that it is left out."""
+        return self._from - min(long, _LONGEST)
+
+    def _length(self, event: Any, start: date | datetime) -> timedelta:
+        if event.get("DTEND") is not None:
+            end = _decode(event, "DTEND")
+            if isinstance(end, datetime) != isinstance(start, datetime):
+                raise Invalid("DTEND", "is not of the kind of DTSTART", "a date, or a time, both")
+            if isinstance(start, datetime):
+                # Not on the wall: a span has its length also over a change of the clocks.
+                ends, begins = (self._aware(one) for one in (end, start))
+                long = ends.astimezone(UTC) - begins.astimezone(UTC)
+            else:
+                long = end - start
+        elif event.get("DURATION") is not None:
+            long = event.decoded("DURATION")
+        else:
+            long = timedelta(0 if isinstance(start, datetime) else 1)
+        if long < timedelta(0):
+            raise Invalid("DTEND", "is before DTSTART")
+        return long
+
+    def _dates(self, event: Any, name: str) -> list[date | datetime]:
+        """The values of a property that may be given several times, each with several values."""
+        found = event.get(name)
+        if found is None:
+            return []
+        lists = found if isinstance(found, list) else [found]
+        # An RDATE may be a period: its start counts.
+        values = [value.dt for one in lists for value in one.dts]
+        return [_in_our_zone(value[0] if isinstance(value, tuple) else value) for value in values]
+
+    def _aware(self, moment: datetime) -> datetime:
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=self._zone)
+
+    def _zone_of(self, start: date | datetime) -> Any:
+        """In whose time it repeats."""
+        return (start.tzinfo if isinstance(start, datetime) else None) or self._zone
+
+
+def _wall(moment: date | datetime, zone: Any) -> datetime:
+    """As the clock shows it there."""
+    if not isinstance(moment, datetime):
+        return datetime.combine(moment, time())
+    return moment.replace(tzinfo=None) if moment.tzinfo is None else moment.astimezone(zone).replace(tzinfo=None)
+
+
+def _in_our_zone(moment: Any) -> Any:
+    """The same time by the rules of our time zone database, where the file names a zone of it."""
+    if not isinstance(moment, datetime) or not isinstance(moment.tzinfo, ZoneInfo) or moment.tzinfo.key is None:
+        return moment
+    return moment.replace(tzinfo=load_zone(moment.tzinfo.key, "TZID"))
+
+
+def _decode(event: Any, name: str) -> Any:
+    """The date or time of a property that may name a zone."""
+    value = event.decoded(name)
+    named = getattr(event.get(name), "params", {}).get("TZID")
+    if named and isinstance(value, datetime) and value.tzinfo is None:
+        raise Invalid("TZID", f"{str(named)[:60]!r} is not a known time zone", "an IANA name such as Europe/Paris")
+    return _in_our_zone(value)
+
+
+def _prepare(text: str) -> str:
+    """The text unfolded, without zones of its own, if it is small enough to be read.
+
+    The rules of a zone in the file would be followed for every time that is converted, and kept for other files.
+    """
+    lines = _FOLD.sub("", text.removeprefix("\ufeff")).split("\n")
+    kept = []
+    inside = False
+    components = dates = 0
+    for line in lines:
+        start = line.lstrip()[:8].upper()
+        if start.startswith("BEGIN"):
+            components += 1
+            inside = inside or _names_zone(line)
+        if not inside:
+            kept.append(line.removesuffix("\r"))
+            if start.startswith(("EXDATE", "RDATE")):
+                dates += 1 + line.count(",")
+        elif start.startswith("END") and _names_zone(line):
+            inside = False
+    if components > 2 * MOST_ENTRIES:
+        raise Invalid("ical", f"has {components} components", f"at most {MOST_ENTRIES} events")
+    if len(lines) > _MOST_LINES:
+        raise Invalid("ical", f"has {len(lines)} lines", f"at most {_MOST_LINES}")
+    if dates > MOST_ENTRIES:
+        raise Invalid("ical", f"has {dates} dates in EXDATE and RDATE", f"at most {MOST_ENTRIES}")
+    return "\r\n".join(kept)
+
+
+def _names_zone(line: str) -> bool:
+    return line.rstrip().upper().endswith(":VTIMEZONE")

@@ -1,0 +1,254 @@
+"""Calendars: when the ticks of schedules are not to run."""
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from mainspring.core.model.access.access import DEFAULT_TENANT, Permission, Principal
+from mainspring.core.model.base.instant import DAY, isoformat, parse_instant
+from mainspring.core.model.runs.run import check_queue
+from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
+from mainspring.core.model.schedules.closings import Closed, Closings
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.wakeups import SCHEDULES
+from mainspring.features.calendars.ical import read_ical
+from mainspring.features.calendars.schemas import CalendarIn, CalendarOut, calendar_out, calendar_spec_of
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Missing, Problem, Refused
+from mainspring.http.schemas.common import Limit, Name, Request, Text, Time, Wire
+
+calendars = Resource(
+    "Calendars",
+    "Weekends, holidays, business hours and freezes that the schedules of a tenant share. Every version is kept.",
+)
+
+_LARGEST = 2 * 1024 * 1024
+_PREVIEW = 366 * DAY
+
+
+class OfTenant(Request):
+    tenant: Name | None = None
+
+
+class CalendarList(Wire):
+    items: list[CalendarOut]
+
+
+class VersionsOf(OfTenant):
+    limit: Limit = 20
+
+
+class Delete(Request):
+    why: Text = ""
+    tenant: Name | UnsetType = UNSET
+
+
+class Deleted(Wire):
+    name: str
+    deleted: bool
+
+
+class Import(Request):
+    """An iCalendar file."""
+
+    ical: Annotated[str, Meta(max_length=_LARGEST)]
+    timezone: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
+    """Of the calendar, and of times that name none; as it is, or UTC, without."""
+    why: Text = ""
+    tenant: Name | UnsetType = UNSET
+
+
+class Preview(OfTenant):
+    since: Time | None = None
+    until: Time | None = None
+    limit: Limit = 20
+
+
+class ClosedSpan(Wire):
+    start: str
+    end: str | None
+    label: str = ""
+
+
+class PreviewOut(Wire):
+    name: str
+    version: int
+    closed: list[ClosedSpan]
+
+
+@calendars.operation("GET", "/v1/calendars", permission=Permission.READ, query=OfTenant, answers={200: CalendarList})
+async def list_calendars(api: Api, call: Call[Nothing, OfTenant]) -> Answer:
+    """List calendars, by tenant and name.
+
+    Returns the newest version of each calendar that your key can read.
+    """
+    found = await api.seen_by(call.principal).calendars(api.scope(call.principal, call.query.tenant))
+    return Answer(200, CalendarList(items=[calendar_out(calendar) for calendar in found]))
+
+
+@calendars.operation(
+    "GET",
+    "/v1/calendars/{name}",
+    permission=Permission.READ,
+    query=OfTenant,
+    answers={200: CalendarOut, 404: Problem},
+)
+async def get_calendar(api: Api, call: Call[Nothing, OfTenant]) -> Answer:
+    """Get a calendar.
+
+    Returns its newest version. 404: the calendar does not exist, or your key has no access to it.
+    """
+    return Answer(200, calendar_out(await _find(api, call.principal, call.query.tenant, call.path["name"])))
+
+
+@calendars.operation(
+    "PUT",
+    "/v1/calendars/{name}",
+    permission=Permission.OPERATE,
+    body=CalendarIn,
+    answers={200: CalendarOut, 409: Problem},
+    largest_body=_LARGEST,
+    example={
+        "timezone": "Europe/Paris",
+        "closedDays": ["sat", "sun"],
+        "holidays": [{"date": "2026-12-25", "label": "Christmas"}],
+    },
+)
+async def put_calendar(api: Api, call: Call[CalendarIn, Nothing]) -> Answer:
+    """Create or change a calendar.
+
+    A change creates a new version, which applies to all ticks from now on. Sending the same definition again
+    changes nothing. Existing runs are not affected, even if they wait for the calendar to open.
+    """
+    body = call.body
+    spec = calendar_spec_of(body)
+    expected = None if body.expected_version is UNSET else body.expected_version
+    made = await _put(api, call.principal, body.tenant, call.path["name"], spec, body.why, expected)
+    return Answer(200, calendar_out(made))
+
+
+@calendars.operation(
+    "DELETE",
+    "/v1/calendars/{name}",
+    permission=Permission.OPERATE,
+    body=Delete,
+    body_optional=True,
+    answers={200: Deleted, 404: Problem, 409: Problem},
+)
+async def delete_calendar(api: Api, call: Call[Delete, Nothing]) -> Answer:
+    """Delete a calendar.
+
+    Its versions are kept. 409: a job uses it.
+    """
+    tenant, name = await _choose_owner(api, call.principal, call.body.tenant), call.path["name"]
+    if not await api.store.delete_calendar(tenant, name, Author(call.principal.name, tenant, call.body.why)):
+        raise Missing
+    api.wakeups.ring([SCHEDULES])
+    return Answer(200, Deleted(name=name, deleted=True))
+
+
+@calendars.operation(
+    "GET",
+    "/v1/calendars/{name}/versions",
+    permission=Permission.READ,
+    query=VersionsOf,
+    answers={200: CalendarList, 404: Problem},
+)
+async def calendar_versions(api: Api, call: Call[Nothing, VersionsOf]) -> Answer:
+    """List the versions of a calendar, newest first.
+
+    Each version has its definition, its author, its time and the reason that was given.
+    """
+    tenant = call.principal.choose_tenant(call.query.tenant) or DEFAULT_TENANT
+    found = await api.seen_by(call.principal).calendar_versions(tenant, call.path["name"], call.query.limit)
+    if not found:
+        raise Missing
+    return Answer(200, CalendarList(items=[calendar_out(calendar) for calendar in found]))
+
+
+@calendars.operation(
+    "POST",
+    "/v1/calendars/{name}/import",
+    permission=Permission.OPERATE,
+    body=Import,
+    answers={200: CalendarOut},
+    largest_body=_LARGEST,
+)
+async def import_calendar(api: Api, call: Call[Import, Nothing]) -> Answer:
+    """Import holidays and freezes from an iCalendar file.
+
+    They replace the holidays and freezes of the calendar; weekdays and business hours stay. Recurring events are
+    expanded for ten years.
+    """
+    body, name = call.body, call.path["name"]
+    tenant = await _choose_owner(api, call.principal, body.tenant)
+    known = {calendar.name: calendar for calendar in await api.store.calendars(tenant)}.get(name)
+    spec = CalendarSpec() if known is None else known.spec
+    timezone = spec.timezone if body.timezone is UNSET else body.timezone
+    # Beside the loop: a large file takes a second.
+    holidays, freezes = await asyncio.to_thread(read_ical, body.ical, timezone, api.clock.now())
+    spec = msgspec.structs.replace(spec, timezone=timezone, holidays=holidays, freezes=freezes)
+    why = body.why or f"imported {len(holidays)} holidays and {len(freezes)} freezes"
+    made = await _put(api, call.principal, tenant, name, spec, why, 0 if known is None else known.version)
+    return Answer(200, calendar_out(made))
+
+
+@calendars.operation(
+    "GET",
+    "/v1/calendars/{name}/preview",
+    permission=Permission.READ,
+    query=Preview,
+    answers={200: PreviewOut, 404: Problem},
+)
+async def preview_calendar(api: Api, call: Call[Nothing, Preview]) -> Answer:
+    """List the next times at which a calendar is closed.
+
+    Covers the next year, unless you set `since` and `until`.
+    """
+    query = call.query
+    found = await _find(api, call.principal, query.tenant, call.path["name"])
+    since = await api.store.now() if query.since is None else parse_instant(query.since, "since")
+    until = since + _PREVIEW if query.until is None else parse_instant(query.until, "until")
+    spans = Closings([Closed(found)]).spans(since, until, query.limit)
+    closed = [
+        ClosedSpan(start=isoformat(span.start), end=None if span.end is None else isoformat(span.end), label=span.label)
+        for span in spans
+    ]
+    return Answer(200, PreviewOut(name=found.name, version=found.version, closed=closed))
+
+
+async def _put(
+    api: Api,
+    principal: Principal,
+    asked: str | UnsetType | None,
+    name: str,
+    spec: CalendarSpec,
+    why: str,
+    expected: int | None,
+) -> Calendar:
+    tenant = await _choose_owner(api, principal, asked)
+    # A name is a part of a path, as a queue's is.
+    check_queue("name", name)
+    spec.check()
+    author = Author(principal.name, tenant, why)
+    made = await api.store.put_calendar(tenant, name, spec, author, expected_version=expected)
+    api.wakeups.ring([SCHEDULES])
+    return made
+
+
+async def _find(api: Api, principal: Principal, asked: str | None, name: str) -> Calendar:
+    tenant = principal.choose_tenant(asked) or DEFAULT_TENANT
+    for calendar in await api.seen_by(principal).calendars(tenant):
+        if calendar.name == name:
+            return calendar
+    raise Missing
+
+
+async def _choose_owner(api: Api, principal: Principal, asked: str | UnsetType | None) -> str:
+    """Return the tenant whose calendar is written. It holds for schedules of every queue."""
+    if not principal.reaches(()):
+        raise Refused(403, "Forbidden", "a calendar is for a tenant, and this key is bound to queues")
+    return await api.choose_owner(principal, asked)

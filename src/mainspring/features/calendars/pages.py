@@ -1,0 +1,118 @@
+"""What is to come: when it is busy, what fires then, and when calendars are closed."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.instant import HOUR, Instant, Micros, isoformat, to_datetime
+from mainspring.core.model.schedules.cron import load_zone
+from mainspring.features.calendars.operations import PreviewOut, list_calendars, preview_calendar
+from mainspring.features.calendars.schemas import CalendarOut
+from mainspring.features.forecast.operations import get_forecast, get_slot
+from mainspring.features.overview.pages import busiest
+from mainspring.web import heat
+from mainspring.web.page import Pages, Reply, Visit
+from mainspring.web.words import instant
+from mainspring.web.zones import zone_of
+
+calendar = Pages()
+
+_HOURS = {"day": 24, "week": 24 * 7}
+#: Each is asked for its closed times.
+_CALENDARS = 20
+_SPANS = 40
+_WIDTH = 1_000
+
+
+class CalendarQuery(msgspec.Struct, frozen=True):
+    view: Literal["day", "week"] = "week"
+    zone: str = ""
+    #: A stretch to be looked at, and its minutes.
+    at: str = ""
+    minutes: int = 60
+
+
+@calendar.page("GET", "/calendar", permission=Permission.READ, query=CalendarQuery)
+async def show_calendar(visit: Visit[CalendarQuery]) -> Reply:
+    query = visit.query
+    hours = _HOURS[query.view]
+    zone = load_zone(query.zone) if query.zone else zone_of(visit.headers)
+    coming, slot, calendars = await asyncio.gather(
+        visit.ask(get_forecast, query={"hours": hours}), _slot(visit), visit.ask(list_calendars)
+    )
+    start = instant(coming.start)
+    return visit.show(
+        "calendar/page.html",
+        view=query.view,
+        given={"view": query.view, "zone": query.zone},
+        at=query.at,
+        zone=zone.key,
+        now=to_datetime(visit.now).astimezone(zone),
+        coming=coming,
+        peaks=busiest(coming, visit.now, 8),
+        days=heat.week(coming.per_minute, start, zone) if query.view == "week" else [],
+        hours=heat.day(coming.per_minute, start, zone) if query.view == "day" else [],
+        slot=slot,
+        closings=await _closings(visit, calendars.items, visit.now, hours * HOUR),
+    )
+
+
+async def _slot(visit: Visit[CalendarQuery]) -> Any:
+    if not visit.query.at:
+        return None
+    return await visit.ask(get_slot, query={"since": visit.query.at, "minutes": visit.query.minutes})
+
+
+async def _closings(
+    visit: Visit[Any], calendars: Sequence[CalendarOut], now: Instant, length: Micros
+) -> list[dict[str, Any]]:
+    """Each calendar with its closed times on a line of a thousand, and the next of them."""
+    query = {"until": isoformat(now + length), "limit": _SPANS}
+    found: list[PreviewOut] = await asyncio.gather(
+        *(
+            visit.ask(preview_calendar, path={"name": one.name}, query={**query, "tenant": one.tenant})
+            for one in calendars[:_CALENDARS]
+        )
+    )
+    return [
+        {
+            "calendar": one,
+            "rules": _rules(one),
+            "covers": _covers(one),
+            "next": preview.closed[0] if preview.closed else None,
+            "closed_now": bool(preview.closed) and instant(preview.closed[0].start) <= now,
+            "bars": [_bar(span.start, span.end, span.label, now, length) for span in preview.closed],
+        }
+        for one, preview in zip(calendars, found, strict=False)
+    ]
+
+
+def _bar(start: str, end: str | None, label: str, now: Instant, length: Micros) -> dict[str, Any]:
+    begin = max((instant(start) - now) / length * _WIDTH, 0.0)
+    until = _WIDTH if end is None else min((instant(end) - now) / length * _WIDTH, _WIDTH)
+    return {"x": round(begin, 1), "width": round(max(until - begin, 2.0), 1), "words": label or "closed"}
+
+
+def _rules(one: CalendarOut) -> str:
+    parts = []
+    if one.closed_days:
+        parts.append(", ".join(one.closed_days))
+    if one.open_hours:
+        parts.append("outside of its hours")
+    if one.holidays:
+        parts.append(f"{len(one.holidays)} holidays" if len(one.holidays) > 1 else "a holiday")
+    if one.freezes:
+        parts.append(f"{len(one.freezes)} freezes" if len(one.freezes) > 1 else "a freeze")
+    return ", ".join(parts) or "never closed"
+
+
+def _covers(one: CalendarOut) -> str:
+    if one.covers is None:
+        return "jobs that name it"
+    if one.covers.all:
+        return "every job"
+    words = [f"tag {tag}" for tag in one.covers.tags] + [f"queue {queue}" for queue in one.covers.queues]
+    return ", ".join(words) or "jobs that name it"

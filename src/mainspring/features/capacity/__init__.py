@@ -1,0 +1,1 @@
+"""Processes, storage and cost of a planned load."""

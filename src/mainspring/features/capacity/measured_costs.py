@@ -1,0 +1,94 @@
+"""What one job costs, out of a benchmark's figures."""
+
+import msgspec
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.features.capacity.costs import Costs
+
+#: What is measured for it.
+MEASUREMENTS = ("full", "disk")
+_STORED_PAYLOAD = 500
+#: Bytes of the payload of a job in the benchmark.
+BENCHMARK_PAYLOAD = 168
+
+
+class _Processor(msgspec.Struct):
+    submitter: float = 0
+    scheduler: float = 0
+    worker: float = 0
+    #: Not known of a server on another machine.
+    server: float | None = None
+
+
+class _Kept(msgspec.Struct):
+    tables: float
+    indexes: float
+
+
+class _Memory(msgspec.Struct):
+    scheduler: float | None = None
+    worker: float | None = None
+
+
+class _Machine(msgspec.Struct):
+    cores: int = 0
+
+
+class _Figures(msgspec.Struct):
+    """Those of ``bench --json`` that matter here."""
+
+    store: str
+    full_cycle_jobs_per_s: float
+    full_cycle_processor_us_per_job: _Processor
+    full_cycle_kept_bytes_per_job: _Kept
+    bytes_per_scheduled_job: float
+    full_cycle_log_bytes_per_job: float | None = None
+    memory_mb_full_cycle: _Memory = msgspec.field(default_factory=_Memory)
+    machine: _Machine = msgspec.field(default_factory=_Machine)
+    scale: float = 1
+
+
+def costs_of(figures: dict[str, object] | bytes, published: Costs, field: str) -> Costs:
+    """What was measured; what a benchmark of the engine cannot tell stays as published, and ``where`` says so."""
+    try:
+        found = (
+            msgspec.json.decode(figures, type=_Figures)
+            if isinstance(figures, bytes)
+            else msgspec.convert(figures, type=_Figures)
+        )
+    except msgspec.DecodeError as error:
+        raise Invalid(
+            field,
+            f"is not what mainspring bench --json prints for one store with full and disk: {error}",
+            f"mainspring bench --store postgres --only {','.join(MEASUREMENTS)} --json",
+        ) from error
+    processor, embedded = found.full_cycle_processor_us_per_job, found.store == "sqlite"
+    taken = ["the API's"]
+    server = 0.0 if embedded else processor.server
+    if server is None:
+        taken.append("the server's, which is on another machine,")
+        server = published.server_us
+    where = f"measured here: {found.store}, {found.machine.cores} cores"
+    if found.scale != 1:
+        where += f", everything × {found.scale:g}: these are no figures"
+    where += f"; {' and '.join(taken)} processor time as published"
+    return Costs(
+        where=where,
+        seen_per_second=found.full_cycle_jobs_per_s,
+        api_us=published.api_us,
+        scheduler_us=processor.scheduler,
+        # Of one process all is one figure, whoever submits.
+        worker_us=processor.submitter if embedded else processor.worker,
+        server_us=server,
+        server_api_us=0.0 if embedded else published.server_api_us,
+        kept_table_bytes=found.full_cycle_kept_bytes_per_job.tables,
+        kept_index_bytes=found.full_cycle_kept_bytes_per_job.indexes,
+        kept_payload=BENCHMARK_PAYLOAD,
+        waiting_bytes=found.bytes_per_scheduled_job,
+        waiting_payload=_STORED_PAYLOAD,
+        log_bytes=found.full_cycle_log_bytes_per_job or BENCHMARK_PAYLOAD,
+        api_mb=published.api_mb,
+        scheduler_mb=found.memory_mb_full_cycle.scheduler or published.scheduler_mb,
+        worker_mb=found.memory_mb_full_cycle.worker or published.worker_mb,
+        embedded=embedded,
+    )

@@ -1,0 +1,1 @@
+"""Data centers and their state."""

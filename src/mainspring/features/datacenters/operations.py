@@ -1,0 +1,81 @@
+"""Data centres: who is there, what waits for them, and who stands in for whom."""
+
+from typing import Literal
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.instant import MILLISECOND, Instant
+from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.schemas.common import Wire, time_of
+
+datacenters = Resource(
+    "Data centers", "Where processes run. A data center is listed until a day after its last process left."
+)
+
+
+class DatacenterOut(Wire):
+    name: str
+    health: Literal["ok", "no-workers"]
+    """Whether anything that is for this data centre would be started."""
+    workers: int
+    draining: int
+    """Workers that were asked to leave and have not left yet."""
+    schedulers: int
+    queued: int
+    """Of what is for this data centre, or served by it."""
+    running: int
+    lag_ms: float
+    """How long the oldest of what is queued has been due."""
+    last_worker_at: str | None = None
+    """When it last had a live worker."""
+
+
+class OrderOut(Wire):
+    """An order of preference that jobs use."""
+
+    order: str
+    serving: str
+    reason: str | None = None
+    """Why it is not the first of them."""
+
+
+class DatacentersOut(Wire):
+    items: list[DatacenterOut]
+    orders: list[OrderOut]
+
+
+@datacenters.operation("GET", "/v1/datacenters", permission=Permission.READ, answers={200: DatacentersOut})
+async def list_datacenters(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """List known data centers, with their health and lag.
+
+    `orders` shows which data center serves each order of preference. A key that is bound to a tenant sees the
+    processes, but no amounts of work.
+    """
+    now = await api.store.now()
+    places = {place.name: place for place in await api.store.places()}
+    loads = {load.name: load for load in await api.store.place_loads()} if call.principal.tenant is None else {}
+    items = [
+        _datacenter(places.get(name, Place(name=name)), loads.get(name, PlaceLoad(name=name)), now)
+        for name in sorted(places.keys() | loads.keys())
+    ]
+    orders = [_order(order) for order in await api.store.orders()] if call.principal.tenant is None else []
+    return Answer(200, DatacentersOut(items=items, orders=orders))
+
+
+def _datacenter(place: Place, load: PlaceLoad, now: Instant) -> DatacenterOut:
+    return DatacenterOut(
+        name=place.name,
+        health="ok" if place.workers else "no-workers",
+        workers=place.workers,
+        draining=place.draining,
+        schedulers=place.schedulers,
+        queued=load.queued,
+        running=load.running,
+        lag_ms=0.0 if load.oldest_due is None else max(now - load.oldest_due, 0) / MILLISECOND,
+        last_worker_at=time_of(place.seen_at),
+    )
+
+
+def _order(order: Order) -> OrderOut:
+    return OrderOut(order=order.word.partition("=")[2], serving=order.serving, reason=order.why or None)

@@ -1,0 +1,15 @@
+"""Data centres: which are alive, what waits for them, who stands in for whom."""
+
+from typing import Any
+
+from mainspring.core.model.access.access import Permission
+from mainspring.features.datacenters.operations import DatacentersOut, list_datacenters
+from mainspring.web.page import Pages, Reply, Visit
+
+datacenters = Pages()
+
+
+@datacenters.page("GET", "/datacenters", permission=Permission.READ)
+async def show_datacenters(visit: Visit[Any]) -> Reply:
+    found: DatacentersOut = await visit.ask(list_datacenters)
+    return visit.show("datacenters/page.html", places=found.items, orders=found.orders)

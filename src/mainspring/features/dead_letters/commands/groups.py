@@ -1,0 +1,354 @@
+"""``mainspring dead-letters``: runs that failed for good."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+
+from mainspring.cli import exits
+from mainspring.cli.client.target import Client, command, read
+from mainspring.cli.fields import DryRun, Everything, Limit, Payload, Queue, Task, Yes, payload_of
+from mainspring.cli.output import Output, confirm, last_line
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import SECOND, parse_duration, parse_instant
+from mainspring.features.dead_letters.commands.replays import Replay, start, stop
+from mainspring.features.dead_letters.commands.replays import show as show_replays
+from mainspring.features.runs.commands import Shown as Run
+from mainspring.features.runs.commands import show_runs
+
+group = typer.Typer(name="dead-letters", help="Runs that failed for good: list, replay, discard.", no_args_is_help=True)
+
+#: So many are dealt with by a request. Small enough for a bar that moves, and for Ctrl-C to stop the rest.
+_AT_ONCE = 500
+_MOST = 1_000_000
+_PACE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(.+)")
+
+Runs: TypeAlias = Annotated[
+    list[str] | None, typer.Argument(help="Runs, by id or by the last characters of it.", metavar="[RUN…]")
+]
+Group: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--group", help="Those of this group, as list shows it.", metavar="FINGERPRINT", show_default=False),
+]
+FailedAfter: TypeAlias = Annotated[
+    str | None, typer.Option("--failed-after", help="Those that failed after this time.", show_default=False)
+]
+FailedBefore: TypeAlias = Annotated[
+    str | None, typer.Option("--failed-before", help="Those that failed before this time.", show_default=False)
+]
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(group)
+
+
+class Errors(msgspec.Struct, rename="camel"):
+    """Dead letters with the same error."""
+
+    fingerprint: str
+    task: str
+    reason: str
+    count: int
+    first_seen: str
+    last_seen: str
+    sample_run_id: str
+    error_message: str
+    trend: tuple[int, ...] = ()
+
+
+class _Groups(msgspec.Struct):
+    items: list[Errors]
+
+
+class Dealt(msgspec.Struct, rename="camel"):
+    """What was done, or would be."""
+
+    action: str
+    count: int
+    more: bool
+    dry_run: bool
+    run_ids: list[str] = []
+
+
+@command(group, "list")
+async def list_dead(
+    api: Client,
+    out: Output,
+    runs: Annotated[bool, typer.Option("--runs", help="One by one, newest first, not by error.")] = False,
+    fingerprint: Group = None,
+    task: Task = None,
+    queue: Queue = None,
+    limit: Limit = 50,
+) -> None:
+    """List dead letters by what went wrong, the largest group first; or one by one.
+
+    Examples:
+
+    mainspring dead-letters list
+
+    mainspring dead-letters list --runs --group 9f86d081884c7d65
+    """
+    query = {"task": task, "queue": queue, "tenant": api.tenant}
+    if runs or fingerprint is not None:
+        found = await api.pages("/v1/dead-letters/runs", {**query, "fingerprint": fingerprint}, limit)
+        dead = [read(item, Run) for item in found.items]
+        out.tell(found, [run.run_id for run in dead], lambda: show_runs(out, dead, more=found.next_cursor is not None))
+        return
+    answer = await api.ask("GET", "/v1/dead-letters", query={**query, "limit": min(limit, 1_000)})
+    groups = read(answer, _Groups).items
+
+    def show() -> None:
+        out.rows(
+            ("GROUP", "TASK", "COUNT", "1H", "24H", "LAST", "ERROR"),
+            [
+                (
+                    item.fingerprint,
+                    item.task,
+                    f"{item.count:,}",
+                    f"{sum(item.trend[-1:]):,}",
+                    f"{sum(item.trend):,}",
+                    out.time(item.last_seen),
+                    last_line(item.error_message) or item.reason,
+                )
+                for item in groups
+            ],
+            right=("COUNT", "1H", "24H"),
+        )
+
+    out.tell(answer, [item.fingerprint for item in groups], show)
+
+
+@command(group, "replay")
+async def replay(
+    api: Client,
+    out: Output,
+    runs: Runs = None,
+    fingerprint: Group = None,
+    task: Task = None,
+    queue: Queue = None,
+    failed_after: FailedAfter = None,
+    failed_before: FailedBefore = None,
+    everything: Everything = False,
+    payload: Payload = None,
+    patch: Annotated[
+        str | None,
+        typer.Option(
+            "--patch", help="What to change of each payload: a JSON merge patch, or @file.", show_default=False
+        ),
+    ] = None,
+    pace: Annotated[
+        str | None,
+        typer.Option("--pace", help="So many a time, such as 50/s or 600/min; all at once without."),
+    ] = None,
+    canary: Annotated[
+        int | None,
+        typer.Option(
+            "--canary",
+            min=1,
+            max=1_000,
+            help="So many first; the rest only when they have succeeded. The store goes on if this command ends.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Run dead letters again, as new runs that name the old ones. Ctrl-C leaves the rest where it is.
+
+    With --canary the replay is stored, and schedulers drive it, whatever becomes of this command.
+
+    Examples:
+
+    mainspring dead-letters replay --group 9f86d081884c7d65 --dry-run
+
+    mainspring dead-letters replay --task send_welcome --pace 50/s
+
+    mainspring dead-letters replay --group 9f86d081884c7d65 --canary 5 --pace 100/s --patch '{"retries": null}'
+
+    mainspring dead-letters replay 3f2a90c14b7e --payload '{"user_id": 42}'
+    """
+    per_second = None if pace is None else _per_second(pace)
+    if canary is not None and not dry_run:
+        if runs or payload is not None:
+            raise Invalid("--canary", "is for what a filter finds", "--group, --task, --queue or --all; and --patch")
+        asked = {
+            "fingerprint": fingerprint,
+            "task": task,
+            "queue": queue,
+            "failedAfter": failed_after,
+            "failedBefore": failed_before,
+            "everything": everything,
+            "tenant": api.tenant,
+            "canaries": canary,
+            "perSecond": per_second,
+            "payloadPatch": None if patch is None else payload_of(patch, "--patch"),
+        }
+        await start(api, out, asked)
+        return
+    chosen = await _chosen(api, runs, fingerprint, task, queue, failed_after, failed_before, everything)
+    if payload is not None and len(chosen) != 1:
+        raise Invalid("--payload", f"is for one run, and {len(chosen)} are meant")
+    extra: dict[str, object] = {} if per_second is None else {"perSecond": per_second}
+    if payload is not None:
+        extra["payload"] = payload_of(payload)
+    if patch is not None:
+        extra["payloadPatch"] = payload_of(patch, "--patch")
+    if dry_run:
+        _tell(out, Dealt(action="replay", count=len(chosen), more=False, dry_run=True, run_ids=chosen[:100]))
+        return
+    await _deal(api, out, "replay", chosen, extra, per_second)
+
+
+@command(group, "replays")
+async def list_replays(api: Client, out: Output, limit: Limit = 50) -> None:
+    """List replays with canaries, newest first: how far they are, and why one was stopped.
+
+    Example: mainspring dead-letters replays
+    """
+    await show_replays(api, out, limit)
+
+
+@command(group, "stop")
+async def stop_replay(
+    api: Client,
+    out: Output,
+    replay: Replay,
+    why: Annotated[str, typer.Option("--why", help="For those who wonder.", show_default=False)] = "",
+) -> None:
+    """Stop a replay: no more of its runs are made. Those that were made go on.
+
+    Example: mainspring dead-letters stop 019a8c4b6f2c70008042b1c2d3e4f506 --why "wrong group"
+    """
+    await stop(api, out, replay, why)
+
+
+@command(group, "discard")
+async def discard(
+    api: Client,
+    out: Output,
+    runs: Runs = None,
+    fingerprint: Group = None,
+    task: Task = None,
+    queue: Queue = None,
+    failed_after: FailedAfter = None,
+    failed_before: FailedBefore = None,
+    everything: Everything = False,
+    why: Annotated[str, typer.Option("--why", help="For those who read the audit.", show_default=False)] = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Mark dead letters as dealt with. They stay in history.
+
+    Examples:
+
+    mainspring dead-letters discard 3f2a90c14b7e
+
+    mainspring dead-letters discard --group 9f86d081884c7d65 --why "fixed by hand" --yes
+    """
+    chosen = await _chosen(api, runs, fingerprint, task, queue, failed_after, failed_before, everything)
+    if dry_run:
+        _tell(out, Dealt(action="discard", count=len(chosen), more=False, dry_run=True, run_ids=chosen[:100]))
+        return
+    if not runs and chosen:
+        confirm(f"discard {len(chosen):,} dead letters", yes)
+    await _deal(api, out, "discard", chosen, {"why": why} if why else {}, None)
+
+
+async def _chosen(
+    api: Client,
+    runs: list[str] | None,
+    fingerprint: str | None,
+    task: str | None,
+    queue: str | None,
+    failed_after: str | None,
+    failed_before: str | None,
+    everything: bool,
+) -> list[str]:
+    """The ids of those that are meant."""
+    filters = (fingerprint, task, queue, failed_after, failed_before, everything)
+    if runs:
+        if any(filters):
+            raise Invalid("run", "cannot be named together with a filter")
+        return [await api.run(run) for run in dict.fromkeys(runs)]
+    if not any(filters):
+        raise Invalid("run", "nothing says which are meant", "ids, a filter such as --group, or --all")
+    since = None if failed_after is None else parse_instant(failed_after, "--failed-after")
+    until = None if failed_before is None else parse_instant(failed_before, "--failed-before")
+    query = {"fingerprint": fingerprint, "task": task, "queue": queue, "tenant": api.tenant}
+    found = await api.pages("/v1/dead-letters/runs", query, _MOST)
+    return [
+        run.run_id
+        for run in (read(item, _Dead) for item in found.items)
+        if (since is None or parse_instant(run.end_time) > since)
+        and (until is None or parse_instant(run.end_time) < until)
+    ]
+
+
+class _Dead(msgspec.Struct, rename="camel"):
+    run_id: str
+    end_time: str
+
+
+async def _deal(
+    api: Client, out: Output, action: str, chosen: Sequence[str], extra: dict[str, object], per_second: float | None
+) -> None:
+    count = 0
+    made: list[str] = []
+    # With a pace no request covers more than a second or so, and each waits for the one before.
+    size = _AT_ONCE if per_second is None else min(max(round(per_second), 1), _AT_ONCE)
+    began = api.clock.monotonic()
+    with _bar(out, action, len(chosen)) as advance:
+        for start in range(0, len(chosen), size):
+            if per_second is not None:
+                due = began + round(start / per_second * SECOND)
+                await api.clock.sleep(max(due - api.clock.monotonic(), 0))
+            part = chosen[start : start + size]
+            body = {"runIds": part, **extra}
+            dealt = read(await api.ask("POST", f"/v1/dead-letters/{action}", body=body, repeatable=True), Dealt)
+            count += dealt.count
+            made += dealt.run_ids
+            advance(len(part))
+            if dealt.more:
+                # A quota is reached: the next part would get no further.
+                break
+    _tell(out, Dealt(action=action, count=count, more=count < len(chosen), dry_run=False, run_ids=made[:100]))
+    if count < len(chosen):
+        out.note(f"{len(chosen) - count:,} of {len(chosen):,} were not: dealt with already, or beyond a quota")
+        raise typer.Exit(exits.PARTLY if count else exits.FAILED)
+
+
+def _tell(out: Output, dealt: Dealt) -> None:
+    verb = "replayed" if dealt.action == "replay" else "discarded"
+    words = f"{dealt.count:,} would be {verb}" if dealt.dry_run else f"{dealt.count:,} {verb}"
+    out.tell(dealt, dealt.run_ids, lambda: out.print(words))
+
+
+def _per_second(pace: str) -> float:
+    found = _PACE.fullmatch(pace.strip())
+    if found is None:
+        raise Invalid("--pace", f"{pace!r} is not a pace", "for example 50/s or 600/min")
+    unit = found[2].strip()
+    over = parse_duration(unit if unit[0].isdigit() else f"1{unit}", "--pace")
+    rate = float(found[1]) * SECOND / over if over else 0.0
+    if not 0 < rate <= 100_000:
+        raise Invalid("--pace", f"{pace!r} is out of range", "more than none, and at most 100000/s")
+    return rate
+
+
+@contextmanager
+def _bar(out: Output, action: str, total: int) -> Iterator[Callable[[int], None]]:
+    """On stderr, for people at a terminal."""
+    if not (out.for_people and sys.stderr.isatty() and total > 1):
+        yield lambda count: None
+        return
+    # Here and not above: it takes a while to import, and hardly any command draws a bar.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(action, total=total)
+        yield lambda count: progress.advance(bar, count)

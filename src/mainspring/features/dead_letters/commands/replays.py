@@ -1,0 +1,69 @@
+"""``mainspring dead-letters replay --canary``, ``replays`` and ``stop``: replays that the store drives."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mainspring.cli import exits
+from mainspring.cli.client.target import Client, Raw, read
+from mainspring.cli.output import Output, status
+from mainspring.core.model.base.instant import SECOND, Micros
+
+_LOOK_EVERY: Micros = SECOND // 4
+
+Replay = Annotated[str, typer.Argument(help="The replay's id, as replays shows it.", metavar="REPLAY")]
+
+
+class Shown(msgspec.Struct, rename="camel"):
+    replay_id: str
+    state: str
+    author: str
+    made_at: str
+    replayed: int = 0
+    passed_over: int = 0
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        told = f"{self.replayed:,} replayed"
+        if self.passed_over:
+            told += f", {self.passed_over:,} could not be"
+        return f"replay {self.replay_id} is {self.state}: {told}" + (f"; {self.why}" if self.why else "")
+
+
+async def start(api: Client, out: Output, asked: Mapping[str, object]) -> None:
+    """Ask for one and wait for its end. Who stops waiting does not stop it."""
+    body = {name: value for name, value in asked.items() if value is not None}
+    made = await api.ask("POST", "/v1/dead-letters/replays", body=body)
+    identifier = read(made, Shown).replay_id
+    out.say(f"replay {identifier} goes on if this command ends; to stop it: mainspring dead-letters stop {identifier}")
+    while (found := read(made, Shown)).state in ("canary", "going"):
+        await api.clock.sleep(_LOOK_EVERY)
+        made = await api.ask("GET", f"/v1/dead-letters/replays/{identifier}")
+    out.tell(made, [identifier], lambda: out.print(found.words))
+    if found.state == "stopped" or found.passed_over:
+        raise typer.Exit(exits.PARTLY if found.replayed else exits.FAILED)
+
+
+async def show(api: Client, out: Output, limit: int) -> None:
+    answer = await api.ask("GET", "/v1/dead-letters/replays", query={"tenant": api.tenant, "limit": min(limit, 1_000)})
+    found = [read(item, Shown) for item in read(answer, dict[str, list[Raw]])["items"]]
+
+    def rows() -> None:
+        out.rows(
+            ("REPLAY", "STATE", "REPLAYED", "BY", "MADE", "WHY"),
+            [
+                (one.replay_id, status(one.state), f"{one.replayed:,}", one.author, out.time(one.made_at), one.why)
+                for one in found
+            ],
+            right=("REPLAYED",),
+        )
+
+    out.tell(answer, [one.replay_id for one in found], rows)
+
+
+async def stop(api: Client, out: Output, replay: str, why: str) -> None:
+    answer = await api.ask("POST", f"/v1/dead-letters/replays/{replay}/stop", body={"why": why})
+    out.tell(answer, [replay], lambda: out.print(read(answer, Shown).words))

@@ -1,0 +1,355 @@
+"""Dead letters: runs that failed for good, by what they have in common."""
+
+from collections import Counter
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from mainspring.core.model.access.access import Permission, Principal
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import SECOND, isoformat
+from mainspring.core.model.base.merge_patch import check_patch, patched
+from mainspring.core.model.runs.reserved import NOTIFICATION, WEBHOOK
+from mainspring.core.model.runs.run import NewRun, RunState, RunView
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.schemas.common import (
+    Id,
+    Limit,
+    Name,
+    Page,
+    Request,
+    Text,
+    Time,
+    Wire,
+    cursor_of,
+    given_id,
+    instant_of,
+    page_out,
+)
+from mainspring.http.schemas.runs import RunOut, run_out
+from mainspring.http.search import Search
+
+dead_letters = Resource("Dead letters", "Runs that failed and were neither replayed nor discarded.")
+
+#: One request deals with so many; the answer says whether there are more.
+_AT_ONCE = 10_000
+#: Groups that are read at first.
+_FEW = 100
+#: Payloads that are held at once: 256 KiB each at most.
+_REPLAYED_TOGETHER = 50
+
+Fingerprint: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+
+
+class DeadQuery(Request):
+    fingerprint: Fingerprint | None = None
+    tenant: Name | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    since: Time | None = None
+    """Of runs that were made since then."""
+    limit: Limit = 100
+
+
+class GroupOut(Wire):
+    fingerprint: str
+    task: str
+    reason: str
+    count: int
+    first_seen: str
+    last_seen: str
+    sample_run_id: str
+    error_message: str
+    trend: tuple[int, ...] = ()
+    """How many failed in each of the last 24 hours, the oldest first."""
+
+
+class Groups(Wire):
+    items: list[GroupOut]
+
+
+class DeadList(Request):
+    fingerprint: Fingerprint | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    tenant: Name | None = None
+    limit: Limit = 50
+    cursor: Annotated[str, Meta(max_length=200)] | None = None
+
+
+class Chosen(Request):
+    """Which dead letters: by id, or by what they have in common. At least one of these."""
+
+    run_ids: Annotated[list[Id], Meta(max_length=1_000)] | None = None
+    fingerprint: Fingerprint | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    failed_after: Time | None = None
+    failed_before: Time | None = None
+    everything: bool = False
+    """All dead letters of the tenant, in the queues that the caller reaches."""
+    tenant: Name | None = None
+    """Only of this one, where the filter would reach several."""
+    dry_run: bool = False
+
+
+class ReplayIn(Chosen):
+    per_second: Annotated[float, Meta(gt=0, le=100_000)] | None = None
+    """The pace: how many of the new runs become due a second; all at once without it."""
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """Instead of the old one; only with one run id."""
+    payload_patch: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """What to change of each payload: a JSON merge patch."""
+
+
+class DiscardIn(Chosen):
+    why: Text = ""
+
+
+class BringBackIn(Request):
+    run_ids: Annotated[list[Id], Meta(max_length=1_000)]
+    why: Text = ""
+
+
+class Dealt(Wire):
+    """What was done, or would be."""
+
+    action: Literal["replay", "discard", "bring-back"]
+    count: int
+    more: bool
+    """There are more than one request deals with: ask again."""
+    dry_run: bool
+    run_ids: list[str] = []
+    """The new runs of a replay, or those that were discarded; the first hundred."""
+
+
+@dead_letters.operation("GET", "/v1/dead-letters", permission=Permission.READ, query=DeadQuery, answers={200: Groups})
+async def list_groups(api: Api, call: Call[Nothing, DeadQuery]) -> Answer:
+    """List dead letters grouped by error, largest groups first.
+
+    Runs of one task with the same `fingerprint` failed in the same way. Each group has its count, its trend and a
+    sample run.
+    """
+    query = call.query
+    wanted = RunFilter(
+        tenant=api.scope(call.principal, query.tenant),
+        dead=True,
+        fingerprint=query.fingerprint or "",
+        task=query.task or "",
+        queue=query.queue or "",
+        since=instant_of(query.since, "since"),
+    )
+    items = [
+        GroupOut(
+            fingerprint=group.fingerprint,
+            task=group.task,
+            reason=group.reason,
+            count=group.count,
+            first_seen=isoformat(group.first_at),
+            last_seen=isoformat(group.last_at),
+            sample_run_id=group.sample,
+            error_message=group.error,
+            trend=group.trend,
+        )
+        for group in await api.seen_by(call.principal).dead_groups(wanted, query.limit)
+    ]
+    return Answer(200, Groups(items=items))
+
+
+@dead_letters.operation(
+    "GET", "/v1/dead-letters/runs", permission=Permission.READ, query=DeadList, answers={200: Page[RunOut]}
+)
+async def list_dead(api: Api, call: Call[Nothing, DeadList]) -> Answer:
+    """List dead letters one by one, newest first.
+
+    A run must match every filter. Pass `nextCursor` as `cursor` to get the next page.
+    """
+    query = call.query
+    wanted = RunFilter(
+        tenant=api.scope(call.principal, query.tenant),
+        dead=True,
+        fingerprint=query.fingerprint or "",
+        task=query.task or "",
+        queue=query.queue or "",
+    )
+    reads, cursor = api.listed_by(call.principal), cursor_of(query.cursor)
+    page = await Search(api.clock).runs(reads, wanted, cursor, query.limit)
+    return Answer(200, page_out([run_out(run) for run in page.items], page.after, query.limit))
+
+
+@dead_letters.operation(
+    "POST", "/v1/dead-letters/replay", permission=Permission.OPERATE, body=ReplayIn, answers={200: Dealt}, within=None
+)
+async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
+    """Run dead letters again, as new runs linked to the old ones.
+
+    Select them by `runIds`, by a filter, or with `everything`. If `more` is true, a quota or the size limit of a
+    request left some out: repeat the request. `dryRun` counts them without running them.
+    """
+    body = call.body
+    if body.payload is not msgspec.UNSET and len(body.run_ids or []) != 1:
+        raise Invalid("payload", "needs exactly one run id", "for several there is payloadPatch")
+    patch = patch_of(body.payload_patch)
+    if patch is not None and body.payload is not msgspec.UNSET:
+        raise Invalid("payloadPatch", "contradicts payload", "one of them")
+    if body.dry_run:
+        count, more = await _foresee(api, call.principal, body)
+        return Answer(200, Dealt(action="replay", count=count, more=more, dry_run=True))
+    chosen, more = await _choose(api, call.principal, body)
+    made: list[str] = []
+    for start in range(0, len(chosen), _REPLAYED_TOGETHER):
+        part = chosen[start : start + _REPLAYED_TOGETHER]
+        seen = await api.seen_by(call.principal).runs([run.id for run in part], payloads=True)
+        new = []
+        for number, run in enumerate(seen, start):
+            if run is None:
+                continue
+            payload = run.payload if body.payload is msgspec.UNSET else bytes(body.payload)
+            payload = payload if patch is None else patched(payload or b"null", patch)
+            again = await made_again(api, call.principal, run, payload)
+            if body.per_second is not None:
+                again = msgspec.structs.replace(again, delay=round(number / body.per_second * SECOND))
+            new.append(again)
+        allowed = await within_quotas(api, new, insist=not made)
+        made += [answer.id for answer in await api.jobs.submit_many(allowed) if answer.new]
+        if len(allowed) < len(new):
+            more = True
+            break
+    return Answer(200, Dealt(action="replay", count=len(made), more=more, dry_run=False, run_ids=made[:100]))
+
+
+@dead_letters.operation(
+    "POST", "/v1/dead-letters/discard", permission=Permission.OPERATE, body=DiscardIn, answers={200: Dealt}, within=None
+)
+async def discard(api: Api, call: Call[DiscardIn, Nothing]) -> Answer:
+    """Discard dead letters.
+
+    They leave the list of dead letters and stay in history. Select them by `runIds`, by a filter, or with
+    `everything`. `dryRun` counts them without discarding them.
+    """
+    if call.body.dry_run:
+        count, more = await _foresee(api, call.principal, call.body)
+        return Answer(200, Dealt(action="discard", count=count, more=more, dry_run=True))
+    chosen, more = await _choose(api, call.principal, call.body)
+    author = Author(call.principal.name, call.principal.tenant, call.body.why)
+    count = await api.store.discard([run.id for run in chosen], author)
+    ids = [str(run.id) for run in chosen[:100]]
+    return Answer(200, Dealt(action="discard", count=count, more=more, dry_run=False, run_ids=ids))
+
+
+@dead_letters.operation(
+    "POST", "/v1/dead-letters/bring-back", permission=Permission.OPERATE, body=BringBackIn, answers={200: Dealt}
+)
+async def bring_back(api: Api, call: Call[BringBackIn, Nothing]) -> Answer:
+    """Undo a discard.
+
+    The runs become dead letters again, unless they were replayed meanwhile. Runs that are not discarded are
+    ignored.
+    """
+    ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(call.body.run_ids)]
+    found = [run for run in await api.seen_by(call.principal).runs(ids) if run is not None]
+    for run in found:
+        api.reach(call.principal, run.queue)
+    author = Author(call.principal.name, call.principal.tenant, call.body.why)
+    count = await api.store.bring_back([run.id for run in found], author)
+    return Answer(200, Dealt(action="bring-back", count=count, more=False, dry_run=False))
+
+
+def patch_of(given: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
+    if given is msgspec.UNSET:
+        return None
+    check_patch("payloadPatch", bytes(given))
+    return bytes(given)
+
+
+async def made_again(api: Api, principal: Principal, run: RunView, payload: bytes | None) -> NewRun:
+    """The same once more, if it may be made. However often it is asked for: it is one run."""
+    again = api.replay_of(run, payload, principal.name, number=0)
+    if again.task in (WEBHOOK, NOTIFICATION) and again.payload == run.payload:
+        # What happened may be told again, as it was.
+        api.reach(principal, again.queue)
+    else:
+        await api.check(principal, again.tenant, again.queue, again.task, again.payload, None)
+    return again
+
+
+async def within_quotas(api: Api, runs: list[NewRun], *, insist: bool) -> list[NewRun]:
+    """Those that the quotas allow. Who insists on some, and gets none, is told why."""
+    admitted = {
+        tenant: await api.room_for_runs(tenant, count) for tenant, count in Counter(run.tenant for run in runs).items()
+    }
+    if insist and not any(found.count for found in admitted.values()):
+        for found in admitted.values():
+            found.insist()
+    left = Counter({tenant: found.count for tenant, found in admitted.items()})
+    allowed = []
+    for run in runs:
+        if left[run.tenant] > 0:
+            left[run.tenant] -= 1
+            allowed.append(run)
+    return allowed
+
+
+async def _foresee(api: Api, principal: Principal, chosen: Chosen) -> tuple[int, bool]:
+    """How many ``_choose`` would find. Where nothing but the groups is asked for, the store counts them."""
+    if chosen.run_ids is not None or chosen.failed_after or chosen.failed_before or principal.queues:
+        runs, more = await _choose(api, principal, chosen)
+        return len(runs), more
+    wanted, count = await _wanted(api, principal, chosen), 0
+    # The largest come first: mostly they are all, or more than enough.
+    for limit in (_FEW, _AT_ONCE):
+        groups = await api.seen_by(principal).dead_groups(wanted, limit)
+        count = sum(group.count for group in groups)
+        if len(groups) < limit or count > _AT_ONCE:
+            break
+    return min(count, _AT_ONCE), count > _AT_ONCE
+
+
+async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[RunView], bool]:
+    """The dead letters that are meant, and whether there are more than are dealt with at once."""
+    if chosen.run_ids is not None:
+        if any(_filters(chosen)) or chosen.everything:
+            raise Invalid("runIds", "cannot be given together with a filter")
+        ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(chosen.run_ids)]
+        tenant = await api.choose_written(principal, chosen.tenant)
+        named = await api.seen_by(principal).runs(ids)
+        found = [run for run in named if run is not None and tenant in (None, run.tenant)]
+        for run in found:
+            api.reach(principal, run.queue)
+        return [run for run in found if run.state is RunState.FAILED], False
+    wanted = await _wanted(api, principal, chosen)
+    runs: list[RunView] = []
+    after: RunId | None = None
+    while True:
+        page = await api.seen_by(principal).list_runs(wanted, after, 1_000)
+        runs += [run for run in page.items if principal.reaches([run.queue])]
+        if page.after is None:
+            return runs, False
+        if len(runs) >= _AT_ONCE:
+            return runs[:_AT_ONCE], True
+        after = RunId(page.after)
+
+
+async def _wanted(api: Api, principal: Principal, chosen: Chosen) -> RunFilter:
+    if not any(_filters(chosen)) and not chosen.everything:
+        raise Invalid("fingerprint", "nothing says which are meant", "runIds, a filter, or everything: true")
+    if chosen.queue is not None:
+        api.reach(principal, chosen.queue)
+    return RunFilter(
+        tenant=await api.choose_written(principal, chosen.tenant),
+        dead=True,
+        fingerprint=chosen.fingerprint or "",
+        task=chosen.task or "",
+        queue=chosen.queue or "",
+        since=instant_of(chosen.failed_after, "failedAfter"),
+        until=instant_of(chosen.failed_before, "failedBefore"),
+    )
+
+
+def _filters(chosen: Chosen) -> tuple[str | None, ...]:
+    return chosen.fingerprint, chosen.task, chosen.queue, chosen.failed_after, chosen.failed_before

@@ -1,0 +1,213 @@
+"""Replays that are stored: canaries first, then the rest at a pace. A scheduler drives them."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mainspring.core.model.access.access import DEFAULT_TENANT, Permission, Principal
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.base.instant import isoformat
+from mainspring.core.model.runs.replay import MOST_CANARIES, Replay, stopped
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.features.dead_letters.operations.groups import Fingerprint, patch_of
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Missing, Problem, Refused
+from mainspring.http.schemas.common import Limit, Name, Request, Text, Time, Wire, instant_of, known_id, time_of
+
+replays = Resource("Replays", "Run dead letters again: a few canaries first, and the rest when these have succeeded.")
+
+_STOPS = 10
+_MOST_GROUPS = 10_000
+
+
+class StartReplay(Request):
+    """Which dead letters, of those that have failed by now. At least one of these, or `everything`."""
+
+    fingerprint: Fingerprint | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    failed_after: Time | None = None
+    failed_before: Time | None = None
+    everything: bool = False
+    """All dead letters of the tenant, in the queues that the caller reaches."""
+    tenant: Name | None = None
+    canaries: Annotated[int, Meta(ge=0, le=MOST_CANARIES)] = 0
+    """So many are run first. The rest goes when all of them have succeeded; one that does not stops the replay."""
+    per_second: Annotated[float, Meta(gt=0, le=100_000)] | None = None
+    """The pace of the rest; as fast as it goes without."""
+    payload_patch: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """What to change of each payload: a JSON merge patch."""
+
+
+class StopReplay(Request):
+    why: Text = ""
+
+
+class ReplayOut(Wire):
+    replay_id: str
+    state: Literal["canary", "going", "done", "stopped"]
+    """Canaries run; the rest goes; all are made; or stopped, and `why` says by what."""
+    author: str
+    made_at: str
+    replayed: int
+    passed_over: int
+    """Those whose payload, with its changes, could not be submitted."""
+    canary_run_ids: list[str]
+    why: str | None = None
+    ended_at: str | None = None
+    tenant: str | None = None
+    fingerprint: str | None = None
+    task: str | None = None
+    queue: str | None = None
+    per_second: float | None = None
+    matched: int | None = None
+    """How many dead letters there were when it was made. Not counted where it is bound to times, or its author to
+    queues."""
+
+
+class Replays(Wire):
+    items: list[ReplayOut]
+
+
+class ListReplays(Request):
+    tenant: Name | None = None
+    limit: Limit = 50
+
+
+@replays.operation(
+    "POST",
+    "/v1/dead-letters/replays",
+    permission=Permission.OPERATE,
+    body=StartReplay,
+    answers={201: ReplayOut},
+    example={"task": "send_welcome", "canaries": 3, "perSecond": 10},
+)
+async def start_replay(api: Api, call: Call[StartReplay, Nothing]) -> Answer:
+    """Run dead letters again in stages: canaries first, then the rest at a set pace.
+
+    The replay is stored and survives restarts of any process. It progresses while a scheduler is running. No dead
+    letter is replayed twice.
+    """
+    body, principal = call.body, call.principal
+    chosen = (body.fingerprint, body.task, body.queue, body.failed_after, body.failed_before)
+    if not any(chosen) and not body.everything:
+        raise Invalid("fingerprint", "nothing says which are meant", "a filter, or everything: true")
+    if body.queue is not None:
+        api.reach(principal, body.queue)
+    tenant = await api.choose_written(principal, body.tenant)
+    bounded = body.failed_after or body.failed_before or principal.queues
+    replay = Replay(
+        id=api.jobs.new_run_id(tenant=tenant or DEFAULT_TENANT),
+        author=principal.name,
+        tenant=tenant,
+        fingerprint=body.fingerprint or "",
+        task=body.task or "",
+        queue=body.queue or "",
+        queues=tuple(sorted(principal.queues)),
+        failed_after=instant_of(body.failed_after, "failedAfter"),
+        failed_before=instant_of(body.failed_before, "failedBefore"),
+        patch=patch_of(body.payload_patch),
+        per_second=body.per_second,
+        canaries=body.canaries,
+        matched=None if bounded else await _matched(api, principal, tenant, body),
+        made_at=await api.store.now(),
+    )
+    await api.store.put_replay(replay)
+    return Answer(201, _out(replay), {"location": f"/v1/dead-letters/replays/{replay.id}"})
+
+
+async def _matched(api: Api, principal: Principal, tenant: str | None, body: StartReplay) -> int:
+    wanted = RunFilter(
+        tenant=tenant,
+        dead=True,
+        fingerprint=body.fingerprint or "",
+        task=body.task or "",
+        queue=body.queue or "",
+    )
+    return sum(group.count for group in await api.seen_by(principal).dead_groups(wanted, _MOST_GROUPS))
+
+
+@replays.operation(
+    "GET", "/v1/dead-letters/replays", permission=Permission.READ, query=ListReplays, answers={200: Replays}
+)
+async def list_replays(api: Api, call: Call[Nothing, ListReplays]) -> Answer:
+    """List replays, newest first.
+
+    Replays that have ended are kept for 30 days.
+    """
+    found = await api.store.replays(api.scope(call.principal, call.query.tenant), call.query.limit)
+    return Answer(200, Replays(items=[_out(replay) for replay in found]))
+
+
+@replays.operation(
+    "GET", "/v1/dead-letters/replays/{id}", permission=Permission.READ, answers={200: ReplayOut, 404: Problem}
+)
+async def show_replay(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Get the progress of a replay.
+
+    Returns its state, how many runs it has created, and why it stopped if it did.
+    """
+    return Answer(200, _out(await _replay(api, call.principal, call)))
+
+
+@replays.operation(
+    "POST",
+    "/v1/dead-letters/replays/{id}/stop",
+    permission=Permission.OPERATE,
+    body=StopReplay,
+    body_optional=True,
+    answers={200: ReplayOut, 404: Problem, 409: Problem},
+)
+async def stop_replay(api: Api, call: Call[StopReplay, Nothing]) -> Answer:
+    """Stop a replay.
+
+    It creates no more runs; the runs that it has created continue. 409: the replay has already ended, or a
+    scheduler changed it at the same moment.
+    """
+    why = f"stopped by {call.principal.name}" + (f": {call.body.why}" if call.body.why else "")
+    for _ in range(_STOPS):
+        replay = await _replay(api, call.principal, call)
+        _reach(call.principal, replay)
+        if not replay.is_open:
+            raise Conflict(f"the replay is {replay.state}")
+        over = stopped(replay, why, await api.store.now())
+        if await api.store.move_replay(over):
+            return Answer(200, _out(over))
+    raise Conflict("the replay is being driven at this very moment; ask again")
+
+
+def _reach(principal: Principal, replay: Replay) -> None:
+    """Refuse who is bound to queues and would stop what goes on in others."""
+    concerned = {replay.queue} if replay.queue else set(replay.queues)
+    if principal.queues and not (concerned and concerned <= principal.queues):
+        raise Refused(403, "Forbidden", "this key does not reach all queues of the replay")
+
+
+async def _replay(api: Api, principal: Principal, call: Call[Any, Nothing]) -> Replay:
+    found = await api.store.replay(known_id(call.path["id"]))
+    if found is None or principal.tenant not in (None, found.tenant):
+        raise Missing
+    return found
+
+
+def _out(replay: Replay) -> ReplayOut:
+    return ReplayOut(
+        replay_id=replay.id,
+        state=replay.state,
+        author=replay.author,
+        made_at=isoformat(replay.made_at),
+        # What is chosen is about to be made, and has not been yet.
+        replayed=replay.replayed - len(replay.next),
+        passed_over=replay.passed_over,
+        canary_run_ids=list(replay.canary_runs),
+        why=replay.why or None,
+        ended_at=time_of(replay.ended_at),
+        tenant=replay.tenant,
+        fingerprint=replay.fingerprint or None,
+        task=replay.task or None,
+        queue=replay.queue or None,
+        per_second=replay.per_second,
+        matched=replay.matched,
+    )

@@ -1,0 +1,40 @@
+"""One replay of dead letters: how far it is, and how its canaries did."""
+
+import asyncio
+from typing import Any
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.errors import NotFound
+from mainspring.features.dead_letters.operations.replays import ReplayOut, show_replay, stop_replay
+from mainspring.features.runs.operations import get_run
+from mainspring.web.page import Done, Pages, Reply, Visit
+
+replays = Pages()
+
+_CANARIES = 20
+
+
+@replays.page("GET", "/dead-letters/replays/{id}", permission=Permission.READ)
+async def look_at_replay(visit: Visit[Any]) -> Reply:
+    found: ReplayOut = await visit.ask(show_replay, path=visit.path)
+    canaries = await asyncio.gather(*[_run(visit, run) for run in found.canary_run_ids[:_CANARIES]])
+    return visit.show(
+        "dead_letters/replay.html",
+        replay=found,
+        canaries=[run for run in canaries if run is not None],
+        open=found.state in ("canary", "going"),
+    )
+
+
+@replays.page("POST", "/dead-letters/replays/{id}/stop", permission=Permission.OPERATE)
+async def do_stop(visit: Visit[Any]) -> Reply:
+    await visit.ask(stop_replay, path=visit.path, body={"why": visit.form.get("why", "").strip()})
+    return Done(words="Stopped: no more of its runs are made.", to=f"dead-letters/replays/{visit.path['id']}")
+
+
+async def _run(visit: Visit[Any], run: str) -> Any:
+    try:
+        return await visit.ask(get_run, path={"id": run})
+    except NotFound:
+        # Old runs are not kept for ever; one that was just chosen is not made yet.
+        return None

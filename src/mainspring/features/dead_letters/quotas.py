@@ -1,0 +1,66 @@
+"""How much of their quotas tenants have left, for whatever makes runs without anybody asking at that moment."""
+
+from collections import Counter
+from typing import Protocol
+
+from mainspring.core.model.access.access import Quotas, Tenant
+from mainspring.core.model.base.instant import MINUTE, Micros
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.catalog import Lists, RunFilter
+
+_NONE = Quotas()
+_UNLIMITED = 1_000_000_000
+_QUEUED = frozenset({RunState.QUEUED})
+
+
+class QuotaStore(Lists, Protocol):
+    async def tenants(self) -> list[Tenant]:
+        """As ``Access`` has it."""
+        ...
+
+
+class QuotasLeft:
+    """As the store has them at the last look, less what was taken since. Submits a minute are counted by each process
+    for itself, as the API does."""
+
+    def __init__(self, store: QuotaStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._quotas: dict[str, Quotas] = {}
+        self._queued: dict[str, int] = {}
+        self._taken: Counter[str] = Counter()
+        #: What a tenant may still submit, and since when that is so.
+        self._submits: dict[str, tuple[float, Micros]] = {}
+
+    async def look(self) -> None:
+        self._quotas = {tenant.name: tenant.quotas for tenant in await self._store.tenants()}
+        self._queued.clear()
+        self._taken.clear()
+
+    def of(self, tenant: str) -> Quotas:
+        return self._quotas.get(tenant, _NONE)
+
+    async def left(self, tenant: str) -> int:
+        """How many runs more it may have queued, and submit."""
+        quotas = self.of(tenant)
+        left = _UNLIMITED
+        if quotas.queued is not None:
+            if tenant not in self._queued:
+                wanted = RunFilter(tenant=tenant, states=_QUEUED)
+                self._queued[tenant] = await self._store.count_runs(wanted, quotas.queued)
+            left = quotas.queued - self._queued[tenant] - self._taken[tenant]
+        if quotas.submits_per_minute is not None:
+            left = min(left, int(self._level(tenant, quotas.submits_per_minute)))
+        return max(left, 0)
+
+    def take(self, tenant: str) -> None:
+        self._taken[tenant] += 1
+        most = self.of(tenant).submits_per_minute
+        if most is not None:
+            self._submits[tenant] = (self._level(tenant, most) - 1, self._clock.monotonic())
+
+    def _level(self, tenant: str, most: int) -> float:
+        now = self._clock.monotonic()
+        level, at = self._submits.get(tenant, (float(most), now))
+        return min(float(most), level + (now - at) / MINUTE * most)

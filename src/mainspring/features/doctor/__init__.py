@@ -1,0 +1,1 @@
+"""Findings about the store, the brokers and the processes."""

@@ -1,0 +1,84 @@
+"""``mainspring doctor``: looks at the store and at the engine on it, and says what is to be done."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from mainspring.cli import logs
+from mainspring.cli.client.target import Profile, store_settings
+from mainspring.cli.options import Config, Store
+from mainspring.cli.output import AsJson, console, echo_json
+from mainspring.config.health import examine
+from mainspring.config.sections import LogSection
+from mainspring.core.model.cluster.diagnosis import Finding, Level
+
+_SIGNS = {Level.OK: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.PROBLEM: ("problem", "red")}
+_WIDTH = 20
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``--json`` prints."""
+
+    problems: int
+    warnings: int
+    findings: Sequence[Finding]
+
+
+def register(application: typer.Typer) -> None:
+    application.command("doctor")(doctor)
+
+
+def doctor(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
+    """Look for what is wrong, or soon will be, and say what to do about it. Nothing is changed.
+
+    It looks at the store (schema, clock, latency, durability, vacuum, old transactions, indexes, partitions, disk), at
+    what grants shards to schedulers and at where logs of runs are kept if these are not the store, and at the engine on
+    it (schedulers, workers, queues that nobody serves, what is behind). Exits with 1 if there is a problem; warnings
+    alone are 0.
+
+    Examples:
+
+    mainspring doctor
+
+    mainspring doctor --store postgresql://me@db.example.org/jobs --json
+    """
+    settings = store_settings(profile, store, config)
+    # What is said here is what was found: whatever else wants to say something along the way is in it.
+    logs.configure(LogSection(level="error"))
+    findings = asyncio.run(examine(settings))
+    levels = [finding.level for finding in findings]
+    report = Report(problems=levels.count(Level.PROBLEM), warnings=levels.count(Level.WARNING), findings=findings)
+    if json:
+        echo_json(report)
+    else:
+        _show(console(), report)
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def _show(out: Console, report: Report) -> None:
+    for finding in report.findings:
+        word, colour = _SIGNS[finding.level]
+        line = Text.assemble((f"{word:<8}", colour), f" {finding.check:<{_WIDTH}}", finding.says)
+        out.print(_indented(line, out.width))
+        if finding.advice:
+            out.print(_indented(Text(f"{'':<8} {'':<{_WIDTH}}→ {finding.advice}", "dim"), out.width))
+    out.print(f"{report.problems} problems, {report.warnings} warnings")
+
+
+def _indented(line: Text, width: int) -> Text:
+    """Folded under what it says, not under its first column."""
+    margin = 9 + _WIDTH
+    if width < margin + 20:
+        return line
+    folded = line[margin:].wrap(Console(width=width), width - margin)
+    whole = line[:margin]
+    for number, part in enumerate(folded):
+        whole += Text("\n" + " " * margin) if number else Text("")
+        part.rstrip()
+        whole += part
+    return whole

@@ -1,0 +1,33 @@
+"""Looking at an engine that brings hints: does it answer, and is it set up well?"""
+
+from collections.abc import Sequence
+
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import MILLISECOND
+from mainspring.core.model.cluster.diagnosis import Finding, Level
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.dispatch import Dispatch
+
+#: Where nothing is known of the store.
+_NOBODYS = "doctor"
+_QUEUES_LOOKED_AT = 100
+
+
+async def examine_engine(engine: Dispatch, clock: Clock, namespace: str, queues: Sequence[str]) -> Finding:
+    """``queues``: those that it brings hints of. Looking at how much is in one finds what is wrong with it."""
+    await engine.open(namespace or _NOBODYS)
+    try:
+        for queue in queues[:_QUEUES_LOOKED_AT]:
+            await engine.depth(queue)
+        asked = clock.monotonic()
+        warnings = await engine.warnings()
+        took = (clock.monotonic() - asked) // MILLISECOND
+    except EngineUnavailable as error:
+        advice = "until it answers workers are fed by the store"
+        return Finding(check="dispatch", level=Level.WARNING, says=str(error), advice=advice)
+    finally:
+        await engine.close()
+    if warnings:
+        advice = "no work is lost by it: what the engine does not bring comes from the store"
+        return Finding(check="dispatch", level=Level.WARNING, says="; ".join(warnings), advice=advice)
+    return Finding(check="dispatch", level=Level.OK, says=f"{engine.kind} answers in {took} ms")

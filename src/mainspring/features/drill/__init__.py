@@ -1,0 +1,1 @@
+"""Drills: taking a scheduler's lease away on purpose."""

@@ -1,0 +1,156 @@
+"""``mainspring drill``: does the cluster survive the death of a scheduler? Try it."""
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from mainspring.cli.client.target import Client, Raw, command, read
+from mainspring.cli.output import Output, details
+from mainspring.core.model.base.errors import Invalid, NotFound
+from mainspring.core.model.base.instant import SECOND, Micros, parse_duration
+from mainspring.features.drill.model import check_allowed
+
+#: The watch has begun by then.
+_BEFORE_THE_KILL: Micros = SECOND
+
+
+class _Report(msgspec.Struct, rename="camel"):
+    scheduler: str
+    schedulers: int
+    shards: int
+    seconds_without_owner: float | None
+    jobs: int
+    ticks: int
+    late: int
+    latest_seconds: float
+    missed: int
+    doubled: int
+    watched_seconds: float
+    passed: bool
+
+
+class _Drills(msgspec.Struct):
+    production: bool
+
+
+class _Scheduler(msgspec.Struct, rename="camel"):
+    scheduler_id: str
+    name: str
+    shards: int
+
+    @property
+    def is_here(self) -> bool:
+        return self.name.rpartition(":")[0] == socket.gethostname()
+
+
+class _Schedulers(msgspec.Struct):
+    items: list[_Scheduler]
+
+
+def register(application: typer.Typer) -> None:
+    command(application, "drill")(drill)
+
+
+async def drill(
+    api: Client,
+    out: Output,
+    scheduler: Annotated[
+        str | None,
+        typer.Argument(
+            help="A scheduler, by name or number; without one, that with the most shards.", show_default=False
+        ),
+    ] = None,
+    kill: Annotated[
+        bool, typer.Option("--kill", help="Kill its process, on this machine, instead of taking its lease away.")
+    ] = False,
+    watch: Annotated[str, typer.Option("--watch", help="How long to watch: 3 to 25 seconds.")] = "10s",
+    in_production: Annotated[
+        bool, typer.Option("--in-production", help="Also where the setting production is on.")
+    ] = False,
+) -> None:
+    """Take a scheduler's lease away in the running cluster, and report what that did.
+
+    The other schedulers take its shards; it joins again by itself. With --kill its process is killed, as by kill -9;
+    whatever started it must start it again. Exits with 1 if shards were left without an owner, or if a tick was missed
+    or doubled.
+
+    Examples:
+
+    mainspring drill
+
+    mainspring drill --kill --watch 20s
+    """
+    asked: dict[str, object] = {
+        "scheduler": scheduler,
+        "watch": parse_duration(watch, "--watch") / SECOND,
+        "revoke": not kill,
+        "inProduction": in_production,
+    }
+    body = {name: value for name, value in asked.items() if value is not None}
+    if kill:
+        answer = await _kill(api, scheduler, body)
+    else:
+        answer = await api.ask("POST", "/v1/drills", body=body)
+    report = read(answer, _Report)
+    out.tell(answer, [report.scheduler], lambda: _show(out, report))
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+async def _kill(api: Client, scheduler: str | None, body: dict[str, object]) -> Raw:
+    """Kill it while the API watches. First everything that could be refused, since it cannot be taken back."""
+    production = read(await api.ask("GET", "/v1/drills"), _Drills).production
+    check_allowed(in_production=production, insists=bool(body["inProduction"]))
+    alive = read(await api.ask("GET", "/v1/schedulers"), _Schedulers).items
+    meant = [one for one in alive if (one.is_here if scheduler is None else scheduler in (one.name, one.scheduler_id))]
+    if not meant:
+        raise NotFound(f"there is no scheduler {'on this machine' if scheduler is None else repr(scheduler)}")
+    victim = max(meant, key=lambda one: one.shards)
+    process = _process_of(victim)
+    watching = asyncio.create_task(api.ask("POST", "/v1/drills", body=body | {"scheduler": victim.scheduler_id}))
+    await api.clock.sleep(_BEFORE_THE_KILL)
+    if not watching.done():
+        os.kill(process, signal.SIGKILL)
+    return await watching
+
+
+def _process_of(scheduler: _Scheduler) -> int:
+    """The process of a scheduler whose name says that it is here."""
+    name = scheduler.name
+    number = name.rpartition(":")[2]
+    if not scheduler.is_here or not number.isdigit():
+        raise Invalid(
+            "scheduler", f"{name} does not name a process on this machine", "one that was started without --name, here"
+        )
+    try:
+        words = Path(f"/proc/{number}/cmdline").read_bytes()
+    except OSError:
+        raise Invalid("scheduler", f"there is no process {number} on this machine") from None
+    if b"mainspring" not in words:
+        raise Invalid("scheduler", f"process {number} is not Mainspring's")
+    return int(number)
+
+
+def _show(out: Output, report: _Report) -> None:
+    owner = report.seconds_without_owner
+    good = Text("passed", "green") if report.passed else Text("failed", "red")
+    alone = " and no other" if report.schedulers == 1 else f" of {report.schedulers} schedulers"
+    details(
+        out,
+        [
+            ("drill", good),
+            ("scheduler", f"{report.scheduler},{alone}, with {report.shards} shards"),
+            ("without an owner", "never taken over" if owner is None else f"{owner:.2f} s"),
+            ("ticks", f"{report.ticks:,} of {report.jobs:,} recurring jobs in {report.watched_seconds:g} s"),
+            ("late", f"{report.late:,}, the latest by {report.latest_seconds:.2f} s"),
+            ("missed", f"{report.missed:,}"),
+            ("doubled", f"{report.doubled:,}"),
+        ],
+    )

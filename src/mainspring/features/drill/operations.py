@@ -1,0 +1,109 @@
+"""Drills: a scheduler loses its lease on purpose, and what that did is told."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.ports.storage.access import Author
+from mainspring.features.drill.model import check_allowed
+from mainspring.features.drill.service import Drill, DrillReport
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Problem
+from mainspring.http.schemas.common import Name, Request, Span, Wire, micros_of
+
+drills = Resource("Drills", "Revoke a scheduler's lease on purpose, and check that the other schedulers take over.")
+
+
+class DrillIn(Request):
+    scheduler: Name | None = None
+    """Its name or number; without one, that with the most shards."""
+    watch: Span = "10s"
+    """How long to watch; the answer comes after it. 3 to 25 seconds."""
+    revoke: bool = True
+    """False: take nothing away, only watch. Whoever asks kills the process meanwhile."""
+    in_production: bool = False
+    """Needed where the setting `production` is on."""
+
+
+class DrillOut(Wire):
+    scheduler_id: str
+    scheduler: str
+    schedulers: int
+    """How many were alive, this one included."""
+    shards: int
+    """How many it owned."""
+    seconds_without_owner: Annotated[float, Meta(ge=0)] | None
+    """How long nobody acted on some of its shards; none if they were not all taken over while it was watched."""
+    jobs: int
+    """Recurring jobs whose ticks were watched, 200 at most."""
+    ticks: int
+    late: int
+    """Ticks that became a run more than a second late."""
+    latest_seconds: float
+    missed: int
+    """Ticks without a row in the ledger."""
+    doubled: int
+    """Ticks with more than one row, or more than one run."""
+    watched_seconds: float
+    passed: bool
+    """All shards were taken over, and no tick was missed or doubled."""
+
+
+class DrillsOut(Wire):
+    production: bool
+    """Whether `inProduction` must be given."""
+
+
+@drills.operation("GET", "/v1/drills", permission=Permission.ADMINISTER_ALL, answers={200: DrillsOut})
+async def may_drill(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Get whether drills need a confirmation here.
+
+    `production` is the setting of that name. If it is true, a drill needs `inProduction`.
+    """
+    return Answer(200, DrillsOut(production=api.production))
+
+
+@drills.operation(
+    "POST",
+    "/v1/drills",
+    permission=Permission.ADMINISTER_ALL,
+    body=DrillIn,
+    body_optional=True,
+    answers={200: DrillOut, 404: Problem, 409: Problem},
+    within=None,
+)
+async def drill(api: Api, call: Call[DrillIn, Nothing]) -> Answer:
+    """Revoke a scheduler's lease and report the effect.
+
+    The other schedulers take over its shards, and it rejoins on its own, so there is nothing to undo. The answer
+    comes after the time in `watch`. 404: there is no such scheduler. 409: no scheduler is alive, or the setting
+    `production` is on and `inProduction` is not given.
+    """
+    asked = call.body
+    check_allowed(in_production=api.production, insists=asked.in_production)
+    watch = micros_of(asked.watch, "watch")
+    author = Author(call.principal.name, None, why="a drill")
+    report = await Drill(api.store, api.clock).run(asked.scheduler, watch, author, revoke=asked.revoke)
+    return Answer(200, _out(report))
+
+
+def _out(report: DrillReport) -> DrillOut:
+    without_owner, ticks = report.without_owner, report.ticks
+    return DrillOut(
+        scheduler_id=str(report.scheduler.id),
+        scheduler=report.scheduler.name,
+        schedulers=report.schedulers,
+        shards=report.scheduler.shards,
+        seconds_without_owner=None if without_owner is None else without_owner / SECOND,
+        jobs=report.jobs,
+        ticks=ticks.ticks,
+        late=ticks.late,
+        latest_seconds=ticks.latest / SECOND,
+        missed=ticks.missed,
+        doubled=ticks.doubled,
+        watched_seconds=report.watched / SECOND,
+        passed=report.passed,
+    )

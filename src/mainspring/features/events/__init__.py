@@ -1,0 +1,1 @@
+"""Publishing events to sinks, and streaming them."""

@@ -1,0 +1,15 @@
+"""One stream of events for each open page; the scripts refresh what the events are about."""
+
+from typing import Any
+
+from mainspring.core.model.access.access import Permission
+from mainspring.features.events.operations import follow_events
+from mainspring.web.page import Pages, Reply, Stream, Visit
+
+live = Pages()
+
+
+@live.page("GET", "/live", permission=Permission.READ)
+async def follow(visit: Visit[Any]) -> Reply:
+    last = visit.headers.get("last-event-id", "")
+    return Stream(await visit.ask(follow_events, headers={"last-event-id": last} if last else {}))

@@ -1,0 +1,79 @@
+"""Shows others how runs are: of every change as it comes, in batches, on a board outside the store."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.ports.board import Board
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.wakeups import Wakeups
+from mainspring.core.runtime.service import TickingService
+from mainspring.core.store import EventBatch, Outbox, Views
+
+#: Its name as a reader of the outbox, for all schedulers; forgotten when nobody has read for so long.
+READER = "status"
+_READER_KEPT: Micros = MINUTE
+_ATTACH_EVERY: Micros = 10 * SECOND
+_SHARD = 0
+_BATCHES = 500
+_RUNS = 1_000
+#: What comes within this is written together.
+_GATHER: Micros = 200 * MILLISECOND
+#: So long changes are kept for a board that is away. After that what it shows is old until its time is over.
+_PATIENCE: Micros = 10 * MINUTE
+
+
+class StatusStore(Outbox, Views, Protocol):
+    """The part of the store that is read."""
+
+
+class StatusWriter(TickingService):
+    """One in the cluster does the work, whoever owns the first shard. What is shown is what the store says now."""
+
+    def __init__(
+        self,
+        store: StatusStore,
+        board: Board,
+        wakeups: Wakeups,
+        clock: Clock,
+        owned: Callable[[], Mapping[int, int]],
+    ) -> None:
+        super().__init__("status", clock, wakeups.listen(()))
+        self._store = store
+        self._board = board
+        self._owned = owned
+        self._attached_at: Micros | None = None
+        #: Since when the board is away.
+        self._away_since: Micros | None = None
+
+    async def tick(self) -> Micros:
+        if _SHARD not in self._owned():
+            self._attached_at = None
+            return _GATHER
+        now = self.clock.monotonic()
+        if self._attached_at is None or now - self._attached_at > _ATTACH_EVERY:
+            await self._store.attach_reader(READER, _READER_KEPT)
+            self._attached_at = now
+        batches = await self._store.events(READER, _BATCHES)
+        if not batches:
+            return _GATHER
+        try:
+            await self._show(batches)
+        except EngineUnavailable as error:
+            if self._away_since is None:
+                self._away_since = now
+                self.log.warning("the status of runs cannot be shown", error=str(error))
+            if now - self._away_since < _PATIENCE:
+                return SECOND
+        else:
+            self._away_since = None
+        await self._store.acknowledge(READER, batches[-1].position)
+        return 0 if len(batches) == _BATCHES else _GATHER
+
+    async def _show(self, batches: list[EventBatch]) -> None:
+        changed: list[RunId] = list(dict.fromkeys(run for batch in batches for run in batch.runs))
+        for start in range(0, len(changed), _RUNS):
+            views = await self._store.runs(changed[start : start + _RUNS])
+            await self._board.show_runs([view for view in views if view is not None])

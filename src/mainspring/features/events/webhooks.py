@@ -1,0 +1,68 @@
+"""A sink that is told by runs: a webhook's deliveries are retried, kept in order, dead-lettered and replayed as any."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.events.events import Event
+from mainspring.core.model.events.webhooks import QUEUE, Delivery, Webhook
+from mainspring.core.model.runs.reserved import WEBHOOK
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import MAX_PAYLOAD, NewRun, RunPolicy, made_once
+from mainspring.core.submit.jobs import Jobs
+
+#: Of one delivery.
+_EVENTS = 100
+_BYTES = MAX_PAYLOAD - 1024
+#: About two hours: a receiver may be away for one.
+_RETRY = RetryPolicy(max_retries=20, first_delay=SECOND, max_delay=15 * MINUTE)
+
+
+class WebhookSink:
+    """The store takes what it is told: only the store can be away. Whether the receiver is, a worker finds out."""
+
+    def __init__(self, webhook: Webhook, jobs: Jobs) -> None:
+        self.name = f"webhook:{webhook.name}"
+        self._webhook = webhook
+        self._jobs = jobs
+        # One at a time, in order; one that is tried again keeps the others waiting.
+        self._policy = RunPolicy(retry=_RETRY, ordering_key=f"webhook:{webhook.name}")
+
+    async def open(self, source: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def wants(self, kind: str, tenant: str) -> bool:
+        return self._webhook.may_want(kind, tenant)
+
+    async def publish(self, events: Sequence[Event], epoch: int) -> None:
+        wanted = [event for event in events if self._webhook.wants(event)]
+        runs = [self._run(part) for part in _parts(wanted)]
+        if runs:
+            await self._jobs.submit_many(runs)
+
+    def _run(self, events: Sequence[Event]) -> NewRun:
+        webhook = self._webhook
+        body = b"[" + b",".join(event.body for event in events) + b"]"
+        run = NewRun(
+            id=self._jobs.new_run_id(self._policy.ordering_key or "", tenant=webhook.owner),
+            task=WEBHOOK,
+            payload=msgspec.json.encode(Delivery(webhook.name, msgspec.Raw(body))),
+            queue=QUEUE,
+            tenant=webhook.owner,
+            policy=self._policy,
+        )
+        # The same events again are the same delivery. With others among them they are another one.
+        return made_once(run, f"{self.name[:100]}:{events[0].id}:{events[-1].id}")
+
+
+def _parts(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+    start = size = 0
+    for number, event in enumerate(events):
+        size += len(event.body) + 1
+        if number - start == _EVENTS or size > _BYTES:
+            yield events[start:number]
+            start, size = number, len(event.body) + 1
+    if start < len(events):
+        yield events[start:]

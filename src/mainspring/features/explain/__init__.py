@@ -1,0 +1,1 @@
+"""Why a run or a tick did not start."""

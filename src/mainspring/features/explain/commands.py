@@ -1,0 +1,80 @@
+"""``mainspring jobs explain``: did it run then, and if not, why?"""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mainspring.cli.client.target import Client, command, read
+from mainspring.cli.output import Output
+from mainspring.features.jobs.commands.jobs import Job, group
+
+
+def register(_application: typer.Typer) -> None:
+    """It is one of the commands of jobs."""
+
+
+@command(group, "explain")
+async def explain(
+    api: Client,
+    out: Output,
+    job: Job,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", help="When: RFC 3339. Without: the newest tick that is due.", show_default=False),
+    ] = None,
+    datacenter: Annotated[
+        str | None, typer.Option("--datacenter", help="Where, of a job that goes to several.", show_default=False)
+    ] = None,
+) -> None:
+    """Say whether a recurring job ran at a time; if not, why, and what would help.
+
+    Examples:
+
+    mainspring jobs explain weekly-report
+
+    mainspring jobs explain weekly-report --at 2026-01-05T09:30:00+01:00
+    """
+    identifier = await api.job(job)
+    answer = await api.ask("GET", f"/v1/jobs/{identifier}/explain", query={"at": at, "datacenter": datacenter})
+
+    def show() -> None:
+        found = read(answer, _Explanation)
+        version = "" if found.job_version is None else f", version {found.job_version}"
+        out.print(f"{found.time}{version}: {_ANSWERS.get(found.answer, found.answer)}")
+        for reason in found.because:
+            out.print(f"  {reason.words}")
+            if reason.hint:
+                out.print(f"  try: {reason.hint}")
+        if found.tick_before is not None:
+            out.print(f"  the tick before: {found.tick_before}")
+        if found.tick_after is not None:
+            out.print(f"  the tick after:  {found.tick_after}")
+
+    out.tell(answer, [identifier], show)
+
+
+_ANSWERS = {
+    "ran": "it ran",
+    "running": "it runs",
+    "waiting": "its run waits",
+    "skipped": "it did not run",
+    "no-tick": "there was nothing to run",
+    "due": "it is due and not fired yet",
+    "ahead": "it is ahead",
+    "unknown": "nobody knows any more",
+}
+
+
+class _Reason(msgspec.Struct):
+    words: str
+    hint: str = ""
+
+
+class _Explanation(msgspec.Struct, rename="camel"):
+    time: str
+    answer: str
+    because: list[_Reason]
+    job_version: int | None = None
+    tick_before: str | None = None
+    tick_after: str | None = None

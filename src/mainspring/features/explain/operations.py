@@ -1,0 +1,118 @@
+"""Why? Of a run in its own routes; here of a tick."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import LATEST, Instant, isoformat
+from mainspring.core.model.explain.ticks import TickFacts, explain_tick
+from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.schedules.job import Job
+from mainspring.core.model.schedules.spread import MOST_OF_A_TICK, telling
+from mainspring.core.ports.storage.catalog import JobVersion, Reads
+from mainspring.http.context import Api
+from mainspring.http.lookup import job_only
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Problem
+from mainspring.http.schemas.common import Request, Time, instant_of, time_of
+from mainspring.http.schemas.datacenters import PlaceName
+from mainspring.http.schemas.runs import TickExplanation, reason_out, run_out, tick_out
+
+#: Versions have payloads: only a few are held at once.
+_AT_ONCE = 20
+
+explanations = Resource("Explanations", "Whether a job ran at a given time, and why not.")
+
+
+class ExplainQuery(Request):
+    at: Annotated[Time, Meta(description="When; without it, the newest tick that is due.")] | None = None
+    datacenter: PlaceName | None = None
+    """Of a job that goes to several: in which of them. Without it, one where it did not run, if there is one."""
+
+
+@explanations.operation(
+    "GET",
+    "/v1/jobs/{id}/explain",
+    permission=Permission.READ,
+    query=ExplainQuery,
+    answers={200: TickExplanation, 404: Problem, 409: Problem},
+)
+async def explain_job(api: Api, call: Call[Nothing, ExplainQuery]) -> Answer:
+    """Explain whether a job ran at a given time, and why not.
+
+    The answer comes from the ledger: the decision about the tick, its run and its outcome. If the time is no tick
+    of the schedule, the answer names the nearest ticks. 409: the job is not recurring.
+    """
+    job = await job_only(api, call)
+    at = instant_of(call.query.at, "at")
+    if at is None:
+        at = await _newest_tick(api, job)
+    facts = await _facts_about(api, api.seen_by(call.principal), job, at, call.query.datacenter)
+    found = explain_tick(facts)
+    run = facts.backfill or (facts.run if found.entry is not None else None)
+    return Answer(
+        200,
+        TickExplanation(
+            job_id=job.id,
+            time=isoformat(at),
+            answer=found.answer,
+            because=[reason_out(reason) for reason in found.because],
+            job_version=found.entry.job_version if found.entry is not None else facts.version,
+            tick=None if found.entry is None else tick_out(found.entry),
+            run=None if run is None else run_out(run),
+            tick_before=time_of(found.before),
+            tick_after=time_of(found.after),
+        ),
+    )
+
+
+async def _newest_tick(api: Api, job: Job) -> Instant:
+    now = await api.store.now()
+    if job.next_fire is not None and job.next_fire <= now:
+        return job.next_fire
+    entry = await api.store.ledger_at(job.id, now)
+    return entry.scheduled_at if entry is not None else job.next_fire or now
+
+
+async def _facts_about(api: Api, reads: Reads, job: Job, at: Instant, datacenter: str | None) -> TickFacts:
+    store = api.store
+    entry = await store.ledger_at(job.id, at)
+    if entry is not None and entry.target:
+        rows = await reads.ledger(job.id, entry.scheduled_at, entry.scheduled_at + 1, MOST_OF_A_TICK)
+        entry = telling(rows, datacenter) or entry
+    oldest = await reads.ledger(job.id, 0, LATEST, 1)
+    made_up = await store.backfilled(job.id, at, at + 1)
+    version = await _version_at(reads, job, at)
+    owner = await store.owner_of(job.shard)
+    return TickFacts(
+        now=await store.now(),
+        job=job,
+        at=at,
+        entry=entry,
+        run=await _run(reads, None if entry is None else entry.run_id),
+        backfill=await _run(reads, made_up.get(at)),
+        version=None if version is None else version.version,
+        schedule=None if version is None else version.spec.schedule,
+        oldest=oldest[0].scheduled_at if oldest else None,
+        owner=None if owner is None else (owner.id, owner.name),
+        schedulers=len(await store.sessions("scheduler")),
+    )
+
+
+async def _run(reads: Reads, run: str | None) -> RunView | None:
+    return None if run is None else (await reads.runs([RunId(run)]))[0]
+
+
+async def _version_at(reads: Reads, job: Job, at: Instant) -> JobVersion | None:
+    """The version that was in force; of a time before the first one, none."""
+    before: int | None = None
+    while True:
+        some = await reads.versions(job.id, before=before, limit=_AT_ONCE)
+        for version in some:
+            if version.made_at <= at:
+                return version
+        if len(some) < _AT_ONCE:
+            return None
+        before = some[-1].version

@@ -1,0 +1,1 @@
+"""The task that makes a run for each item of a list."""

@@ -1,0 +1,182 @@
+"""Reading the payload of the task ``fan_out``, and making the members it asks for."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId, is_id
+from mainspring.core.model.base.misread import misread_payload
+from mainspring.core.model.cluster.placement import shard_beside
+from mainspring.core.model.limits.key_template import with_keys
+from mainspring.core.model.runs.reserved import FAN_IN, RESERVED
+from mainspring.core.model.runs.run import About, NewRun, check_payload
+from mainspring.core.model.tasks.task_entry import TaskEntry, fill_in_defaults
+from mainspring.core.model.workflows.fan_out import MAX_MEMBERS, Names, OnFailure, member_priority, tag_of
+from mainspring.features.fan_out.schemas import FanOutPlan
+from mainspring.http.schemas.jobs import JobFields, given_names, run_of
+from mainspring.http.schemas.limits import limits_of
+
+_decode = msgspec.json.Decoder(FanOutPlan).decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_EXAMPLE = 'for example {"task": "encode", "items": [{"frame": 1}, {"frame": 2}]}'
+#: To be checked with; a run gets an id of its own.
+_SOME_ID = RunId("0" * 12 + "7" + "0" * 19)
+
+
+class FanOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A payload that was found good."""
+
+    #: A member without its id and payload. The keys of its limits are still to be filled in.
+    template: NewRun
+    #: None: they are the result of ``each``.
+    items: "Items | None"
+    each: str
+    argument: str
+    at_a_time: int
+    on_failure: OnFailure
+    #: The options that the plan gives by name, and its preset.
+    given: frozenset[str] = frozenset()
+    preset: str | None = None
+
+    def queue(self, entry: TaskEntry | None) -> str:
+        """The queue of the members."""
+        return self.template.queue if entry is None or "queue" in self.given else entry.queue
+
+    def filled_in(self, members: Sequence[NewRun], entry: TaskEntry | None) -> Sequence[NewRun]:
+        """Members with the options that their task declares where the plan says nothing."""
+        if entry is None:
+            return members
+        filled = [fill_in_defaults(one, entry, self.given, one.payload, self.preset) for one in members]
+        return [msgspec.structs.replace(one, priority=member_priority(one.priority)) for one in filled]
+
+    def items_in(self, result: bytes | None) -> "Items":
+        """Those that a run has returned."""
+        try:
+            found = _decode_items(result or b"null")
+        except msgspec.MsgspecError:
+            raise Invalid("payload.each", f"the result of {self.each!r:.60} is no list") from None
+        return _listed(found, self.argument)
+
+    def check_each(self, parents: Sequence[str]) -> None:
+        """Refuse items that are the result of a run that it does not wait for, as far as that can be known: a parent
+        may be known by its name in a workflow, or by its number in a batch."""
+        if not self.each:
+            return
+        if not parents:
+            hint = "name the run in dependsOn, or make it a node of a workflow"
+            raise Invalid("payload.each", "it waits for no run", hint)
+        if is_id(self.each) and self.each not in parents and not any(one.startswith("#") for one in parents):
+            raise Invalid("payload.each", f"it does not wait for run {self.each}", "name it in dependsOn")
+
+    def members(
+        self, names: Names, items: "Items", part: int, numbers: range, shards: int, places: int = 0
+    ) -> list[NewRun]:
+        """The runs of one part. ``places``: of a store over several servers."""
+        said = self.template.about or About()
+        about = msgspec.structs.replace(said, tags=(*said.tags, tag_of(names.root)), parent=names.root)
+        key = self.template.policy.ordering_key
+        shard = shard_beside(names.root, key, shards, places)
+        return [
+            with_keys(
+                msgspec.structs.replace(
+                    self.template, id=names.member(number, part, shard), payload=items.payload(number), about=about
+                )
+            )
+            for number in numbers
+        ]
+
+    def samples(self) -> Iterator[tuple[str, bytes]]:
+        """Fields and payloads that stand for all members; of tasks that submit in their turn, those of all."""
+        if self.items is None:
+            return
+        for number in range(self.items.count if self.template.task in RESERVED else min(self.items.count, 1)):
+            yield self.items.field(number), self.items.payload(number)
+
+
+class Items(msgspec.Struct, frozen=True):
+    """The payloads of the members, by number."""
+
+    count: int
+    payload: Callable[[int], bytes]
+    #: What one of them is called in the payload of the whole.
+    field: Callable[[int], str]
+
+
+def read_fan_out(payload: bytes, tenant: str) -> FanOut:
+    try:
+        plan = _decode(payload)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise misread_payload(error, FanOutPlan, payload, _EXAMPLE) from None
+    try:
+        return _checked(plan, tenant)
+    except Invalid as error:
+        raise Invalid(f"payload.{error.field}", error.reason, error.hint) from None
+
+
+def _checked(plan: FanOutPlan, tenant: str) -> FanOut:
+    given = [name for name in ("items", "range", "each") if getattr(plan, name) is not UNSET]
+    if len(given) != 1:
+        reason = "is missing" if not given else f"does not go with {given[1]}"
+        raise Invalid(given[0] if given else "items", reason, "one of items, range and each")
+    if plan.task == FAN_IN:
+        raise Invalid("task", f"{FAN_IN!r} is made by fan-outs", "another task")
+    if plan.task in RESERVED and given != ["items"]:
+        raise Invalid(given[0], f"does not go with task {plan.task!r}", "items")
+    argument = "" if plan.argument is UNSET else plan.argument
+    return FanOut(
+        template=_template(plan, tenant),
+        items=_items(plan, argument),
+        each="" if plan.each is UNSET else plan.each,
+        argument=argument,
+        at_a_time=plan.at_a_time,
+        on_failure=plan.on_failure,
+        given=frozenset() if plan.options is UNSET else frozenset(given_names(plan.options)),
+        preset=None if plan.options is UNSET or plan.options.preset is UNSET else plan.options.preset,
+    )
+
+
+def _template(plan: FanOutPlan, tenant: str) -> NewRun:
+    fields = JobFields() if plan.options is UNSET else plan.options
+    for name in ("task", "payload"):
+        if getattr(fields, name) is not UNSET:
+            raise Invalid(f"options.{name}", "is not for options", "task and items stand beside them")
+    if fields.cron_expression is not UNSET or fields.every is not UNSET:
+        raise Invalid("options.scheduleType", "of a member is not recurring", "make the whole fan-out recurring")
+    # The keys of limits are filled in with the payload of each member.
+    limits = limits_of(fields.limits)
+    plain = msgspec.structs.replace(fields, task=plan.task, payload=msgspec.Raw(b"null"), limits=UNSET)
+    try:
+        run = run_of(plain, _SOME_ID, tenant, "")
+        policy = msgspec.structs.replace(run.policy, limits=limits)
+        run = msgspec.structs.replace(run, policy=policy, priority=member_priority(run.priority))
+        about = run.about or About()
+        msgspec.structs.replace(run, about=msgspec.structs.replace(about, tags=(*about.tags, "one more"))).check()
+    except Invalid as error:
+        field = error.field if error.field == "task" else f"options.{error.field}"
+        raise Invalid(field, error.reason, error.hint) from None
+    return run
+
+
+def _items(plan: FanOutPlan, argument: str) -> Items | None:
+    if plan.items is not UNSET:
+        return _listed(plan.items, argument)
+    if plan.range is UNSET:
+        return None
+    start, count = plan.range.start, plan.range.to - plan.range.start
+    if not 0 <= count <= MAX_MEMBERS:
+        raise Invalid("range.to", f"{plan.range.to} makes {count:,} members", f"0 to {MAX_MEMBERS:,}")
+    return Items(count, lambda number: _payload(b"%d" % (start + number), argument), lambda _: "payload.range")
+
+
+def _listed(items: Sequence[msgspec.Raw], argument: str) -> Items:
+    for item in items:
+        check_payload(bytes(item))
+    return Items(
+        len(items), lambda number: _payload(bytes(items[number]), argument), lambda number: f"payload.items[{number}]"
+    )
+
+
+def _payload(item: bytes, argument: str) -> bytes:
+    return b"{%s:%s}" % (msgspec.json.encode(argument), item) if argument else item

@@ -1,0 +1,306 @@
+"""The tasks ``fan_out`` and ``fan_in``: many runs of one task, made in parts, so many at a time, gathered and counted.
+
+Nobody holds a slot while it waits. The root looks now and then how far its members are; a gathering waits, blocked, for
+the members of its part, then makes the next part. ``core/model/workflows/fan_out.py`` draws it.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+
+import msgspec
+from msgspec import UNSET
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import MILLISECOND, Micros
+from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT
+from mainspring.core.model.runs.run import MAX_NAME, MAX_RESULT, About, HeldRun, NewRun, RunState, RunView
+from mainspring.core.model.runs.verdicts import GiveUp, LookAgain
+from mainspring.core.model.tasks.task_entry import TaskEntry
+from mainspring.core.model.workflows.dependencies import Dependencies, Rule
+from mainspring.core.model.workflows.fan_out import (
+    MOST_RESULTS,
+    OWN_PRIORITY,
+    Counts,
+    Layout,
+    Names,
+    Survey,
+    choice_of,
+    count,
+    layout_of,
+    look_after,
+    tag_of,
+)
+from mainspring.core.store import Store
+from mainspring.core.submit.jobs import Jobs
+from mainspring.core.worker.handler import AsyncHandler
+from mainspring.core.worker.reporting.telling import current
+from mainspring.features.fan_out.plan import FanOut, Items, read_fan_out
+from mainspring.features.fan_out.schemas import FanOutResult, PartOf
+
+Engine = Callable[[], Awaitable[tuple[Jobs, Store]]]
+
+#: How soon it is looked whether what was asked to stop has stopped.
+_STOPPED: Micros = 200 * MILLISECOND
+#: Runs that are asked for at once, and to find the first that is not there.
+_AT_ONCE = 500
+_TRIED = 40
+#: Results that are asked for at once: each may be large.
+_FEW = 100
+_survey = msgspec.json.Decoder(Survey).decode
+_counts = msgspec.json.Decoder(Counts).decode
+_part_of = msgspec.json.Decoder(PartOf).decode
+
+
+def fan_out_handler(engine: Engine) -> AsyncHandler:
+    async def invoke(held: HeldRun) -> bytes | None:
+        jobs, store = await engine()
+        return await _Root(held.id, held.tenant, held.queue, held.payload, jobs, store).attend(held)
+
+    return AsyncHandler(FAN_OUT, invoke, harmless=True)
+
+
+def fan_in_handler(engine: Engine) -> AsyncHandler:
+    async def invoke(held: HeldRun) -> bytes | None:
+        jobs, store = await engine()
+        try:
+            asked = _part_of(held.payload)
+        except msgspec.MsgspecError as error:
+            raise GiveUp(f"payload: {error}") from None
+        view = (await store.runs([RunId(asked.root)], payloads=True))[0]
+        if view is None or (view.tenant, view.task) != (held.tenant, FAN_OUT):
+            raise GiveUp(f"there is no fan-out {asked.root} any more")
+        root = _of(view, jobs, store)
+        if asked.part is UNSET:
+            return await root.clean_up(view)
+        return await root.gather(held.id, asked.part, goes_on=not view.state.ended and not view.cancel_requested)
+
+    return AsyncHandler(FAN_IN, invoke, harmless=True)
+
+
+async def cancel_members(roots: Sequence[RunId], jobs: Jobs, store: Store) -> None:
+    """Of fan-outs that were cancelled, as far as that goes at once. Their clean-up sees to the rest."""
+    for view in await store.runs(roots, payloads=True):
+        if view is not None:
+            with suppress(GiveUp, LookAgain):
+                await _of(view, jobs, store).clean_up(view)
+
+
+def _of(view: RunView, jobs: Jobs, store: Store) -> "_Root":
+    return _Root(view.id, view.tenant, view.queue, view.payload or b"null", jobs, store)
+
+
+class _Root:
+    """A fan-out, as its own run, its gatherings and its clean-up see it."""
+
+    def __init__(self, run: RunId, tenant: str, queue: str, payload: bytes, jobs: Jobs, store: Store) -> None:
+        self._id = run
+        self._names = Names(run)
+        self._tenant = tenant
+        self._queue = queue
+        self._jobs = jobs
+        self._store = store
+        try:
+            self._plan: FanOut = read_fan_out(payload, tenant)
+        except Invalid as error:
+            raise GiveUp(str(error)) from None
+
+    async def attend(self, held: HeldRun) -> bytes | None:
+        """One look of the root: the first makes the first parts, the last one ends it."""
+        survey = await self._begin(held) if held.state is None else await self._look(_survey(held.state))
+        telling = current.get()
+        if telling is not None:
+            telling.checkpoint(msgspec.json.encode(survey))
+            telling.progress(survey.counts.members, survey.members, "")
+        if survey.counts.members < survey.members:
+            raise LookAgain(look_after(held.started_at - survey.began), "waits for its members")
+        return await self._end(survey.counts)
+
+    async def _begin(self, held: HeldRun) -> Survey:
+        items = await self._items()
+        layout = layout_of(items.count, self._plan.at_a_time)
+        if layout.parts:
+            await self._jobs.submit_whole([self._clean_up_run()])
+        for part in layout.first_parts():
+            await self._make(layout, items, part)
+        return Survey(members=items.count, began=held.started_at)
+
+    async def _items(self) -> Items:
+        if self._plan.items is not None:
+            return self._plan.items
+        each = self._plan.each
+        for parent in await self._store.parents(self._id):
+            if each in (parent.id, "" if parent.about is None else parent.about.node):
+                if parent.state is not RunState.SUCCEEDED:
+                    raise GiveUp(f"{each!r:.60}, whose result has the items, is {parent.state.value}")
+                try:
+                    return self._plan.items_in(parent.result)
+                except Invalid as error:
+                    raise GiveUp(str(error)) from None
+        raise GiveUp(f"payload.each: {each!r:.60} is none of the runs that it waited for")
+
+    def _members(self, layout: Layout, items: Items, part: int) -> list[NewRun]:
+        shards, places = self._store.shards, getattr(self._store, "place_count", 0)
+        return self._plan.members(self._names, items, part, layout.members_of(part), shards, places)
+
+    async def _make(self, layout: Layout, items: Items, part: int, after: RunId | None = None) -> bool:
+        """Make a part: all of it, or nothing, and nothing twice. Whether it is new. ``after``: the gathering that makes
+        it, of which it is a child, so that another attempt knows that it has."""
+        members = self._plan.filled_in(self._members(layout, items, part), await self._entry())
+        gathering = self._own_run(
+            self._names.gathering(part),
+            f"part {part + 1:,} of {layout.parts:,}",
+            PartOf(root=self._id, part=part),
+            [member.id for member in members] + ([] if after is None else [after]),
+        )
+        return (await self._jobs.submit_whole([*members, gathering]))[-1].new
+
+    async def _entry(self) -> TaskEntry | None:
+        """What the task of the members declares now."""
+        task = self._plan.template.task
+        known = (known.entry for known in await self._store.list_tasks())
+        return next((entry for entry in known if entry.name == task), None)
+
+    def _clean_up_run(self) -> NewRun:
+        return self._own_run(self._names.clean_up(), "clean-up", PartOf(root=self._id), [self._id])
+
+    def _own_run(self, run: RunId, name: str, payload: PartOf, parents: Sequence[RunId]) -> NewRun:
+        """It goes where the root goes: whoever served that one serves it, too. It never waits behind members."""
+        return NewRun(
+            id=run,
+            task=FAN_IN,
+            payload=msgspec.json.encode(payload),
+            queue=self._queue,
+            tenant=self._tenant,
+            priority=OWN_PRIORITY,
+            after=Dependencies(parents=tuple(parents), rule=Rule.ALL_DONE),
+            about=About(name=f"{self._plan.template.task}: {name}"[-MAX_NAME:].strip(), parent=self._id),
+        )
+
+    async def _look(self, survey: Survey) -> Survey:
+        """Which parts have been gathered by now."""
+        layout = layout_of(survey.members, self._plan.at_a_time)
+        ahead = survey.ahead(layout.parts)
+        gathered: dict[int, Counts] = {}
+        missing: list[int] = []
+        end, on_their_way = survey.end, False
+        while parts := list(islice(ahead, _AT_ONCE)):
+            views = await self._gatherings(parts)
+            for part, view in zip(parts, views, strict=True):
+                if view is None:
+                    missing.append(part)
+                    continue
+                end = max(end, part + 1)
+                if view.state is RunState.SUCCEEDED and view.result is not None:
+                    gathered[part] = _counts(view.result)
+                elif view.state.ended:
+                    raise GiveUp(f"part {part + 1:,} of {layout.parts:,} was not gathered: {_how(view)}")
+                else:
+                    on_their_way = True
+            if not any(views[-layout.open :]):
+                break
+        if missing and not on_their_way:
+            await self._make_again(layout, missing)
+        return survey.after(end, gathered)
+
+    async def _make_again(self, layout: Layout, missing: Sequence[int]) -> None:
+        """Nobody is there to make more of them: a gathering was deleted, or was not told that the root goes on."""
+        items = await self._items()
+        for part in missing[: layout.open]:
+            await self._make(layout, items, part)
+
+    async def _gatherings(self, parts: Iterable[int]) -> list[RunView | None]:
+        return await self._store.runs([self._names.gathering(part) for part in parts])
+
+    async def _end(self, total: Counts) -> bytes:
+        if self._plan.on_failure == "fail" and (wrong := total.words()):
+            raise GiveUp(f"{wrong}; they are found by the tag {tag_of(self._id)}")
+        result = FanOutResult(**msgspec.structs.asdict(total))
+        results = await self._results(total.members) if total.members <= MOST_RESULTS else None
+        whole = result if results is None else msgspec.structs.replace(result, results=results)
+        encoded = msgspec.json.encode(whole)
+        return encoded if len(encoded) <= MAX_RESULT else msgspec.json.encode(result)
+
+    async def _results(self, members: int) -> list[msgspec.Raw] | None:
+        """What the members returned, in order; nothing of it if it is too much."""
+        layout, items = layout_of(members, self._plan.at_a_time), await self._items()
+        ids = [run.id for part in range(layout.parts) for run in self._members(layout, items, part)]
+        found: list[msgspec.Raw] = []
+        size = 0
+        for start in range(0, members, _FEW):
+            for view in await self._store.runs(ids[start : start + _FEW]):
+                result = b"null" if view is None or view.result is None else view.result
+                size += len(result)
+                found.append(msgspec.Raw(result))
+            if size > MAX_RESULT:
+                return None
+        return found
+
+    async def gather(self, run: RunId, part: int, *, goes_on: bool) -> bytes:
+        """All members of a part have ended: make the next part, and count."""
+        items = await self._items()
+        layout = layout_of(items.count, self._plan.at_a_time)
+        if goes_on and not await self._store.children(run, None, 1):
+            await self._make_another(layout, items, part, run)
+        # All but the gathering that has made this part, which is none of its members.
+        states = [view.state for view in await self._store.parents(run) if view.task != FAN_IN]
+        return msgspec.json.encode(count(len(layout.members_of(part)), states))
+
+    async def _make_another(self, layout: Layout, items: Items, part: int, after: RunId) -> None:
+        while choice := choice_of(await self._missing(layout), part, layout.open):
+            for following in choice:
+                if await self._make(layout, items, following, after=after):
+                    return
+                # Somebody was quicker.
+
+    async def _missing(self, layout: Layout) -> list[int]:
+        """The first parts that nobody has made. Those of the start are the root's, which may still be about it."""
+        low, high = layout.open, layout.parts
+        while low < high:
+            tried = sorted({low + (high - low) * step // _TRIED for step in range(_TRIED)})
+            for part, view in zip(tried, await self._gatherings(tried), strict=True):
+                if view is None:
+                    high = part
+                    break
+                low = part + 1
+        # Near the end a few may be missing before others that are there.
+        near = range(max(layout.open, low - 2 * layout.open), min(low + layout.open, layout.parts))
+        return [part for part, view in zip(near, await self._gatherings(near), strict=True) if view is None]
+
+    async def clean_up(self, root: RunView) -> bytes | None:
+        """The root has ended. If it was not the last to end, nothing of it goes on."""
+        if root.state is RunState.SUCCEEDED:
+            return None
+        items = await self._items()
+        layout = layout_of(items.count, self._plan.at_a_time)
+        stopped: set[int] = set()
+        while parts := [part for part in await self._open_parts(layout) if part not in stopped]:
+            # First what makes more of them: it may have made another part until it has really stopped.
+            states = await self._jobs.cancel_runs([self._names.gathering(part) for part in parts])
+            for part in parts:
+                members = self._members(layout, items, part)
+                await self._jobs.cancel_runs([run.id for run in members])
+            if not all(state.ended for state in states.values()):
+                raise LookAgain(_STOPPED, "waits for a gathering to stop")
+            stopped.update(parts)
+        return None
+
+    async def _open_parts(self, layout: Layout) -> list[int]:
+        """Parts that were made and not gathered; those that were cancelled are among them."""
+        found: list[int] = []
+        for start in range(0, layout.parts, _AT_ONCE):
+            parts = range(start, min(start + _AT_ONCE, layout.parts))
+            views = await self._gatherings(parts)
+            made = [(part, view) for part, view in zip(parts, views, strict=True) if view is not None]
+            found += [part for part, view in made if view.state is not RunState.SUCCEEDED]
+            if not any(views[-layout.open :]):
+                break
+        return found
+
+
+def _how(view: RunView | None) -> str:
+    if view is None:
+        return "nothing is kept of it"
+    last = (view.error or view.reason).strip().rpartition("\n")[2]
+    return f"run {view.id} {view.state.value}" + (f" ({last})" if last else "")

@@ -1,0 +1,1 @@
+"""Runs per minute in the time to come."""

@@ -1,0 +1,246 @@
+"""``mainspring forecast``: how many runs each minute of the coming day holds, and who makes them."""
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from mainspring.cli.client.target import Profile, open_engine, store_settings
+from mainspring.cli.options import Application, Config, Store, load_application
+from mainspring.cli.output import AsJson, console, echo_json, table
+from mainspring.config.engine import system_time
+from mainspring.config.settings import Settings
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import (
+    HOUR,
+    MINUTE,
+    Instant,
+    check_instant,
+    format_duration,
+    isoformat,
+    parse_instant,
+)
+from mainspring.core.runtime.log import get_logger
+from mainspring.core.scheduler.closed_times import ClosedTimes
+from mainspring.features.forecast.model import Forecast, Planned, Share
+from mainspring.features.forecast.model import forecast as count
+from mainspring.features.forecast.service import read_planned
+
+#: More schedules than this are not read; the newest are counted, and the rest is said to be missing.
+MOST_SCHEDULES = 100_000
+_MOST_HOURS = 24 * 31
+_HEIGHT = 8
+_WIDE = 120
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+class PeakOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    at: str
+    runs: int
+    makers: tuple[Share, ...]
+    others: int
+
+
+class ForecastOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What ``--json`` prints. ``perMinute`` has a number for each minute from ``start`` on."""
+
+    start: str
+    minutes: int
+    runs: int
+    schedules: int
+    waiting: int
+    #: Ticks that calendars skip, and those that they move.
+    closed: int
+    moved: int
+    per_minute: list[int]
+    peaks: list[PeakOut]
+    totals: list[Share]
+    notes: list[str]
+
+
+def register(application: typer.Typer) -> None:
+    application.command("forecast")(forecast)
+
+
+def forecast(
+    app: Application = None,
+    hours: Annotated[int, typer.Option("--hours", min=1, max=_MOST_HOURS, help="How far to look.")] = 24,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Begin at this time, such as 2026-12-31T00:00:00Z; now without.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Only of this tenant; of all without.", show_default=False)
+    ] = None,
+    profile: Profile = None,
+    store: Store = None,
+    config: Config = None,
+    json: AsJson = False,
+) -> None:
+    """Show how many runs each minute of the coming day holds, when it peaks, and which schedules make it.
+
+    It counts what the store holds: schedules that are not paused, and runs that wait for their time, such as one-off
+    jobs. With an application it counts the schedules of its code and needs no store.
+
+    Examples:
+
+    mainspring forecast
+
+    mainspring forecast tasks:app --hours 48
+
+    mainspring forecast --from 2026-12-31T00:00:00Z --json
+    """
+    begin = system_time() if start is None else parse_instant(start, "--from")
+    check_instant(begin + hours * HOUR, "--from")
+    notes: list[str] = []
+    waiting: list[tuple[Instant, int]] = []
+    if app is None:
+        until = begin - begin % MINUTE + hours * HOUR
+        planned, waiting = asyncio.run(_stored(store_settings(profile, store, config), tenant, begin, until, notes))
+    else:
+        if store is not None or tenant is not None:
+            raise Invalid(
+                "application", "counts alone: its schedules are in its code", "leave out --store and --tenant"
+            )
+        planned = [
+            Planned(
+                name=spec.name,
+                schedule=spec.schedule,
+                key=spec.name,
+                minds=bool(spec.calendars),
+                copies=len(spec.targets) or 1,
+            )
+            for spec, _ in load_application(app).schedules()
+        ]
+    found = count(planned, begin, hours * 60, waiting)
+    notes += _notes(found, by_name=app is not None, planned=planned)
+    if json:
+        echo_json(_out(found, notes))
+    else:
+        _show(console(), found, notes)
+
+
+async def _stored(
+    settings: Settings, tenant: str | None, begin: Instant, until: Instant, notes: list[str]
+) -> tuple[list[Planned], list[tuple[Instant, int]]]:
+    # A forecast of a store that is not there would be that nothing happens.
+    async with open_engine(settings, makes_store=False) as engine:
+        closed_times = ClosedTimes(engine.store, get_logger("mainspring.forecast"))
+        places = await engine.store.places()
+        planned, more = await read_planned(engine.store, closed_times, places, tenant, MOST_SCHEDULES)
+        if more:
+            notes.append(f"there are more than {MOST_SCHEDULES:,} schedules; only the newest are counted")
+        return planned, await engine.store.due_by_minute(tenant, begin, until)
+
+
+def _notes(found: Forecast, *, by_name: bool, planned: list[Planned]) -> list[str]:
+    notes = []
+    if found.jittered:
+        longest = format_duration(found.longest_jitter)
+        notes.append(f"{_schedules(found.jittered)} a jitter of up to {longest}: runs may start that much later")
+    if found.closed or found.moved:
+        notes.append(f"calendars skip {found.closed:,} ticks and move {found.moved:,}, counted by the minute")
+    if by_name and any(one.minds for one in planned):
+        notes.append("its calendars are in the store: they are not counted here")
+    if found.fixed_delays:
+        notes.append(f"{_schedules(found.fixed_delays)} a fixed delay: counted as if runs took no time")
+    if by_name and any(
+        "H" in one.schedule.expression.upper() for one in planned if hasattr(one.schedule, "expression")
+    ):
+        notes.append("H is a value of the job's own, which the store gives: here it is one that it could have")
+    return notes + [f"cannot be read any more: {why}" for why in found.unreadable]
+
+
+def _schedules(number: int) -> str:
+    return f"{number:,} schedules have" if number > 1 else "1 schedule has"
+
+
+def _out(found: Forecast, notes: list[str]) -> ForecastOut:
+    return ForecastOut(
+        start=isoformat(found.start),
+        minutes=len(found.counts),
+        runs=sum(found.counts),
+        schedules=found.active,
+        waiting=found.waiting,
+        closed=found.closed,
+        moved=found.moved,
+        per_minute=found.counts,
+        peaks=[
+            PeakOut(at=isoformat(peak.at), runs=peak.runs, makers=peak.makers, others=peak.others)
+            for peak in found.peaks
+        ],
+        totals=found.totals,
+        notes=notes,
+    )
+
+
+def _show(out: Console, found: Forecast, notes: list[str]) -> None:
+    minutes = len(found.counts)
+    until = isoformat(found.start + minutes * MINUTE)
+    runs = sum(found.counts)
+    made = f"{found.active:,} schedule{'s' * (found.active != 1)}"
+    if found.waiting:
+        made += f" and {found.waiting:,} run{'s' * (found.waiting != 1)} waiting already"
+    out.print(Text(f"{runs:,} run{'s' * (runs != 1)} of {made}", style="bold"))
+    out.print(f"from {isoformat(found.start)} to {until}")
+    if runs:
+        out.print()
+        for line in chart(found.counts, found.start, out.width):
+            out.print(Text(line), no_wrap=True, overflow="crop")
+        out.print()
+        peaks = table("PEAK (UTC)", "RUNS", "MADE BY", right=("RUNS",))
+        for peak in found.peaks:
+            shown = peak.makers if out.width >= _WIDE else peak.makers[:3]
+            makers = ", ".join(f"{maker.name} {maker.runs:,}" for maker in shown)
+            others = peak.others + len(peak.makers) - len(shown)
+            more = f" and {others:,} more" if others else ""
+            peaks.add_row(isoformat(peak.at)[:16].replace("T", " "), f"{peak.runs:,}", makers + more)
+        out.print(peaks)
+        out.print()
+        totals = table("SCHEDULE", "RUNS", right=("RUNS",))
+        for share in found.totals:
+            totals.add_row(share.name, f"{share.runs:,}")
+        if found.active > len(found.totals):
+            totals.add_row(f"and {found.active - len(found.totals):,} more", "")
+        out.print(totals)
+    for note in notes:
+        out.print(Text(f"Note: {note}."))
+
+
+def chart(counts: list[int], start: Instant, width: int) -> list[str]:
+    """Bars of the busiest minute of each column, over an axis of hours."""
+    most = max(counts)
+    margin = len(f"{most:,}") + 2
+    room = max(width - margin, 10)
+    span = -(-len(counts) // room)
+    columns = [max(counts[at : at + span]) for at in range(0, len(counts), span)]
+    lines = ["runs per minute" + (f", the most in each {span} minutes" if span > 1 else "") + "; times are UTC"]
+    for row in reversed(range(_HEIGHT)):
+        # Eighths of a row; what is not nothing shows at least one of them.
+        eighths = [-(-column * _HEIGHT * 8 // most) - row * 8 for column in columns]
+        label = f"{most:,}" if row == _HEIGHT - 1 else "0" if row == 0 else ""
+        bars = "".join(_BLOCKS[max(0, min(eighth, 8))] for eighth in eighths)
+        lines.append(f"{label:>{margin - 2}} ┤{bars}".rstrip())
+    return [*lines, *_axis(len(columns), span, start, margin, room)]
+
+
+def _axis(columns: int, span: int, start: Instant, margin: int, room: int) -> list[str]:
+    first = -start % HOUR // MINUTE
+    # A label takes 5 columns and a space; only steps by which midnight is one of the labels.
+    steps = (1, 2, 3, 4, 6, 8, 12, 24, 48, 96, 168)
+    step = next((step for step in steps if step * 60 // span >= 7), steps[-1])
+    ticks, labels = ["─"] * columns, [" "] * room
+    for minute in range(first, columns * span, 60):
+        at = start + minute * MINUTE
+        if at // HOUR % step:
+            continue
+        column = minute // span
+        ticks[column] = "┴"
+        # Days apart, the time would be the same at each.
+        text = isoformat(at)[5:10] if step >= 24 else isoformat(at)[11:16]
+        if column + 5 <= room and set(labels[max(column - 1, 0) : column + 5]) == {" "}:
+            labels[column : column + 5] = text
+    edge = " " * (margin - 1)
+    return [f"{edge}└{''.join(ticks)}", f"{edge} {''.join(labels)}".rstrip()]

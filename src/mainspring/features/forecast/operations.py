@@ -1,0 +1,119 @@
+"""What is to come."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, isoformat, parse_instant
+from mainspring.features.forecast.model import Planned, Share, firing, forecast
+from mainspring.features.forecast.schemas import ForecastOut, MakerOut, PeakOut, SlotMaker, SlotOut
+from mainspring.features.forecast.service import read_planned
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.schemas.common import Name, Request, Time
+
+forecasts = Resource("Forecast", "How many runs start in the coming hours, by the minute.")
+
+#: Of more schedules the newest are counted.
+_MOST_SCHEDULES = 10_000
+_NAMED = 100
+_LONGEST = 8 * DAY
+
+
+class ForecastQuery(Request):
+    hours: Annotated[int, Meta(ge=1, le=24 * 7)] = 24
+    tenant: Name | None = None
+
+
+class SlotQuery(Request):
+    since: Time
+    minutes: Annotated[int, Meta(ge=1, le=24 * 60)] = 60
+    tenant: Name | None = None
+
+
+@forecasts.operation("GET", "/v1/forecast", permission=Permission.READ, query=ForecastQuery, answers={200: ForecastOut})
+async def get_forecast(api: Api, call: Call[Nothing, ForecastQuery]) -> Answer:
+    """Get how many runs start in each of the coming minutes.
+
+    Includes the peaks and the schedules that cause them. Covers schedules that are not paused and runs that wait
+    for their time. The answer may be 30 seconds old.
+    """
+    hours = call.query.hours
+    tenant = api.scope(call.principal, call.query.tenant)
+    key = (tenant, f"{hours}")
+    found = api.forecasts.find(key)
+    if found is None:
+        found = await _count(api, call, tenant, hours)
+        api.forecasts.keep(key, found, len(found.per_minute))
+    return Answer(200, found)
+
+
+@forecasts.operation("GET", "/v1/forecast/slot", permission=Permission.READ, query=SlotQuery, answers={200: SlotOut})
+async def get_slot(api: Api, call: Call[Nothing, SlotQuery]) -> Answer:
+    """List the schedules that tick in a period of the coming week, largest first.
+
+    The period starts with the minute of `since`. The answer may be 30 seconds old.
+    """
+    query = call.query
+    tenant = api.scope(call.principal, query.tenant)
+    now = await api.store.now()
+    start = parse_instant(query.since, "since")
+    start -= start % MINUTE
+    if not now - DAY <= start <= now + _LONGEST:
+        raise Invalid("since", "is not in the coming week", "a time within eight days")
+    planned, more = await _planned(api, call, tenant)
+    parts = firing(planned, start, query.minutes)
+    due = await api.store.due_by_minute(tenant, start, start + query.minutes * MINUTE)
+    waiting = sum(count for _, count in due)
+    out = SlotOut(
+        start=isoformat(start),
+        minutes=query.minutes,
+        runs=sum(part.runs for part in parts) + waiting,
+        waiting=waiting,
+        schedules=len(parts),
+        makers=[
+            SlotMaker(job_id=part.key, name=part.name, runs=part.runs, first=isoformat(part.first))
+            for part in parts[:_NAMED]
+        ],
+        complete=not more,
+    )
+    return Answer(200, out)
+
+
+async def _planned(api: Api, call: Call[Nothing, SlotQuery], tenant: str | None) -> tuple[list[Planned], bool]:
+    """Whoever looks at one stretch looks at others next."""
+    found = api.planned.find((tenant, ""))
+    if found is None:
+        lists = api.listed_by(call.principal)
+        found = await read_planned(lists, api.closed_times, await api.store.places(), tenant, _MOST_SCHEDULES)
+        api.planned.keep((tenant, ""), found, len(found[0]))
+    return found
+
+
+async def _count(api: Api, call: Call[Nothing, ForecastQuery], tenant: str | None, hours: int) -> ForecastOut:
+    now = await api.store.now()
+    lists = api.listed_by(call.principal)
+    planned, more = await read_planned(lists, api.closed_times, await api.store.places(), tenant, _MOST_SCHEDULES)
+    begin = now - now % MINUTE
+    waiting = await api.store.due_by_minute(tenant, begin, begin + hours * HOUR)
+    found = forecast(planned, now, hours * 60, waiting)
+    return ForecastOut(
+        start=isoformat(found.start),
+        runs=sum(found.counts),
+        schedules=found.active,
+        waiting=found.waiting,
+        closed=found.closed,
+        complete=not more,
+        per_minute=found.counts,
+        peaks=[
+            PeakOut(at=isoformat(peak.at), runs=peak.runs, makers=_makers(peak.makers), others=peak.others)
+            for peak in found.peaks
+        ],
+        totals=_makers(found.totals),
+    )
+
+
+def _makers(shares: list[Share] | tuple[Share, ...]) -> list[MakerOut]:
+    return [MakerOut(name=share.name, runs=share.runs) for share in shares]

@@ -1,0 +1,39 @@
+"""What a forecast counts, read from the store."""
+
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.cluster.datacenters import targets_of
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.ports.storage.catalog import JobFilter, Lists
+from mainspring.core.ports.storage.datacenters import Place
+from mainspring.core.scheduler.closed_times import ClosedTimes
+from mainspring.features.forecast.model import Planned
+
+_PAGE = 1_000
+
+
+async def read_planned(
+    lists: Lists, closed_times: ClosedTimes, places: list[Place], tenant: str | None, at_most: int
+) -> tuple[list[Planned], bool]:
+    """Schedules that are not paused, the newest first; and whether there are more."""
+    planned: list[Planned] = []
+    wanted = JobFilter(tenant=tenant, states=frozenset({JobState.SCHEDULED}))
+    known = [place.name for place in places if place.seen_at]
+    after: JobId | None = None
+    while len(planned) < at_most:
+        page = await lists.list_jobs(wanted, after, min(_PAGE, at_most - len(planned)))
+        closed = await closed_times.of(page.items)
+        planned += [
+            Planned(
+                name=job.spec.name,
+                schedule=job.spec.schedule,
+                key=job.id,
+                next_fire=job.next_fire,
+                closings=closed.get(job.id),
+                copies=len(targets_of(job.spec.datacenters, known)) or 1,
+            )
+            for job in page.items
+        ]
+        after = None if page.after is None else JobId(page.after)
+        if after is None:
+            return planned, False
+    return planned, True

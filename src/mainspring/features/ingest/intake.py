@@ -1,0 +1,278 @@
+"""Requests for jobs that come by a log: read, checked and made by what answers ``POST /v1/jobs``."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from mainspring.core.model.access.access import DEFAULT_TENANT, Principal, Role
+from mainspring.core.model.base.errors import Invalid, NotFound, StoreUnavailable
+from mainspring.core.model.base.ids import RunId, check_id, shard_of
+from mainspring.core.model.events.record_mapping import RecordMapping
+from mainspring.core.model.runs.run import NewRun, check_tenant
+from mainspring.core.model.runs.traces import traced
+from mainspring.core.model.schedules.job import NewJob
+from mainspring.core.ports.ingest import Ask, Refusal
+from mainspring.features.ingest.changes import Change, Changes
+from mainspring.features.ingest.mappings import action_of_record, change_of_record, job_of_record, tenant_of_record
+from mainspring.features.jobs.operations.jobs import conflict_of, new_job, new_run, put_answer
+from mainspring.features.workflows.schemas import family_of
+from mainspring.http.context import Admitted, Api
+from mainspring.http.problems import AsWritten, Problem, decode, problem_of, with_names_as_written
+from mainspring.http.schemas.jobs import JobIn, check_key, is_recurring, past_of
+
+#: What is not the request's fault.
+_LATER = (429, 503)
+_WHO = "ingest"
+_NO_ROOM = Admitted(0)
+
+
+class JobMaker:
+    """``tenant``: whom all requests are for; None: each says so itself. ``mappings``: of other programs' records, by
+    topic. What these may change or cancel is an administrator's decision, made in the settings."""
+
+    def __init__(self, api: Api, tenant: str | None, mappings: Mapping[str, RecordMapping] | None = None) -> None:
+        self._api = api
+        self._tenant = tenant
+        self._mappings = mappings or {}
+        self._changes = Changes(api)
+        #: Whoever may write to the log may submit, and nothing else.
+        self._principals: dict[str | None, Principal] = {}
+
+    async def make(self, asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
+        """None: there is a job. The same request again, with the same key, makes no second one.
+
+        In the order in which they came. When a tenant is beyond a quota, all that comes after waits with it: it may be
+        of the same ordering key, or depend on it. ``held``: the lanes in which others wait already, and for what.
+        What was made before needs no room, and does not wait.
+        """
+        answers: list[Refusal | None] = [None] * len(asks)
+        batch = _Batch(answers, dict(held))
+        for place, ask in enumerate(asks):
+            try:
+                new = await self._read(ask)
+            except StoreUnavailable:
+                raise
+            except Exception as error:
+                answers[place] = _refusal(error)
+                continue
+            if isinstance(new, NewRun) and new.after is None:
+                batch.runs.append((place, new))
+            else:
+                # What stands before it may be what it waits for.
+                await self._submit(batch)
+                await self._make_alone(place, new, batch)
+        await self._submit(batch)
+        return answers
+
+    async def _make_alone(self, place: int, new: NewRun | NewJob | Change, batch: "_Batch") -> None:
+        """If one that it waits for is not there, nobody else is refused with it."""
+        api = self._api
+        try:
+            if isinstance(new, Change):
+                if batch.wait(place, new):
+                    return
+                await self._changes.apply(new, Principal(name=_WHO, role=Role.OPERATOR, tenant=new.tenant))
+                return
+            if batch.holds(new):
+                room = _NO_ROOM
+            elif isinstance(new, NewJob):
+                room = await api.room_for_jobs(new.tenant, 1)
+            else:
+                room = await api.room_for_runs(new.tenant, 1)
+            if not room.count and not await self._made([new]):
+                batch.delay(place, new, room)
+            elif isinstance(new, NewJob):
+                [put] = await api.jobs.put_jobs([new])
+                put_answer(put, 201, [])
+            else:
+                await self._submit_one(new)
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            batch.refuse(place, new, error)
+
+    async def _read(self, ask: Ask) -> NewRun | NewJob | Change:
+        if ask.record is None:
+            written: dict[str, str] = {}
+            fields: JobIn = decode(ask.body, JobIn, _decoder, written)
+            try:
+                return await self._read_job(ask, fields)
+            except Invalid as error:
+                raise with_names_as_written(error, written) from None
+        mapping = self._mappings[ask.topic]
+        action = action_of_record(mapping, ask.record)
+        if action == "create":
+            return await self._read_job(ask, job_of_record(mapping, ask.record))
+        principal = self._principal(self._tenant if self._tenant is not None else ask.tenant)
+        job = mapping.render_text("job", mapping.job, ask.record)
+        if not job:
+            raise AsWritten(mapping.setting("job"), f"is empty; the action is {action}")
+        return Change(
+            tenant=principal.choose_tenant(tenant_of_record(mapping, ask.record)) or DEFAULT_TENANT,
+            job=job,
+            patch=None if action == "cancel" else change_of_record(mapping, ask.record),
+        )
+
+    async def _read_job(self, ask: Ask, fields: JobIn) -> NewRun | NewJob:
+        api = self._api
+        principal = self._principal(self._tenant if self._tenant is not None else ask.tenant)
+        tenant = principal.choose_tenant(None if fields.tenant is msgspec.UNSET else fields.tenant) or DEFAULT_TENANT
+        author = principal.name if ask.author is None else ask.author
+        key = ask.key if fields.idempotency_key is msgspec.UNSET else check_key(fields.idempotency_key, None)
+        if is_recurring(fields):
+            job = await new_job(api, fields, tenant, author, key)
+            job.check()
+            await api.check(principal, tenant, job.spec.queue, job.spec.task, job.payload)
+            await api.check_calendars(tenant, job.spec.calendars)
+            return job
+        run = self._named(await new_run(api, fields, tenant, author, key), ask.run)
+        # It may have waited for long: what counts is when it was asked for.
+        past = past_of(run, ask.sent_at)
+        if past is not None:
+            raise past
+        run = msgspec.structs.replace(run, after=family_of(fields))
+        if ask.trace:
+            run = msgspec.structs.replace(run, policy=traced(run.policy, ask.trace))
+        run.check()
+        parents = () if run.after is None else run.after.parents
+        await api.check(principal, tenant, run.queue, run.task, run.payload, parents)
+        return run
+
+    def _named(self, run: NewRun, told: str | None) -> NewRun:
+        """With the id that somebody was told. It carries a shard, which must be the one of its ordering key."""
+        if told is None:
+            return run
+        check_id("job", told)
+        shard = shard_of(told)
+        if shard >= self._api.store.shards or (run.policy.ordering_key and shard != shard_of(run.id)):
+            raise Invalid("job", f"{told} is not an id for this", "leave the header out")
+        return msgspec.structs.replace(run, id=self._api.jobs.placed(RunId(told), run.tenant, run.placement))
+
+    async def _admitted(self, batch: "_Batch") -> list[tuple[int, NewRun]]:
+        """Those that the quotas allow, each tenant's asked once, and those that were made before."""
+        counts = Counter(run.tenant for _, run in batch.runs if not batch.holds(run))
+        room = {tenant: await self._api.room_for_runs(tenant, count) for tenant, count in counts.items()}
+        left = Counter({tenant: admitted.count for tenant, admitted in room.items()})
+        kept, beyond = list[tuple[int, NewRun]](), list[tuple[int, NewRun]]()
+        for place, run in batch.runs:
+            left[run.tenant] -= 1
+            (beyond if left[run.tenant] < 0 else kept).append((place, run))
+        made = await self._made(run for _, run in beyond)
+        for place, run in beyond:
+            if run.idempotency is not None and (run.tenant, run.idempotency.key) in made:
+                kept.append((place, run))
+            else:
+                batch.delay(place, run, room.get(run.tenant, _NO_ROOM))
+        return kept
+
+    async def _made(self, asked: Iterable[NewRun | NewJob]) -> set[tuple[str, str]]:
+        """The tenants and keys of those that came before and were made."""
+        keys: dict[str, list[str]] = {}
+        for new in asked:
+            if new.idempotency is not None:
+                keys.setdefault(new.tenant, []).append(new.idempotency.key)
+        return {
+            (tenant, key) for tenant, known in keys.items() for key in await self._api.store.used_keys(tenant, known)
+        }
+
+    async def _submit(self, batch: "_Batch") -> None:
+        """All that was gathered."""
+        if not batch.runs:
+            return
+        runs = await self._admitted(batch)
+        batch.runs.clear()
+        try:
+            accepted = await self._api.jobs.submit_many([run for _, run in runs])
+        except StoreUnavailable:
+            raise
+        except Exception:
+            # One of them is the reason, and the others need not suffer for it.
+            for place, run in runs:
+                try:
+                    await self._submit_one(run)
+                except StoreUnavailable:
+                    raise
+                except Exception as error:
+                    batch.refuse(place, run, error)
+            return
+        for (place, run), answer in zip(runs, accepted, strict=True):
+            if answer.conflict:
+                batch.refuse(place, run, conflict_of(run, answer))
+
+    async def _submit_one(self, run: NewRun) -> None:
+        try:
+            accepted = await self._api.jobs.submit(run)
+        except NotFound as error:
+            raise Invalid("dependsOn", str(error)) from None
+        if accepted.conflict:
+            raise conflict_of(run, accepted)
+
+    def _principal(self, tenant: str | None) -> Principal:
+        found = self._principals.get(tenant)
+        if found is None:
+            if tenant is not None:
+                check_tenant("tenant", tenant)
+            found = Principal(name=_WHO, role=Role.SUBMITTER, tenant=tenant)
+            if len(self._principals) < 1_000:
+                self._principals[tenant] = found
+        return found
+
+
+class _Batch:
+    """Requests that are being made: the answers so far, who waits, and plain runs that are gathered."""
+
+    def __init__(self, answers: list[Refusal | None], held: dict[str, Refusal]) -> None:
+        self.runs: list[tuple[int, NewRun]] = []
+        self._answers = answers
+        self._held = held
+
+    def holds(self, new: NewRun | NewJob) -> bool:
+        """Whether another waits that came before it."""
+        return _lane(new) in self._held
+
+    def wait(self, place: int, change: Change) -> bool:
+        """Whether a change waits behind jobs of its tenant, since it may be of one of them."""
+        lane = next((lane for lane in _lanes(change.tenant) if lane in self._held), None)
+        if lane is not None:
+            self._answers[place] = self._held[lane]
+        return lane is not None
+
+    def delay(self, place: int, new: NewRun | NewJob, room: Admitted) -> None:
+        """It waits, as those before it do, or since there is no room."""
+        lane = _lane(new)
+        if lane not in self._held:
+            assert room.why_not_more is not None
+            self._held[lane] = _refusal(room.why_not_more, lane)
+        self._answers[place] = self._held[lane]
+
+    def refuse(self, place: int, new: NewRun | NewJob | Change, error: Exception) -> None:
+        refusal = self._answers[place] = _refusal(error, _lane(new))
+        if refusal.later:
+            self._held.setdefault(refusal.lane, refusal)
+
+
+def _lane(new: NewRun | NewJob | Change) -> str:
+    """Recurring jobs have a quota of their own, which may be reached for long."""
+    of_runs, of_jobs = _lanes(new.tenant)
+    return of_jobs if isinstance(new, NewJob) else of_runs
+
+
+def _lanes(tenant: str) -> tuple[str, str]:
+    return f"runs of {tenant}", f"jobs of {tenant}"
+
+
+def _refusal(error: Exception, lane: str = "") -> Refusal:
+    problem: Problem = problem_of(error)[0]
+    return Refusal(
+        title=problem.title,
+        detail=problem.detail,
+        field=problem.field,
+        hint=problem.hint,
+        later=problem.status in _LATER,
+        lane=lane,
+    )
+
+
+_decoder: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(JobIn)

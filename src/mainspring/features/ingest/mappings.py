@@ -1,0 +1,186 @@
+"""Mappings of other programs' records, as the settings have them: their fields are those of ``POST /v1/jobs``."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.events.record_mapping import (
+    Record,
+    RecordMapping,
+    Template,
+    check_template,
+    mapping_setting,
+    render,
+)
+from mainspring.core.model.limits.key_template import format_value
+from mainspring.http.problems import AsWritten, decode
+from mainspring.http.schemas.jobs import JobFields, JobIn, JobPatch
+from mainspring.integrations.kafka.request_topic import check_topic
+
+#: By the word that a record has: what is done with its job.
+ACTIONS = {
+    "": "create",
+    "create": "create",
+    "created": "create",
+    "update": "update",
+    "updated": "update",
+    "cancel": "cancel",
+    "cancelled": "cancel",
+    "canceled": "cancel",
+    "delete": "cancel",
+    "deleted": "cancel",
+}
+_ACTION_HINT = "create, update, cancel or delete, or a template such as {value.action}"
+#: By what others know a job, put before it in one of the job's tags.
+JOB_TAG = "job:"
+_FIELDS: Mapping[str, str] = dict(zip(JobIn.__struct_fields__, JobIn.__struct_encode_fields__, strict=True))
+_ATTRIBUTES = {written: name for name, written in _FIELDS.items()}
+_WORDS = ("action", "job", *_FIELDS)
+_HINT = 'for example {"encoding-jobs": {"task": "encode", "ordering_key": "{key}"}}'
+
+
+def read_mappings(topics: Mapping[str, object]) -> dict[str, RecordMapping]:
+    """Mappings by topic. ``Invalid`` names the setting that is wrong."""
+    return {topic: _read_mapping(topic, table) for topic, table in topics.items()}
+
+
+def job_of_record(mapping: RecordMapping, record: Record) -> JobIn:
+    """The job that a record asks for."""
+    fields = _rendered(mapping, record)
+    if "payload" not in mapping.fields:
+        fields["payload"] = render("{value}", record, mapping.setting("payload"))
+    if job := mapping.render_text("job", mapping.job, record):
+        tags = fields.get("tags", [])
+        fields["tags"] = [*(tags if isinstance(tags, list) else [tags]), JOB_TAG + job]
+    made: JobIn = _decoded(mapping, fields, JobIn, _jobs)
+    return made
+
+
+def change_of_record(mapping: RecordMapping, record: Record) -> JobPatch:
+    """What a record changes of a job that is there."""
+    fields = {name: value for name, value in _rendered(mapping, record).items() if _ATTRIBUTES[name] in _CHANGEABLE}
+    changed: JobPatch = _decoded(mapping, fields, JobPatch, _patches)
+    return changed
+
+
+def tenant_of_record(mapping: RecordMapping, record: Record) -> str | None:
+    """The tenant that a record names; None: it names none."""
+    template = mapping.fields.get("tenant", "")
+    return mapping.render_text("tenant", template, record) or None if isinstance(template, str) else None
+
+
+def action_of_record(mapping: RecordMapping, record: Record) -> str:
+    word = mapping.render_text("action", mapping.action, record)
+    try:
+        return ACTIONS[word.lower()]
+    except KeyError:
+        raise AsWritten(mapping.setting("action"), f"{word!r:.40} is not an action", _ACTION_HINT) from None
+
+
+def _read_mapping(topic: str, table: object) -> RecordMapping:
+    check_topic(topic, f"ingest.topics.{topic}")
+    if not isinstance(table, dict):
+        raise Invalid(f"ingest.topics.{topic}", f"{table!r:.80} is not a table", _HINT)
+    for name, template in table.items():
+        if name not in _WORDS:
+            close = difflib.get_close_matches(name, _WORDS, 1)
+            raise Invalid(
+                mapping_setting(topic, name),
+                "is not a field of a mapping",
+                f"did you mean {close[0]}?" if close else ", ".join(_WORDS),
+            )
+        check_template(template, mapping_setting(topic, name))
+    action, job = (_text(topic, name, table.get(name, "")) for name in ("action", "job"))
+    mapping = RecordMapping(
+        topic=topic,
+        action=action,
+        job=job,
+        fields={name: template for name, template in table.items() if name in _FIELDS},
+    )
+    _check_mapping(mapping)
+    return mapping
+
+
+def _check_mapping(mapping: RecordMapping) -> None:
+    if "{" not in mapping.action and mapping.action.lower() not in ACTIONS:
+        raise Invalid(mapping.setting("action"), f"{mapping.action!r} is not an action", _ACTION_HINT)
+    if mapping.action and not mapping.job:
+        raise Invalid(mapping.setting("job"), "is missing", "the job that the action is for, such as {value.job_id}")
+    if "task" not in mapping.fields and ("{" in mapping.action or ACTIONS[mapping.action.lower()] == "create"):
+        raise Invalid(mapping.setting("task"), "is missing", "the name of a task, or a template")
+    # What is the same for every record is wrong for every record.
+    fixed = {
+        _FIELDS[name]: _typed(name, value) for name, value in mapping.fields.items() if not _has_placeholder(value)
+    }
+    _decoded(mapping, fixed, JobIn, _jobs)
+
+
+def _text(topic: str, name: str, template: object) -> str:
+    if not isinstance(template, str):
+        raise Invalid(mapping_setting(topic, name), f"{template!r:.80} is not a text")
+    return template
+
+
+def _has_placeholder(template: Template) -> bool:
+    if isinstance(template, dict):
+        return any(map(_has_placeholder, template.values()))
+    if isinstance(template, list):
+        return any(map(_has_placeholder, template))
+    return isinstance(template, str) and "{" in template
+
+
+def _rendered(mapping: RecordMapping, record: Record) -> dict[str, object]:
+    """Fill the fields of a request, by their names over the wire, without optional ones that the record lacks."""
+    found: dict[str, object] = {}
+    for name, template in mapping.fields.items():
+        value = render(template, record, mapping.setting(name))
+        if value is not None or not (isinstance(template, str) and template.endswith("?}")):
+            found[_FIELDS[name]] = _typed(name, value)
+    return found
+
+
+def _typed(name: str, value: object) -> object:
+    """Numbers become text where a field is nothing else, such as a key."""
+    if name in _TEXTS and value is not None and not isinstance(value, str):
+        return format_value(value) or value
+    return value
+
+
+def _decoded(
+    mapping: RecordMapping, fields: Mapping[str, object], kind: Any, decoder: "msgspec.json.Decoder[Any]"
+) -> Any:
+    try:
+        return decode(msgspec.json.encode(fields), kind, decoder)
+    except Invalid as error:
+        first, _, rest = error.field.partition(".")
+        name = _ATTRIBUTES.get(first, first)
+        setting = mapping.setting(f"{name}.{rest}" if rest else name)
+        raise AsWritten(setting, error.reason, error.hint) from None
+
+
+def _texts() -> frozenset[str]:
+    """The fields that are texts and nothing else."""
+    found = set()
+    info = inspect.type_info(JobIn)
+    assert isinstance(info, inspect.StructType)
+    for field in info.fields:
+        types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
+        kinds = {type(_bare(one)) for one in types} - {inspect.NoneType}
+        if kinds == {inspect.StrType}:
+            found.add(field.name)
+    return frozenset(found)
+
+
+def _bare(kind: inspect.Type) -> inspect.Type:
+    return kind.type if isinstance(kind, inspect.Metadata) else kind
+
+
+_TEXTS = _texts()
+_CHANGEABLE = frozenset(JobFields.__struct_fields__)
+#: Lax: other programs write numbers as texts.
+_jobs: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(JobIn, strict=False)
+_patches: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(JobPatch, strict=False)

@@ -1,0 +1,166 @@
+"""Makes jobs of requests that come by a log. Each is done when its job is committed, or kept apart with the reason."""
+
+import heapq
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.ingest import Ask, Refusal, RequestLog
+from mainspring.core.ports.wakeups import Bell
+from mainspring.core.runtime.service import TickingService
+
+#: Of each request None, or why it was not made; none of those whose lanes are named is, since others wait before it.
+#: May raise ``StoreUnavailable``: then it is asked again.
+Make = Callable[[Sequence[Ask], Mapping[str, Refusal]], Awaitable[list[Refusal | None]]]
+
+#: How long a request beyond a quota waits. What comes after it in its partition is read again after a restart, so this
+#: must be far less than keys are remembered for.
+PATIENCE: Micros = 10 * MINUTE
+_BATCH = 1_000
+_WAIT: Micros = SECOND // 2
+#: So many requests beyond a quota wait here, and are asked again this often.
+_MOST_WAITING = 10_000
+_AGAIN_EVERY: Micros = SECOND
+_AWAY_FOR: Micros = SECOND
+
+
+class _Request(msgspec.Struct, frozen=True):
+    ask: Ask
+    #: What it waits for, and since when; None: it has not been asked yet.
+    why: Refusal | None = None
+    since: Micros = 0
+
+    @property
+    def lane(self) -> str:
+        return "" if self.why is None else self.why.lane
+
+
+class Ingest(TickingService):
+    """In every scheduler; the log shares its records out among them.
+
+    A crash between the commit and ``done`` brings a request again. Its key makes that harmless. What waits is asked
+    again in the order in which it came, and nothing of its lane is made before it. It does not wait for ever: one that
+    was told to wait after its time is refused, and where too many wait, the newest of whoever has the most. What comes
+    after one that was refused is judged by itself.
+    """
+
+    def __init__(self, log: RequestLog, make: Make, clock: Clock, bell: Bell) -> None:
+        super().__init__("ingest", clock, bell)
+        #: How many jobs were made, and how many requests were kept apart.
+        self.made = 0
+        self.refused = 0
+        self.away = False
+        self._requests = log
+        self._make = make
+        self._waiting: list[_Request] = []
+        #: Those of them that are to be asked in this round. Nothing is taken meanwhile.
+        self._again: list[_Request] = []
+        #: Taken, and not known to be made: the store did not answer.
+        self._open: list[_Request] = []
+        self._again_at: Micros = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting) + len(self._again)
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._requests.close()
+
+    async def tick(self) -> Micros:
+        try:
+            wait = await self._step()
+        except EngineUnavailable as error:
+            if not self.away:
+                self.log.warning("the log of requests is away", error=str(error))
+            self.away = True
+            return _AWAY_FOR
+        self.away = False
+        return wait
+
+    async def _step(self) -> Micros:
+        if not self._open:
+            self._open = await self._next()
+        if not self._open:
+            return 0
+        lanes = {one.lane: one.why for one in self._waiting if one.why is not None}
+        # One of a lane is enough to know that it waits.
+        held = [one for one in self._open if one.why is not None and one.lane in lanes]
+        asked = [one for one in self._open if one.why is None or one.lane not in lanes]
+        answers = list(zip(asked, await self._make([one.ask for one in asked], lanes) if asked else (), strict=True))
+        now = self.clock.monotonic()
+        later = held + [
+            _Request(one.ask, why, now if one.why is None else one.since)
+            for one, why in answers
+            if why is not None and why.later
+        ]
+        patient = [one for one in later if now - one.since < PATIENCE]
+        waiting, crowded = _room(self._waiting + patient, _MOST_WAITING - len(self._again))
+        refused = [(one.ask, why) for one, why in answers if why is not None and not why.later]
+        refused += _given_up((one for one in later if now - one.since >= PATIENCE), "it has waited for too long")
+        refused += _given_up(crowded, "too many wait already")
+        if refused:
+            await self._requests.refuse(refused)
+        made = [one.ask for one, why in answers if why is None]
+        await self._requests.done(made)
+        self._open = []
+        if patient and not self._waiting:
+            self._again_at = now + _AGAIN_EVERY
+        self._waiting = waiting
+        self.made += len(made)
+        self.refused += len(refused)
+        if refused:
+            self.log.warning("requests refused", requests=len(refused), first=refused[0][1].detail)
+        return 0
+
+    async def _next(self) -> list[_Request]:
+        if self._waiting and not self._again and self.clock.monotonic() >= self._again_at:
+            self._again, self._waiting = self._waiting, []
+        if self._again:
+            asked, self._again = self._again[:_BATCH], self._again[_BATCH:]
+            return asked
+        return [_Request(ask) for ask in await self._requests.take(_BATCH, _WAIT)]
+
+    def health(self) -> dict[str, object]:
+        return {
+            "state": "away" if self.away else "ok",
+            "made": self.made,
+            "refused": self.refused,
+            "waiting": self.waiting,
+        }
+
+
+def _room(waiting: list[_Request], most: int) -> tuple[list[_Request], list[_Request]]:
+    """Those that may go on waiting, and those for whom there is no room: the newest of the longest lanes."""
+    if len(waiting) <= most:
+        return waiting, []
+    lanes = Counter(one.lane for one in waiting)
+    longest = [(-number, lane) for lane, number in lanes.items()]
+    heapq.heapify(longest)
+    for _ in range(len(waiting) - most):
+        number, lane = longest[0]
+        heapq.heapreplace(longest, (number + 1, lane))
+    room = {lane: -number for number, lane in longest}
+    stay, crowded = list[_Request](), list[_Request]()
+    for one in waiting:
+        room[one.lane] -= 1
+        (crowded if room[one.lane] < 0 else stay).append(one)
+    return stay, crowded
+
+
+def _given_up(requests: Iterable[_Request], reason: str) -> list[tuple[Ask, Refusal]]:
+    """What they waited for is why."""
+    return [
+        (
+            one.ask,
+            msgspec.structs.replace(
+                one.why, detail=f"{one.why.detail}: {reason}", hint="send it again when there is room", later=False
+            ),
+        )
+        for one in requests
+        if one.why is not None
+    ]

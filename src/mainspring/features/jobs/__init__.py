@@ -1,0 +1,1 @@
+"""Jobs: create, change, preview, pause, cancel."""

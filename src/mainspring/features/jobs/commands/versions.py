@@ -1,0 +1,117 @@
+"""``mainspring jobs versions``, ``diff`` and ``restore``: what a recurring job said before."""
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+from rich.text import Text
+
+from mainspring.cli.client.target import Client, Raw, command, read
+from mainspring.cli.output import Output
+from mainspring.features.jobs.commands.jobs import Job, group
+
+Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", min=1, max=100, help="How many at most.")]
+
+
+class Change(msgspec.Struct, rename="camel"):
+    before: Raw | msgspec.UnsetType = msgspec.UNSET
+    after: Raw | msgspec.UnsetType = msgspec.UNSET
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+    @property
+    def words(self) -> Text:
+        if self.before is msgspec.UNSET or self.after is msgspec.UNSET:
+            return Text(f"{self.bytes_before} bytes → {self.bytes_after} bytes")
+        return Text(bytes(self.before).decode(), "red") + " → " + Text(bytes(self.after).decode(), "green")
+
+
+class Version(msgspec.Struct, rename="camel"):
+    version: int
+    made_by: str
+    made_at: str
+    why: str = ""
+    changes: dict[str, Change] = {}
+
+
+class _Diff(msgspec.Struct):
+    changes: dict[str, Change] = {}
+
+
+class _Restored(msgspec.Struct):
+    version: int
+
+
+def register(application: typer.Typer) -> None:
+    """They stand in the group of ``jobs`` from when this module is loaded."""
+
+
+@command(group, "versions")
+async def versions(api: Client, out: Output, job: Job, limit: Limit = 20) -> None:
+    """List the versions of a recurring job, newest first: who changed what, and why.
+
+    Example: mainspring jobs versions weekly-report
+    """
+    found = await api.pages(f"/v1/jobs/{await api.job(job)}/versions", {}, limit)
+    found_versions = [read(item, Version) for item in found.items]
+
+    def show() -> None:
+        out.rows(
+            ("VERSION", "BY", "MADE", "CHANGED", "WHY"),
+            [
+                (str(one.version), one.made_by, out.time(one.made_at), ", ".join(sorted(one.changes)), one.why)
+                for one in found_versions
+            ],
+            right=("VERSION",),
+        )
+
+    out.tell(found, [str(one.version) for one in found_versions], show)
+
+
+@command(group, "diff")
+async def diff(
+    api: Client,
+    out: Output,
+    job: Job,
+    older: Annotated[
+        int | None, typer.Argument(help="The older version.", metavar="[FROM]", show_default=False)
+    ] = None,
+    newer: Annotated[int | None, typer.Argument(help="The newer one.", metavar="[TO]", show_default=False)] = None,
+) -> None:
+    """Show what differs between two versions of a job; the newest and the one before it unless others are named.
+
+    Examples:
+
+    mainspring jobs diff weekly-report
+
+    mainspring jobs diff weekly-report 2 5
+    """
+    found = await api.ask("GET", f"/v1/jobs/{await api.job(job)}/diff", query={"from": older, "to": newer})
+    changes = read(found, _Diff).changes
+
+    def show() -> None:
+        for field, change in changes.items():
+            out.print(Text(f"{field}: ", "bold") + change.words)
+        if not changes:
+            out.say("nothing differs")
+
+    out.tell(found, changes, show)
+
+
+@command(group, "restore")
+async def restore(
+    api: Client,
+    out: Output,
+    job: Job,
+    version: Annotated[int, typer.Argument(help="The version to go back to.", min=1, metavar="VERSION")],
+    why: Annotated[str, typer.Option("--why", help="For those who read its history.", show_default=False)] = "",
+) -> None:
+    """Make an old version of a job the newest one. What was in between stays in its history.
+
+    Example: mainspring jobs restore weekly-report 3 --why "the new time was wrong"
+    """
+    body = {"why": why} if why else {}
+    identifier = await api.job(job)
+    restored = await api.ask("POST", f"/v1/jobs/{identifier}/versions/{version}/restore", body=body)
+    new = read(restored, _Restored).version
+    out.tell(restored, [identifier], lambda: out.print(f"job {job} has version {new}, which says what {version} said"))

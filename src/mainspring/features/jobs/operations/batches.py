@@ -1,0 +1,277 @@
+"""Many jobs with one request."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.schedules.job import NewJob
+from mainspring.core.model.workflows.dependencies import find_circle
+from mainspring.features.jobs.operations.jobs import (
+    KEY_HEADER,
+    Submit,
+    conflict_of,
+    key_of,
+    new_job,
+    new_run,
+    put_answer,
+)
+from mainspring.features.workflows.schemas import family_of
+from mainspring.http.context import MOST_WARNINGS, Admitted, Api
+from mainspring.http.operation import Answer, Call, Resource
+from mainspring.http.problems import Problem, decode, problem_of, with_names_as_written
+from mainspring.http.schemas.common import Request, Wire
+from mainspring.http.schemas.jobs import JobIn, is_recurring, past_of
+
+batches = Resource("Jobs")
+
+New = TypeVar("New", NewRun, NewJob)
+LARGEST_BATCH = 10_000
+#: The same request may succeed later.
+_TEMPORARY = (429, 503)
+
+
+class Batch(Request):
+    """Up to 10,000 jobs."""
+
+    jobs: Annotated[
+        list[msgspec.Raw],
+        Meta(
+            min_length=1,
+            max_length=LARGEST_BATCH,
+            extra_json_schema={"items": {"$ref": "#/components/schemas/JobIn"}},
+        ),
+    ]
+
+
+class BatchItem(Wire):
+    """What became of one job of a batch."""
+
+    job_id: str | None = None
+    status: str | None = None
+    problem: Problem | None = None
+
+
+class BatchOut(Wire):
+    accepted: int
+    refused: int
+    items: list[BatchItem]
+    warnings: list[str] = []
+    """What keeps accepted jobs from running now, each reason once."""
+
+
+@batches.operation(
+    "POST",
+    "/v1/jobs/batch",
+    permission=Permission.SUBMIT,
+    body=Batch,
+    query=Submit,
+    answers={200: BatchOut},
+    largest_body=64 * 1024 * 1024,
+    within=None,
+    example={"jobs": [{"task": "send_welcome", "payload": {"user": user}} for user in (42, 43)]},
+)
+async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
+    """Create up to 10,000 jobs.
+
+    Each job has its own result, in the order of the request: `jobId` if it is committed, `problem` if it is not.
+    Give each job its own `idempotencyKey`; the header `Idempotency-Key` is rejected. If a quota leaves room for
+    some of them, the first ones are created.
+    """
+    items: list[BatchItem | None] = []
+    runs: list[tuple[int, NewRun]] = []
+    late: list[tuple[int, NewRun]] = []
+    families: dict[int, JobIn] = {}
+    names: dict[int, dict[str, str]] = {}
+    recurring: list[tuple[int, NewJob]] = []
+    #: Each once, in the order of the jobs.
+    warnings: dict[str, None] = {}
+    now = api.clock.now()
+    if KEY_HEADER in call.headers:
+        raise Invalid("Idempotency-Key", "is not for a batch", "give each job an idempotencyKey of its own")
+    for number, raw in enumerate(call.body.jobs):
+        items.append(None)
+        written = names[number] = {}
+        try:
+            fields = decode(bytes(raw), JobIn, _job_decoder, written)
+            tenant = await api.choose_owner(call.principal, fields.tenant)
+            key = key_of(fields, None)
+            if is_recurring(fields):
+                new = await new_job(api, fields, tenant, call.principal.name, key)
+                new.check()
+                await api.check(call.principal, tenant, new.spec.queue, new.spec.task, new.payload)
+                await api.check_calendars(tenant, new.spec.calendars)
+                warnings.update(await _warn(api, new, call.query))
+                recurring.append((number, new))
+            else:
+                run = await new_run(api, fields, tenant, call.principal.name, key)
+                run.check()
+                parents = () if fields.depends_on is UNSET else fields.depends_on
+                await api.check(call.principal, tenant, run.queue, run.task, run.payload, parents)
+                past = past_of(run, now)
+                if past is not None and key is None:
+                    raise past
+                warnings.update(await _warn(api, run, call.query))
+                if fields.depends_on is not UNSET or fields.when is not UNSET:
+                    families[number] = fields
+                (runs if past is None else late).append((number, run))
+        except Invalid as error:
+            items[number] = _refused(with_names_as_written(error, written))
+        except Exception as error:
+            items[number] = _refused(error)
+    runs = sorted(runs + await _repeats(api, late, now, items, names), key=lambda pair: pair[0])
+    runs = await _within_quotas(runs, api.room_for_runs, items)
+    recurring = await _within_quotas(recurring, api.room_for_jobs, items)
+    runs = _with_families(runs, families, items)
+    # Those that wait for others of the batch are put in order by whoever takes them in.
+    at_once = max(len(runs), 1) if families else 1_000
+    for start in range(0, len(runs), at_once):
+        part = runs[start : start + at_once]
+        try:
+            accepted = await api.jobs.submit_many([run for _, run in part])
+        except StoreUnavailable as error:
+            if not start:
+                raise
+            # It was asked for long enough: the rest is answered at once.
+            for number, _ in runs[start:]:
+                items[number] = _refused(error)
+            break
+        except Exception as error:
+            for number, _ in part:
+                items[number] = _refused(error)
+            continue
+        for (number, run), answer in zip(part, accepted, strict=True):
+            if answer.conflict:
+                items[number] = _refused(conflict_of(run, answer))
+            else:
+                items[number] = BatchItem(job_id=answer.id, status=answer.state.value)
+    for start in range(0, len(recurring), 1_000):
+        some = recurring[start : start + 1_000]
+        try:
+            puts = await api.jobs.put_jobs([new for _, new in some])
+        except StoreUnavailable as error:
+            if not runs and not start:
+                raise
+            for number, _ in recurring[start:]:
+                items[number] = _refused(error)
+            break
+        except Exception as error:
+            for number, _ in some:
+                items[number] = _refused(error)
+            continue
+        for (number, _), put in zip(some, puts, strict=True):
+            try:
+                answered = put_answer(put, 201, [])
+                items[number] = BatchItem(job_id=put.job.id, status=answered.body.status)
+            except Conflict as error:
+                items[number] = _refused(error)
+    done = [item for item in items if item is not None]
+    refused = sum(item.problem is not None for item in done)
+    out = BatchOut(accepted=len(done) - refused, refused=refused, items=done, warnings=list(warnings)[:MOST_WARNINGS])
+    return Answer(200, out)
+
+
+async def _warn(api: Api, job: NewRun | NewJob, query: Submit) -> dict[str, None]:
+    if query.strict:
+        await api.insist(job)
+        return {}
+    return dict.fromkeys(await api.warn(job))
+
+
+def _with_families(
+    runs: list[tuple[int, NewRun]], families: dict[int, JobIn], items: list[BatchItem | None]
+) -> list[tuple[int, NewRun]]:
+    """Each with its dependencies. A run that depends on a refused one is refused."""
+    if not families:
+        return runs
+    circle = find_circle({f"#{number}": fields.depends_on or () for number, fields in families.items()})
+    if circle is not None:
+        # By their places, which the caller knows; the ids are new.
+        error = Invalid("dependsOn", f"goes round in a circle: {' → '.join(circle)}")
+        for number, _ in runs:
+            items[number] = _refused(error)
+        return []
+    while True:
+        here = {f"#{number}": run.id for number, run in runs}
+        kept = []
+        for number, run in runs:
+            try:
+                after = family_of(families[number], here) if number in families else None
+            except Invalid as error:
+                items[number] = _refused_with_parent(families[number], items) or _refused(error)
+            else:
+                kept.append((number, msgspec.structs.replace(run, after=after)))
+        if len(kept) == len(runs):
+            return kept
+        runs = kept
+
+
+def _refused_with_parent(fields: JobIn, items: list[BatchItem | None]) -> BatchItem | None:
+    """The answer for a job whose parent in the batch was refused: with the parent's status, so that a client sends both
+    again after a temporary failure. A parent that can never be accepted comes first."""
+    refused = [
+        (name, item.problem)
+        for name in fields.depends_on or ()
+        if name[:1] == "#" and name[1:].isdecimal() and int(name[1:]) < len(items)
+        if (item := items[int(name[1:])]) is not None and item.problem is not None
+    ]
+    if not refused:
+        return None
+    name, problem = min(refused, key=lambda one: one[1].status in _TEMPORARY)
+    detail = f"it depends on {name}, which was refused: {problem.detail or problem.title}"
+    return BatchItem(problem=msgspec.structs.replace(problem, detail=detail, field="dependsOn"))
+
+
+async def _repeats(
+    api: Api,
+    late: list[tuple[int, NewRun]],
+    now: Instant,
+    items: list[BatchItem | None],
+    names: Mapping[int, Mapping[str, str]],
+) -> list[tuple[int, NewRun]]:
+    """Of those whose time has passed, the ones that were made before. The others are answered."""
+    keys: dict[str, list[str]] = {}
+    for _, run in late:
+        keys.setdefault(run.tenant, []).append("" if run.idempotency is None else run.idempotency.key)
+    used = {tenant: await api.store.used_keys(tenant, given) for tenant, given in keys.items()}
+    known = []
+    for number, run in late:
+        if run.idempotency is not None and run.idempotency.key in used[run.tenant]:
+            known.append((number, run))
+        elif (past := past_of(run, now)) is not None:
+            items[number] = _refused(with_names_as_written(past, names[number]))
+    return known
+
+
+async def _within_quotas(
+    asked: list[tuple[int, New]],
+    room: Callable[[str, int], Awaitable[Admitted]],
+    items: list[BatchItem | None],
+) -> list[tuple[int, New]]:
+    """Those that the quotas allow, each tenant's asked once. The others are answered."""
+    counts = Counter(new.tenant for _, new in asked)
+    admitted = {tenant: await room(tenant, count) for tenant, count in counts.items()}
+    seen: Counter[str] = Counter()
+    kept = []
+    for number, new in asked:
+        tenant = new.tenant
+        seen[tenant] += 1
+        why_not = admitted[tenant].why_not_more
+        if seen[tenant] > admitted[tenant].count and why_not is not None:
+            items[number] = _refused(why_not)
+        else:
+            kept.append((number, new))
+    return kept
+
+
+def _refused(error: Exception) -> BatchItem:
+    return BatchItem(problem=problem_of(error)[0])
+
+
+_job_decoder: "msgspec.json.Decoder[JobIn]" = msgspec.json.Decoder(JobIn)

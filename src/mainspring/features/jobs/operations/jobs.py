@@ -1,0 +1,324 @@
+"""Jobs: made and listed, one-off and recurring."""
+
+import asyncio
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from mainspring.core.model.access.access import Permission, Principal
+from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.run import Idempotency, NewRun, RunState, RunView, fingerprint_of_request, made_once
+from mainspring.core.model.schedules.closings import Closings
+from mainspring.core.model.schedules.job import NewJob
+from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
+from mainspring.core.store import Accepted, Put, PutOutcome
+from mainspring.features.workflows.schemas import family_of
+from mainspring.http.context import Api
+from mainspring.http.lookup import parents_of
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Problem
+from mainspring.http.schemas.common import (
+    Cursor,
+    Ids,
+    Limit,
+    Name,
+    Page,
+    Request,
+    Time,
+    chosen_ids,
+    cursor_of,
+    instant_of,
+    page_out,
+)
+from mainspring.http.schemas.job_answers import JobOut, job_out, one_off_out
+from mainspring.http.schemas.jobs import (
+    JobFields,
+    JobIn,
+    apply_defaults,
+    check_key,
+    is_recurring,
+    past_of,
+    payload_of,
+    placement_of,
+    run_of,
+    spec_of,
+)
+from mainspring.http.schemas.status_words import states_of_both
+from mainspring.http.search import Search
+
+jobs = Resource("Jobs")
+
+KEY_HEADER = "idempotency-key"
+
+
+class ListJobs(Request):
+    status: Annotated[str, Meta(max_length=200, description="One or several, with commas.")] | None = None
+    kind: Literal["recurring", "oneOff"] | None = None
+    ids: Ids | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    tag: Name | None = None
+    source: Annotated[Name, Meta(description="Recurring ones that this application or file declares.")] | None = None
+    tenant: Name | None = None
+    text: Annotated[str, Meta(max_length=200, description="Part of the name, the task or the id.")] | None = None
+    created_after: Time | None = None
+    created_before: Time | None = None
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class Submit(Request):
+    strict: Annotated[bool, Meta(description="Refuse with 409 a job that no live worker can run.")] = False
+
+
+@jobs.operation(
+    "POST",
+    "/v1/jobs",
+    permission=Permission.SUBMIT,
+    body=JobIn,
+    query=Submit,
+    answers={201: JobOut, 202: JobOut, 409: Problem},
+    example={"task": "send_welcome", "queue": "mail", "payload": {"user": 42}, "idempotencyKey": "welcome-42"},
+)
+async def create_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
+    """Create a job.
+
+    Fields may have the names of other schedulers, such as `job_type`, `executeAt` and `retries`, and may be in
+    snake_case. The answer comes after the commit. A request with the same `idempotencyKey` and the same body creates
+    no second job; with another body it is a 409, as is a name or a unique key that is taken. 202: the store is
+    unavailable, Kafka keeps the one-off job, and it is created when the store is back.
+    """
+    return await _create(api, call)
+
+
+async def _create(api: Api, call: Call[JobIn, Submit]) -> Answer:
+    fields = call.body
+    tenant = await api.choose_owner(call.principal, fields.tenant)
+    key = key_of(fields, call.headers.get(KEY_HEADER))
+    if is_recurring(fields):
+        new = await new_job(api, fields, tenant, call.principal.name, key)
+        await api.admit_job(call.principal, new)
+        if call.query.strict:
+            await api.insist(new)
+        [put] = await api.jobs.put_jobs([new])
+        closed = await api.closed_times.of([put.job])
+        return put_answer(put, 201, await api.warn(new), closed.get(put.job.id))
+    run = await new_run(api, fields, tenant, call.principal.name, key)
+    if api.acceptance is None:
+        return await _create_run(api, call, run, key)
+    # It says midnight, and lists go by ids: what the store takes in itself has one of its moment.
+    told = run if key is None else msgspec.structs.replace(run, id=api.jobs.id_by_key(run))
+    answers: list[Answer] = []
+
+    async def create(run: NewRun) -> None:
+        answers.append(await _create_run(api, call, run, key))
+
+    async def check() -> None:
+        family = family_of(fields)
+        parents = () if family is None else family.parents
+        await api.check(call.principal, tenant, run.queue, run.task, run.payload, parents, by_store=False)
+
+    api.reach(call.principal, run.queue)
+    if await api.acceptance.stored(run, told, fields, create, check):
+        return answers[0]
+    later = "the store is away: the job is made when it is back"
+    state = RunState.QUEUED if run.at is None and not run.delay else RunState.SCHEDULED
+    parents = [RunId(word) for word in fields.depends_on or ()]
+    out = one_off_out(view_of(told, state, api.clock.now()), parents=parents, warnings=[later])
+    return Answer(202, out, {"location": f"/v1/jobs/{told.id}"})
+
+
+@jobs.operation(
+    "POST",
+    "/api/jobs/schedule",
+    permission=Permission.SUBMIT,
+    body=JobIn,
+    query=Submit,
+    answers={200: JobOut, 202: JobOut, 409: Problem},
+)
+async def schedule_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
+    """Create a job, for clients that send `type`, `executeAt`, `priority` and `payload` to this path.
+
+    The same as `POST /v1/jobs`, and answered with 200 instead of 201. A time that has passed is a 400.
+    """
+    made = await _create(api, call)
+    return msgspec.structs.replace(made, status=200) if made.status == 201 else made
+
+
+async def _create_run(api: Api, call: Call[JobIn, Submit], run: NewRun, key: str | None) -> Answer:
+    fields, tenant = call.body, run.tenant
+    past = past_of(run, api.clock.now())
+    # Its time may have come since it was made. Sent again it is the same, whatever became of it.
+    if past is not None and (key is None or not await api.store.used_keys(tenant, [key])):
+        raise past
+    # Not in the key's fingerprint: of a batch these are others each time.
+    run = msgspec.structs.replace(run, after=family_of(fields))
+    await api.admit(call.principal, run)
+    if call.query.strict:
+        await api.insist(run)
+    try:
+        accepted = await api.jobs.submit(run)
+    except NotFound as error:
+        raise Invalid("dependsOn", str(error)) from None
+    if accepted.conflict:
+        raise conflict_of(run, accepted)
+    warnings = await api.warn(run)
+    if not accepted.new:
+        found = (await api.seen_by(call.principal).runs([accepted.id]))[0]
+        if found is not None:
+            parents = await parents_of(api, call.principal, found)
+            out = one_off_out(found, parents=parents, warnings=warnings)
+            return Answer(201, out, {"location": f"/v1/jobs/{accepted.id}"})
+    parents = [] if run.after is None else list(run.after.parents)
+    out = one_off_out(view_of(run, accepted.state, api.clock.now()), parents=parents, warnings=warnings)
+    return Answer(201, out, {"location": f"/v1/jobs/{accepted.id}"})
+
+
+@jobs.operation("GET", "/v1/jobs", permission=Permission.READ, query=ListJobs, answers={200: Page[JobOut]})
+async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
+    """List jobs, newest first.
+
+    Recurring and one-off jobs together, unless `kind` chooses. A job must match every filter. Pass `nextCursor` as
+    `cursor` to get the next page.
+    """
+    query = call.query
+    if query.ids is not None:
+        return Answer(200, Page(items=await _chosen_jobs(api, call.principal, chosen_ids(query, query.ids))))
+    tenant = api.scope(call.principal, query.tenant)
+    job_states, run_states = states_of_both(query.status)
+    asked = job_states or run_states
+    reads, search, cursor = api.listed_by(call.principal), Search(api.clock), cursor_of(query.cursor)
+    since, until = instant_of(query.created_after, "createdAfter"), instant_of(query.created_before, "createdBefore")
+    items: list[tuple[str, JobOut]] = []
+    reached: list[str] = []
+    if query.kind != "oneOff" and (job_states or not asked):
+        page = await search.jobs(
+            reads,
+            JobFilter(
+                tenant=tenant,
+                states=job_states,
+                task=query.task or "",
+                queue=query.queue or "",
+                tag=query.tag or "",
+                source=query.source or "",
+                text=query.text or "",
+                since=since,
+                until=until,
+            ),
+            cursor,
+            query.limit,
+        )
+        closed = await api.closed_times.of(page.items)
+        items += [(job.id, job_out(job, closed.get(job.id), payload=False)) for job in page.items]
+        reached += [page.after] if page.after else []
+    if query.kind != "recurring" and query.source is None and (run_states or not asked):
+        runs = await search.runs(
+            reads,
+            RunFilter(
+                tenant=tenant,
+                states=run_states,
+                task=query.task or "",
+                queue=query.queue or "",
+                tag=query.tag or "",
+                text=query.text or "",
+                one_off=True,
+                since=since,
+                until=until,
+            ),
+            cursor,
+            query.limit,
+        )
+        items += [(run.id, one_off_out(run)) for run in runs.items]
+        reached += [runs.after] if runs.after else []
+    # Both lists are complete down to the newer of the places they reached; what lies below is read again.
+    complete_to = max(reached, default="")
+    ordered = sorted((item for item in items if item[0] >= complete_to), key=lambda item: item[0], reverse=True)
+    shown = ordered[: query.limit]
+    more = len(ordered) > query.limit or len(shown) < len(items) or bool(reached)
+    following = (shown[-1][0] if len(ordered) > query.limit else complete_to or shown[-1][0]) if more else None
+    return Answer(200, page_out([out for _, out in shown], following, query.limit))
+
+
+async def _chosen_jobs(api: Api, principal: Principal, chosen: list[str]) -> list[JobOut]:
+    """Read jobs of both kinds by their ids; unknown ones are missing."""
+    reads = api.listed_by(principal)
+    jobs, runs = await asyncio.gather(reads.jobs(list(map(JobId, chosen))), reads.runs(list(map(RunId, chosen))))
+    closed = await api.closed_times.of([job for job in jobs if job is not None])
+    found: list[JobOut] = []
+    for job, run in zip(jobs, runs, strict=True):
+        if job is not None:
+            found.append(job_out(job, closed.get(job.id), payload=False))
+        elif run is not None and run.job_id is None:
+            found.append(one_off_out(run))
+    return found
+
+
+async def new_run(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewRun:
+    ordering_key = "" if fields.ordering_key is UNSET else fields.ordering_key
+    run_id = api.jobs.new_run_id(ordering_key, tenant=tenant, placement=placement_of(fields))
+    run = run_of(fields, run_id, tenant, author)
+    # The key's fingerprint is of the request alone: it stays the same when the task declares other options.
+    run = run if key is None else made_once(run, key)
+    return apply_defaults(run, fields, await api.catalog.find(run.task))
+
+
+async def new_job(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewJob:
+    if placement_of(fields):
+        raise Invalid("placement", "is for one-off jobs", "a recurring one lies with its tenant")
+    spec = spec_of(fields)
+    payload = payload_of(fields)
+    return NewJob(
+        id=api.jobs.new_job_id(tenant, spec.name),
+        spec=apply_defaults(spec, fields, await api.catalog.find(spec.task)),
+        payload=payload,
+        tenant=tenant,
+        author=author,
+        must_be_new=True,
+        idempotency=None if key is None else Idempotency(key, fingerprint_of_request(spec, payload)),
+    )
+
+
+def key_of(fields: JobIn, header: str | None) -> str | None:
+    """The idempotency key, wherever it stands."""
+    return check_key(header if fields.idempotency_key is UNSET else fields.idempotency_key, header)
+
+
+def conflict_of(run: NewRun, answer: Accepted) -> Conflict:
+    """The id comes last: clients read it there."""
+    if run.unique is not None and run.unique.otherwise == "reject":
+        return Conflict(f"unique key {run.unique.key!r} is taken by job {answer.id}")
+    return Conflict(f"this idempotency key was used for another job, {answer.id}")
+
+
+def view_of(run: NewRun, state: RunState, now: Instant) -> RunView:
+    """A run that was just made, as it would be read back."""
+    due = run.at if run.at is not None else now + run.delay
+    return RunView(
+        id=run.id,
+        state=state,
+        task=run.task,
+        queue=run.queue,
+        tenant=run.tenant,
+        priority=run.priority,
+        attempt=0,
+        due=due,
+        created_at=now,
+        about=run.about,
+        policy=run.policy,
+        start_by=None if run.start_within is None else due + run.start_within,
+        deadline=None if run.deadline is None else due + run.deadline,
+        payload=run.payload,
+        parents=0 if run.after is None else len(run.after.parents),
+        rule=None if run.after is None else run.after.rule,
+    )
+
+
+def put_answer(put: Put, status: int, warnings: list[str], closings: Closings | None = None) -> Answer:
+    if put.outcome is PutOutcome.EXISTS:
+        raise Conflict(f"there is a job of this name, {put.job.id}")
+    if put.outcome is PutOutcome.CONFLICT:
+        raise Conflict(f"this idempotency key was used for another job, {put.job.id}")
+    return Answer(status, job_out(put.job, closings, warnings=warnings), {"location": f"/v1/jobs/{put.job.id}"})

@@ -1,0 +1,207 @@
+"""What a job would do, before it is made or changed. Nothing is written."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.base.instant import DAY, Instant, format_duration, isoformat
+from mainspring.core.model.schedules.closings import Closed, Closings, closings_of
+from mainspring.core.model.schedules.coming import coming, next_starts
+from mainspring.core.model.schedules.cron import Cron, clock_changes, load_zone, parts
+from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob
+from mainspring.core.model.schedules.schedule import CronSchedule, describe, next_after
+from mainspring.features.jobs.operations.jobs import new_job, new_run
+from mainspring.features.jobs.operations.runs import ComingTick
+from mainspring.features.jobs.operations.versions import Change, differences
+from mainspring.http.context import Api
+from mainspring.http.lookup import job_only
+from mainspring.http.operation import Answer, Call, Resource
+from mainspring.http.problems import Problem
+from mainspring.http.schemas.common import Request, Wire, time_of
+from mainspring.http.schemas.job_answers import fields_of, fields_of_spec
+from mainspring.http.schemas.jobs import (
+    JobFields,
+    JobIn,
+    JobPatch,
+    ScheduleType,
+    changes_call,
+    is_recurring,
+    merged,
+    past_of,
+    payload_of,
+    schedule_type_of,
+    spec_of,
+)
+
+previews = Resource("Jobs")
+
+#: How far ahead clock changes are told.
+_YEAR = 366 * DAY
+
+
+class PreviewQuery(Request):
+    n: Annotated[int, Meta(ge=1, le=100, description="How many fires.")] = 5
+
+
+class ClockChangeOut(Wire):
+    """A day on which clocks are changed and the schedule meets it."""
+
+    at: str
+    kind: Literal["gap", "fold"]
+    words: str
+
+
+class JobPreview(Wire):
+    schedule_type: ScheduleType
+    words: str
+    """The schedule in English."""
+    next_fires: list[str]
+    """When its next runs may start."""
+    ticks: list[ComingTick] = []
+    """Where calendars hold for it: its next ticks, also those that are closed."""
+    clock_changes: list[ClockChangeOut] = []
+    """Of the coming year."""
+    notes: list[str] = []
+    """What is easily misread in the expression."""
+    changes: dict[str, Change] = {}
+    """Of a change: field by field, what is and what would be."""
+    warnings: list[str] = []
+
+
+@previews.operation(
+    "POST",
+    "/v1/jobs/preview",
+    permission=Permission.SUBMIT,
+    body=JobIn,
+    query=PreviewQuery,
+    answers={200: JobPreview, 409: Problem},
+    example={"name": "weekly report", "task": "report", "cronExpression": "30 9 * * MON", "timezone": "Europe/Paris"},
+)
+async def preview_job(api: Api, call: Call[JobIn, PreviewQuery]) -> Answer:
+    """Preview a job without creating it.
+
+    The request is checked like a request that creates the job, with the same errors. Only the quota, and whether
+    the name is taken, are not checked.
+    """
+    fields, principal = call.body, call.principal
+    tenant = await api.choose_owner(principal, fields.tenant)
+    now = api.clock.now()
+    if is_recurring(fields):
+        new = await new_job(api, fields, tenant, principal.name, None)
+        new.check()
+        await api.check(principal, tenant, new.spec.queue, new.spec.task, new.payload)
+        return Answer(200, await _recurring(api, new, now, call.query.n, is_new=True))
+    run = await new_run(api, fields, tenant, principal.name, None)
+    if (past := past_of(run, now)) is not None:
+        raise past
+    run.check()
+    await api.check(principal, tenant, run.queue, run.task, run.payload, None)
+    starts = now + run.delay if run.at is None else run.at
+    words = "at once" if starts <= now else f"once, {format_duration(run.delay)} from now" if run.delay else "once"
+    out = JobPreview(
+        schedule_type=schedule_type_of(fields),
+        words=words,
+        next_fires=[isoformat(starts)],
+        warnings=await api.warnings(run),
+    )
+    return Answer(200, out)
+
+
+@previews.operation(
+    "POST",
+    "/v1/jobs/{id}/preview",
+    permission=Permission.OPERATE,
+    body=JobPatch,
+    query=PreviewQuery,
+    answers={200: JobPreview, 404: Problem, 409: Problem},
+)
+async def preview_change(api: Api, call: Call[JobPatch, PreviewQuery]) -> Answer:
+    """Preview a change of a recurring job without saving it.
+
+    Returns the next ticks after the change and the fields that differ. 409: the job is not recurring, is cancelled,
+    or has another version than `expectedVersion`.
+    """
+    job = await job_only(api, call)
+    if job.state not in (JobState.SCHEDULED, JobState.PAUSED):
+        raise Conflict(f"the job is {job.state.value}")
+    if call.body.expected_version not in (UNSET, job.version):
+        raise Conflict(f"the job has version {job.version} by now")
+    before = fields_of(job)
+    after = merged(before, call.body)
+    new = NewJob(id=job.id, spec=_spec(job, after), payload=payload_of(after), tenant=job.tenant)
+    new.check()
+    changed = changes_call(call.body)
+    await api.check(call.principal, job.tenant, new.spec.queue, new.spec.task, new.payload, by_schema=changed)
+    out = await _recurring(api, new, api.clock.now(), call.query.n)
+    changes = differences(before, fields_of_spec(new.spec, new.payload))
+    return Answer(200, msgspec.structs.replace(out, changes=changes))
+
+
+def _spec(job: Job, fields: JobFields) -> JobSpec:
+    spec = spec_of(fields)
+    if spec.name != job.spec.name:
+        raise Invalid("name", "of a recurring job cannot be changed", "make another job and delete this one")
+    return spec
+
+
+async def _recurring(api: Api, new: NewJob, now: Instant, count: int, *, is_new: bool = False) -> JobPreview:
+    spec = new.spec
+    await api.check_calendars(new.tenant, spec.calendars)
+    job, closings = _planned(new, now), await _closings(api, new)
+    ticks = [] if closings is None else coming(job, closings, count)
+    return JobPreview(
+        schedule_type="cron" if isinstance(spec.schedule, CronSchedule) else "interval",
+        words=describe(spec.schedule, job.id),
+        next_fires=[isoformat(at) for at in next_starts(job, closings, count)],
+        ticks=[ComingTick(scheduled_for=isoformat(tick), starts=time_of(at), reason=why) for tick, at, why in ticks],
+        clock_changes=_clock_changes(spec, job.id, now),
+        notes=_notes(spec, job.id, is_new=is_new),
+        warnings=await api.warnings(new),
+    )
+
+
+def _planned(new: NewJob, now: Instant) -> Job:
+    """As the store would hold it."""
+    return Job(
+        id=new.id,
+        tenant=new.tenant,
+        spec=new.spec,
+        version=1,
+        state=JobState.SCHEDULED,
+        next_fire=next_after(new.spec.schedule, now, new.id),
+        rev=0,
+        payload=new.payload,
+    )
+
+
+async def _closings(api: Api, new: NewJob) -> Closings | None:
+    known = [Closed(calendar) for calendar in await api.store.calendars(new.tenant)]
+    spec = new.spec
+    return closings_of(known, spec.calendars, spec.tags, spec.queue, spec.when_closed)
+
+
+def _clock_changes(spec: JobSpec, key: str, now: Instant) -> list[ClockChangeOut]:
+    schedule = spec.schedule
+    if not isinstance(schedule, CronSchedule):
+        return []
+    cron = Cron.parse(schedule.expression, hash_key=key, field="cronExpression")
+    until = now + _YEAR if schedule.end is None else min(now + _YEAR, schedule.end)
+    after = now if schedule.start is None else max(now, schedule.start)
+    found = clock_changes(cron, load_zone(schedule.timezone), schedule.gap, schedule.fold, after, until)
+    return [ClockChangeOut(at=isoformat(one.at), kind=one.kind, words=f"{one.day}: {one.words}") for one in found]
+
+
+def _notes(spec: JobSpec, key: str, *, is_new: bool) -> list[str]:
+    schedule = spec.schedule
+    if not isinstance(schedule, CronSchedule):
+        return []
+    cron = Cron.parse(schedule.expression, hash_key=key, field="cronExpression")
+    notes = []
+    if is_new and any(term.startswith("H") for part in parts(cron) for term in part.written.split(",")):
+        notes.append("H is drawn when the job is made: its times will be others than these")
+    if cron.either_day:
+        notes.append("both day fields are restricted: a day that matches either one is enough")
+    return notes

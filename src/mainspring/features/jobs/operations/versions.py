@@ -1,0 +1,202 @@
+"""The versions of a recurring job: who changed what, and back to one of them."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from mainspring.core.model.access.access import Permission, Principal
+from mainspring.core.model.base.errors import NotFound
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.base.instant import isoformat
+from mainspring.core.model.runs.run import MAX_WHY
+from mainspring.core.model.schedules.job import Job
+from mainspring.core.ports.storage.catalog import JobVersion, Reads
+from mainspring.features.jobs.operations.job import new_version
+from mainspring.http.context import Api
+from mainspring.http.lookup import job_only
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Problem
+from mainspring.http.schemas.common import Request, Text, Wire
+from mainspring.http.schemas.job_answers import JobOut, fields_of
+from mainspring.http.schemas.jobs import JobFields, JobPatch
+
+versions = Resource("Jobs")
+
+#: Of larger values a change tells the sizes.
+_LARGEST_SHOWN = 4_096
+_VERSIONS_AT_ONCE = 8
+
+
+class Version(Wire):
+    version: int
+    made_by: str
+    made_at: str
+    why: str = ""
+    changes: dict[str, "Change"] = {}
+
+
+class Change(Wire):
+    """What it was and what it became; of what has more than 4 KiB only the sizes."""
+
+    before: msgspec.Raw | UnsetType = UNSET
+    after: msgspec.Raw | UnsetType = UNSET
+    bytes_before: int | UnsetType = UNSET
+    bytes_after: int | UnsetType = UNSET
+
+
+class VersionsQuery(Request):
+    limit: Annotated[int, Meta(ge=1, le=100, description="How many at most.")] = 20
+    cursor: Annotated[str, Meta(pattern="^[0-9]{1,9}$", description="`nextCursor` of the page before.")] | None = None
+
+
+class Versions(Wire):
+    job_id: str
+    items: list[Version]
+    next_cursor: str | None = None
+
+
+class RestoreIn(Request):
+    why: Text = ""
+    expected_version: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    """Refused with 409 if the job has another version by now."""
+
+
+class DiffQuery(Request):
+    older: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = msgspec.field(default=None, name="from")
+    to: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+
+
+class JobDiff(Wire):
+    job_id: str
+    older: int = msgspec.field(name="from")
+    to: int
+    changes: dict[str, Change]
+
+
+@versions.operation(
+    "GET",
+    "/v1/jobs/{id}/versions",
+    permission=Permission.READ,
+    query=VersionsQuery,
+    answers={200: Versions, 404: Problem, 409: Problem},
+)
+async def job_versions(api: Api, call: Call[Nothing, VersionsQuery]) -> Answer:
+    """List the versions of a recurring job, newest first.
+
+    Each version has its author, its time, the reason that was given, and the fields that it changed. 409: the job
+    is not recurring.
+    """
+    job = await job_only(api, call)
+    before = None if call.query.cursor is None else int(call.query.cursor) + 1
+    items: list[Version] = []
+    newer: JobVersion | None = None
+    async for version in _versions(api.seen_by(call.principal), job.id, before):
+        if newer is not None:
+            items.append(_version_out(job, newer, version))
+        newer = version
+        if len(items) == call.query.limit:
+            return Answer(200, Versions(job_id=job.id, items=items, next_cursor=str(newer.version)))
+    if newer is not None:
+        items.append(_version_out(job, newer, None))
+    return Answer(200, Versions(job_id=job.id, items=items))
+
+
+async def _versions(reads: Reads, job: JobId, before: int | None) -> AsyncIterator[JobVersion]:
+    """Newest first. They have payloads, so only a few are held at once."""
+    while True:
+        some = await reads.versions(job, before=before, limit=_VERSIONS_AT_ONCE)
+        for version in some:
+            yield version
+        if len(some) < _VERSIONS_AT_ONCE:
+            return
+        before = some[-1].version
+
+
+@versions.operation(
+    "POST",
+    "/v1/jobs/{id}/versions/{version}/restore",
+    permission=Permission.OPERATE,
+    body=RestoreIn,
+    body_optional=True,
+    answers={200: JobOut, 404: Problem, 409: Problem},
+)
+async def restore_version(api: Api, call: Call[RestoreIn, Nothing]) -> Answer:
+    """Restore an old version of a recurring job.
+
+    Creates a new version with the definition of the old one. 404: the job has no such version. 409: the job is not
+    recurring, is cancelled, or has another version than `expectedVersion`.
+    """
+    job = await job_only(api, call)
+    text = call.path["version"]
+    wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    old = await _version(api, call.principal, job, wanted)
+    restored = fields_of(msgspec.structs.replace(job, spec=old.spec, payload=old.payload))
+    why = f"restored version {old.version}" + (f": {call.body.why}" if call.body.why else "")
+    patch = JobPatch(why=why[:MAX_WHY], expected_version=call.body.expected_version)
+    return await new_version(api, call.principal, job, restored, patch)
+
+
+@versions.operation(
+    "GET",
+    "/v1/jobs/{id}/diff",
+    permission=Permission.READ,
+    query=DiffQuery,
+    answers={200: JobDiff, 404: Problem, 409: Problem},
+)
+async def diff_versions(api: Api, call: Call[Nothing, DiffQuery]) -> Answer:
+    """Compare two versions of a recurring job, field by field.
+
+    By default the newest version is compared with the one before it. 404: the job has no such version. 409: the job
+    is not recurring.
+    """
+    job = await job_only(api, call)
+    to = job.version if call.query.to is None else call.query.to
+    older = max(to - 1, 1) if call.query.older is None else call.query.older
+    before, after = [
+        fields_of(msgspec.structs.replace(job, spec=version.spec, payload=version.payload))
+        for version in [await _version(api, call.principal, job, number) for number in (older, to)]
+    ]
+    return Answer(200, JobDiff(job_id=job.id, older=older, to=to, changes=differences(before, after)))
+
+
+async def _version(api: Api, principal: Principal, job: Job, number: int) -> JobVersion:
+    found = await api.seen_by(principal).versions(job.id, before=number + 1, limit=1)
+    if not found or found[0].version != number:
+        # Retention takes no versions: they are counted from the first.
+        raise NotFound(f"the job has no version {number}, only {f'1 to {job.version}' if job.version > 1 else '1'}")
+    return found[0]
+
+
+def _version_out(job: Job, version: JobVersion, older: JobVersion | None) -> Version:
+    changes = {}
+    if older is not None:
+        before = msgspec.structs.replace(job, spec=older.spec, payload=older.payload)
+        after = msgspec.structs.replace(job, spec=version.spec, payload=version.payload)
+        changes = differences(fields_of(before), fields_of(after))
+    return Version(
+        version=version.version,
+        made_by=version.made_by,
+        made_at=isoformat(version.made_at),
+        why=version.why,
+        changes=changes,
+    )
+
+
+def differences(before: JobFields, after: JobFields) -> dict[str, Change]:
+    """Field by field, as people write them."""
+    old = msgspec.json.decode(msgspec.json.encode(before), type=dict[str, msgspec.Raw])
+    new = msgspec.json.decode(msgspec.json.encode(after), type=dict[str, msgspec.Raw])
+    null = msgspec.Raw(b"null")
+    changes = {}
+    for name in sorted(old.keys() | new.keys()):
+        was, became = old.get(name, null), new.get(name, null)
+        sizes = len(bytes(was)), len(bytes(became))
+        if bytes(was) == bytes(became):
+            continue
+        if max(sizes) > _LARGEST_SHOWN:
+            changes[name] = Change(bytes_before=sizes[0], bytes_after=sizes[1])
+        else:
+            changes[name] = Change(before=was, after=became)
+    return changes

@@ -1,0 +1,128 @@
+"""The same done to many schedules: what it would be first, then done, then taken back."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from mainspring.core.model.access.access import Permission
+from mainspring.features.bulk.operations import BulkOut, act_on_many
+from mainspring.features.jobs.operations.job import get_job
+from mainspring.features.jobs.operations.jobs import list_jobs
+from mainspring.http.problems import AsWritten
+from mainspring.http.schemas.job_answers import JobOut
+from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.words import plural
+
+jobs_bulk = Pages()
+
+_NAMED = 10
+#: What can be done, to those of which state, what takes it back, and how it is said that it is done.
+_ACTIONS = {
+    "pause": ("scheduled", "resume", "paused"),
+    "resume": ("paused", "pause", "resumed"),
+    "cancel": ("scheduled,paused", "", "cancelled"),
+}
+#: So many are named in an answer, and can be taken back one by one.
+_UNDONE = 100
+
+
+class ManyQuery(msgspec.Struct, frozen=True):
+    action: str = ""
+    status: str = ""
+    text: str = ""
+    queue: str = ""
+    tag: str = ""
+    #: Those that were ticked, and no others.
+    ids: str = ""
+
+    def given(self) -> dict[str, object]:
+        """As it stands in the address."""
+        return msgspec.structs.asdict(self)
+
+
+class SomeQuery(msgspec.Struct, frozen=True):
+    action: str = ""
+    ids: str = ""
+
+
+@jobs_bulk.page("GET", "/jobs/all", permission=Permission.OPERATE, query=ManyQuery)
+async def ask_about_many(visit: Visit[ManyQuery]) -> Reply:
+    """How many it would be, and some of them."""
+    query = visit.query
+    _, _, done = _action(query.action)
+    filters = {name: value for name, value in query.given().items() if name not in ("action", "ids")}
+    named: list[JobOut] = []
+    found = _none(query.action)
+    if status := _states(query):
+        found = await visit.ask(act_on_many, body={**_meant(query, status), "dryRun": True})
+        if query.ids:
+            asked = (visit.ask(get_job, path={"id": job}) for job in found.sample[:_NAMED])
+            named = await asyncio.gather(*asked)
+        else:
+            page = await visit.ask(list_jobs, query={**filters, "kind": "recurring", "status": status, "limit": _NAMED})
+            named = page.items[:_NAMED]
+    return visit.show(
+        "jobs/act_on_all.html",
+        found=found,
+        action=query.action,
+        done=done,
+        named=named,
+        given=query.given(),
+        filters=filters,
+        ticked=len(query.ids.split(",")) if query.ids else 0,
+    )
+
+
+@jobs_bulk.page("POST", "/jobs/all", permission=Permission.OPERATE, query=ManyQuery)
+async def do_to_many(visit: Visit[ManyQuery]) -> Reply:
+    query = visit.query
+    if not (status := _states(query)):
+        return _told(query.action, _none(query.action))
+    body = {**_meant(query, status), "why": visit.form.get("why", "").strip()}
+    return _told(query.action, await visit.ask(act_on_many, body=body))
+
+
+@jobs_bulk.page("POST", "/jobs/some", permission=Permission.OPERATE, query=SomeQuery)
+async def do_to_some(visit: Visit[SomeQuery]) -> Reply:
+    status, _, _ = _action(visit.query.action)
+    body = {"action": visit.query.action, "ids": visit.query.ids.split(","), "status": status}
+    return _told(visit.query.action, await visit.ask(act_on_many, body=body))
+
+
+def _action(action: str) -> tuple[str, str, str]:
+    if action not in _ACTIONS:
+        raise AsWritten("action", f"{action!r:.40} cannot be done to many", ", ".join(_ACTIONS))
+    return _ACTIONS[action]
+
+
+def actions_on(status: str) -> list[str]:
+    """What can be done to those that a list of this state shows."""
+    return [action for action in _ACTIONS if _states(ManyQuery(action=action, status=status))]
+
+
+def _states(query: ManyQuery) -> str:
+    """Those that it changes, of those that the list showed. Empty: there are none, which to the API would be any."""
+    changed, _, _ = _action(query.action)
+    shown = [word.strip().lower() for word in query.status.split(",") if word.strip()]
+    return ",".join(state for state in changed.split(",") if not shown or state in shown)
+
+
+def _meant(query: ManyQuery, status: str) -> dict[str, Any]:
+    """Those that it changes, and no others: so that taking it back brings back what was."""
+    if query.ids:
+        return {"action": query.action, "target": "jobs", "status": status, "ids": query.ids.split(",")}
+    filters = {name: value for name, value in query.given().items() if value and name not in ("action", "status")}
+    return {"action": query.action, "target": "jobs", "status": status, **filters}
+
+
+def _none(action: str) -> BulkOut:
+    return BulkOut(action=action, matched=0, changed=0, more=False, dry_run=True, sample=[])
+
+
+def _told(action: str, done: BulkOut) -> Done:
+    _, back, words = _action(action)
+    more = "; there are more" if done.more else ""
+    exact = back and 0 < done.changed == done.matched <= _UNDONE
+    undo = f"jobs/some?action={back}&ids={','.join(done.sample)}" if exact else ""
+    return Done(words=f"{plural(done.changed, 'schedule')} {words}{more}.", to="jobs", undo=undo)

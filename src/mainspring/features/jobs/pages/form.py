@@ -1,0 +1,192 @@
+"""A job is made, or changed: a form that says while one types what would come of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+from zoneinfo import available_timezones
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mainspring.core.model.access.access import DEFAULT_TENANT, Permission
+from mainspring.core.model.base.errors import Conflict, MainspringError
+from mainspring.features.calendars.operations import list_calendars
+from mainspring.features.jobs.operations.job import change_job, get_job
+from mainspring.features.jobs.operations.jobs import create_job
+from mainspring.features.jobs.operations.previews import preview_change, preview_job
+from mainspring.features.jobs.pages.job import changes_shown
+from mainspring.features.queues.operations.queues import list_queues
+from mainspring.features.tasks.operations import TaskOut, list_tasks, show_task
+from mainspring.features.workers.operations.processes import list_workers
+from mainspring.http.problems import Missing, problem_of
+from mainspring.http.schemas.job_answers import JobOut
+from mainspring.web.arguments import field_of, read_arguments
+from mainspring.web.job_fields import DEFAULTS, STAND_INS, body_of, keeps_payload, patch_of, values_of
+from mainspring.web.page import Done, Pages, Reply, Visit
+
+job_form = Pages()
+
+_FIRES = 6
+#: In which a one-off has not begun.
+WAITING = ("scheduled", "queued", "blocked")
+
+
+class Wrong(NamedTuple):
+    """What cannot be done as it is filled in. The field is the form's; empty: none in particular."""
+
+    field: str
+    words: str
+    hint: str
+
+
+_Form: TypeAlias = Mapping[str, str]
+_Preview: TypeAlias = tuple[dict[str, Any] | None, list[Wrong]]
+
+
+class NewQuery(msgspec.Struct, frozen=True):
+    #: The id of a job that the new one is like.
+    like: str = ""
+    #: The task that is chosen.
+    task: str = ""
+
+
+@job_form.page("GET", "/jobs/new", permission=Permission.SUBMIT, query=NewQuery)
+async def show_new(visit: Visit[NewQuery]) -> Reply:
+    values = {**DEFAULTS, "task": visit.query.task}
+    if visit.query.like:
+        values = {**values_of(await visit.ask(get_job, path={"id": visit.query.like})), "name": ""}
+    preview, wrong = await _preview_new(visit, values) if visit.query.like else (None, [])
+    known = await _known(visit, visit.principal.tenant or DEFAULT_TENANT)
+    task = None if visit.query.like else await _task(visit, visit.query.task)
+    fields = [] if task is None or task.arguments is UNSET else read_arguments(msgspec.json.decode(task.arguments))
+    shown = {"values": values, "preview": preview, "wrong": wrong, "declared": task, "arguments": fields}
+    return visit.show("jobs/form.html", job=None, **shown, **known)
+
+
+@job_form.page("POST", "/jobs/new", permission=Permission.SUBMIT)
+async def do_create(visit: Visit[Any]) -> Reply:
+    made: JobOut = await visit.ask(create_job, body=body_of(visit.form))
+    where = "runs" if made.version is None else "jobs"
+    return Done(words=f"{made.name or made.task} is made.", to=f"{where}/{made.job_id}", leave=True)
+
+
+@job_form.page("POST", "/jobs/preview", permission=Permission.SUBMIT)
+async def show_preview(visit: Visit[Any]) -> Reply:
+    preview, wrong = await _preview_new(visit, visit.form)
+    return visit.show("jobs/preview.html", job=None, preview=preview, wrong=wrong)
+
+
+@job_form.page("GET", "/jobs/{id}/edit", permission=Permission.OPERATE)
+async def show_edit(visit: Visit[Any]) -> Reply:
+    job: JobOut = await visit.ask(get_job, path=visit.path)
+    if job.version is None and job.status not in WAITING:
+        raise Conflict(f"a one-off job can be changed until it starts; this one is {job.status}")
+    values = values_of(job)
+    preview, wrong = await _preview_change(visit, job, values)
+    known = await _known(visit, job.tenant)
+    shown = {"values": values, "preview": preview, "wrong": wrong, "declared": None, "arguments": []}
+    return visit.show("jobs/form.html", job=job, **shown, **known)
+
+
+@job_form.page("POST", "/jobs/{id}/edit", permission=Permission.OPERATE)
+async def do_change(visit: Visit[Any]) -> Reply:
+    job: JobOut = await visit.ask(get_job, path=visit.path)
+    made: JobOut = await visit.ask(change_job, path=visit.path, body=patch_of(job, visit.form))
+    if made.version is None:
+        return Done(words="It is changed.", to=f"runs/{job.job_id}", leave=True)
+    return Done(words=f"It is version {made.version} now.", to=f"jobs/{job.job_id}", leave=True)
+
+
+@job_form.page("POST", "/jobs/{id}/edit/preview", permission=Permission.OPERATE)
+async def show_change(visit: Visit[Any]) -> Reply:
+    job: JobOut = await visit.ask(get_job, path=visit.path)
+    preview, wrong = await _preview_change(visit, job, visit.form)
+    return visit.show("jobs/preview.html", job=job, preview=preview, wrong=wrong)
+
+
+async def _task(visit: Visit[Any], name: str) -> TaskOut | None:
+    """The task as its workers have registered it."""
+    if not name:
+        return None
+    try:
+        found: TaskOut = await visit.ask(show_task, path={"name": name})
+    except Missing:
+        return None
+    return found
+
+
+async def _preview_new(visit: Visit[Any], form: _Form, payload: msgspec.Raw | UnsetType = UNSET) -> _Preview:
+    """``payload``: that of a job that keeps it; of what is cut or not shown, the form has not all."""
+
+    async def ask(said: _Form) -> Any:
+        body = body_of(said if payload is UNSET else {**said, "payload": ""})
+        return await visit.ask(
+            preview_job, query={"n": _FIRES}, body=body if payload is UNSET else {**body, "payload": payload}
+        )
+
+    return await _preview(form, ask, STAND_INS)
+
+
+async def _preview_change(visit: Visit[Any], job: JobOut, form: _Form) -> _Preview:
+    if job.version is None:
+        # What it does once is what a new one like it would do.
+        return await _preview_new(visit, form, job.payload if keeps_payload(job, form) else UNSET)
+
+    async def ask(said: _Form) -> Any:
+        body = patch_of(job, said)
+        return await visit.ask(preview_change, path={"id": job.job_id}, query={"n": _FIRES}, body=body)
+
+    return await _preview(form, ask, {**STAND_INS, **{name: text for name, text in values_of(job).items() if text}})
+
+
+async def _preview(form: _Form, ask: Callable[[_Form], Awaitable[Any]], stand_ins: _Form) -> _Preview:
+    """What would come of it, or all that is wrong with it: the API names one thing at a time, so a field that it
+    refuses is put aside, and it is asked about the others."""
+    said, found, aside = dict(form), list[Wrong](), set[str]()
+    while True:
+        try:
+            preview = await ask(said)
+        except MainspringError as error:
+            problem = problem_of(error)[0]
+            name = field_of(form, problem.field)
+            if not name.startswith("arg:"):
+                name = name.partition(".")[0].partition("[")[0]
+            if name == "scheduleTime" and form.get("kind") == "at":
+                name = "at"
+            # It is the one in its place that is refused, which nobody has filled in.
+            if name in aside:
+                return None, found
+            found.append(Wrong(name, problem.detail.removeprefix(f"{problem.field}: "), problem.hint))
+            if name not in stand_ins:
+                return None, found
+            aside.add(name)
+            said[name] = stand_ins[name]
+        else:
+            return (None, found) if found else (_shown(preview), [])
+
+
+def _shown(preview: Any) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(preview), "changes": changes_shown(preview.changes)}
+
+
+async def _known(visit: Visit[Any], tenant: str) -> dict[str, Any]:
+    """What fields of a tenant's job may be filled with."""
+    workers, known, queues, calendars = await asyncio.gather(
+        visit.ask(list_workers),
+        visit.ask(list_tasks),
+        visit.ask(list_queues),
+        visit.ask(list_calendars, query={"tenant": tenant}),
+    )
+    return {
+        "tasks": sorted({one.name for one in known.items}.union(*(worker.tasks for worker in workers.items))),
+        "queues": sorted({"default", *(queue.name for queue in queues.items), *(one.queue for one in known.items)}),
+        "calendars": sorted({calendar.name for calendar in calendars.items}),
+        "zones": _zones(),
+    }
+
+
+@cache
+def _zones() -> list[str]:
+    """Those of places; names of old are understood as well."""
+    return ["UTC", *sorted(name for name in available_timezones() if "/" in name and not name.startswith("Etc/"))]

@@ -1,0 +1,159 @@
+"""One job: its schedule, its ticks, its versions."""
+
+import asyncio
+import difflib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mainspring.core.model.access.access import Permission
+from mainspring.features.bulk.operations import BulkOut, act_on_many
+from mainspring.features.jobs.operations.job import get_job
+from mainspring.features.jobs.operations.runs import job_runs, next_fires, pause_job, resume_job, run_job
+from mainspring.features.jobs.operations.versions import Change, Versions, job_versions, restore_version
+from mainspring.features.jobs.pages.jobs import read_strips, schedule_words
+from mainspring.http.schemas.job_answers import JobOut
+from mainspring.web.page import Done, Pages, Reply, Visit, json_field
+from mainspring.web.text import pretty
+from mainspring.web.words import plural
+
+job = Pages()
+
+_TICKS = 50
+_RUNS = 15
+_FIRES = 8
+_VERSIONS = 10
+_KINDS = {"-": "was", "+": "is", " ": "same"}
+
+
+class DiffLine(NamedTuple):
+    """A line that went, came or stayed."""
+
+    kind: str
+    text: str
+
+
+@job.page("GET", "/jobs/{id}", permission=Permission.READ)
+async def show_job(visit: Visit[Any]) -> Reply:
+    found: JobOut = await visit.ask(get_job, path=visit.path)
+    if found.version is None:
+        return Done(words="", to=f"runs/{found.job_id}")
+    strips, fires, runs, versions = await asyncio.gather(
+        read_strips(visit, [found.job_id], _TICKS),
+        visit.ask(next_fires, path=visit.path, query={"n": _FIRES}),
+        visit.ask(job_runs, path=visit.path, query={"limit": _RUNS}),
+        visit.ask(job_versions, path=visit.path, query={"limit": _VERSIONS}),
+    )
+    return visit.show(
+        "jobs/detail.html",
+        job=found,
+        words=schedule_words(found),
+        strip=strips.get(found.job_id, []),
+        fires=fires,
+        runs=runs.items,
+        versions=_versions(versions),
+        open=found.status in ("scheduled", "paused"),
+    )
+
+
+@job.page("POST", "/jobs/{id}/pause", permission=Permission.OPERATE)
+async def do_pause(visit: Visit[Any]) -> Reply:
+    body = {"why": visit.form.get("why", "")}
+    if until := visit.form.get("until", ""):
+        body["until"] = until
+    await visit.ask(pause_job, path=visit.path, body=body)
+    here = f"jobs/{visit.path['id']}"
+    return Done(words="Paused: its ticks are recorded as skipped.", to=here, undo=f"{here}/resume")
+
+
+@job.page("POST", "/jobs/{id}/resume", permission=Permission.OPERATE)
+async def do_resume(visit: Visit[Any]) -> Reply:
+    await visit.ask(resume_job, path=visit.path)
+    here = f"jobs/{visit.path['id']}"
+    return Done(words="Resumed: its next tick runs.", to=here, undo=f"{here}/pause")
+
+
+@job.page("POST", "/jobs/{id}/run", permission=Permission.SUBMIT)
+async def do_run(visit: Visit[Any]) -> Reply:
+    payload = json_field(visit.form, "payload")
+    made = await visit.ask(run_job, path=visit.path, body=None if payload is None else {"payload": payload})
+    return Done(words="It runs now.", to=f"runs/{made.run_id}", leave=True)
+
+
+@job.page("GET", "/jobs/{id}/cancel", permission=Permission.OPERATE)
+async def ask_cancel(visit: Visit[Any]) -> Reply:
+    """A part of the dialog: what it would do to runs."""
+    found: JobOut = await visit.ask(get_job, path=visit.path)
+    return visit.show("jobs/would_cancel.html", runs=await _with_it(visit, found.job_id))
+
+
+@job.page("POST", "/jobs/{id}/cancel", permission=Permission.OPERATE)
+async def do_cancel(visit: Visit[Any]) -> Reply:
+    found: JobOut = await visit.ask(get_job, path=visit.path)
+    runs = await _with_it(visit, found.job_id)
+    body = {"action": "cancel", "ids": [found.job_id], "why": visit.form.get("why", "").strip()}
+    done: BulkOut = await visit.ask(act_on_many, body=body)
+    words = f"The job is cancelled, {runs}." if done.changed else "The job had ended before."
+    return Done(words=words, to=f"jobs/{found.job_id}")
+
+
+@job.page("POST", "/jobs/{id}/versions/{version}/restore", permission=Permission.OPERATE)
+async def do_restore(visit: Visit[Any]) -> Reply:
+    made: JobOut = await visit.ask(restore_version, path=visit.path)
+    before = (made.version or 2) - 1
+    here = f"jobs/{visit.path['id']}"
+    return Done(
+        words=f"Version {visit.path['version']} is restored, as version {made.version}.",
+        to=here,
+        undo=f"{here}/versions/{before}/restore",
+    )
+
+
+async def _with_it(visit: Visit[Any], job_id: str) -> str:
+    """The runs that end with a job, in words."""
+    dry = {"action": "cancel", "target": "runs", "jobId": job_id, "dryRun": True}
+    waiting, running = await asyncio.gather(
+        visit.ask(act_on_many, body={**dry, "status": "scheduled,queued,blocked"}),
+        visit.ask(act_on_many, body={**dry, "status": "running"}),
+    )
+    waits = f"{plural(waiting.matched, 'waiting run')}{' or more' if waiting.more else ''}"
+    return f"with {waits} and {running.matched} running" if running.matched else f"with {waits}"
+
+
+def _versions(found: Versions) -> list[dict[str, Any]]:
+    """With what each of them changed."""
+    return [
+        {
+            "version": item.version,
+            "made_by": item.made_by,
+            "made_at": item.made_at,
+            "why": item.why,
+            "changes": changes_shown(item.changes),
+        }
+        for item in found.items
+    ]
+
+
+def changes_shown(changes: Mapping[str, Change]) -> list[tuple[str, list[DiffLine]]]:
+    """Each field with its lines, those that went and those that came; of large values only the sizes are known."""
+    return [
+        (name, diff(_side(change.before, change.bytes_before), _side(change.after, change.bytes_after)))
+        for name, change in changes.items()
+    ]
+
+
+def diff(before: str, after: str) -> list[DiffLine]:
+    """Lines that changed, with a few around them."""
+    if "\n" not in before + after:
+        return [DiffLine("was", before), DiffLine("is", after)]
+    # The first two name files.
+    lines = list(difflib.unified_diff(before.split("\n"), after.split("\n"), n=2, lineterm=""))[2:]
+    return [DiffLine("gap", "…") if line[0] == "@" else DiffLine(_KINDS[line[0]], line[1:]) for line in lines][1:]
+
+
+def _side(value: msgspec.Raw | msgspec.UnsetType, size: int | msgspec.UnsetType) -> str:
+    if isinstance(value, msgspec.UnsetType):
+        return f"{size} bytes"
+    text = pretty(value)
+    return "–" if text in ("null", '""', "[]", "{}") else text

@@ -1,0 +1,102 @@
+"""Jobs: find some."""
+
+from typing import Any
+
+import msgspec
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.runs.run import ENDED
+from mainspring.core.model.schedules.cron import Cron
+from mainspring.features.jobs.operations.jobs import list_jobs
+from mainspring.features.jobs.pages.bulk import actions_on
+from mainspring.features.stats.operations import Histories, TickEnd, last_ticks
+from mainspring.http.schemas.job_answers import JobOut
+from mainspring.web.page import Pages, Reply, Visit
+from mainspring.web.steady import read_steadily
+from mainspring.web.words import absolute, duration
+
+jobs = Pages()
+
+#: Each tick of each job is a run to look up.
+_PAGE = 20
+_TICKS = 50
+#: Of one-off jobs, which are runs.
+_ENDED = frozenset(state.value for state in ENDED)
+#: A tick that began later than this is shown as late, in milliseconds.
+_LATE_MS = 10_000
+
+
+class JobsQuery(msgspec.Struct, frozen=True):
+    kind: str = ""
+    status: str = ""
+    text: str = ""
+    queue: str = ""
+    tag: str = ""
+    cursor: str = ""
+
+    def given(self) -> dict[str, object]:
+        """As it stands in the address."""
+        return msgspec.structs.asdict(self)
+
+
+@jobs.page("GET", "/jobs", permission=Permission.READ, query=JobsQuery)
+async def show_jobs(visit: Visit[JobsQuery]) -> Reply:
+    given = visit.query.given()
+    # Schedules are what one comes for; one-off jobs are runs as well.
+    kind = visit.query.kind or "recurring"
+    listed = await read_steadily(visit, list_jobs, {**given, "kind": kind, "limit": _PAGE}, lambda job: str(job.job_id))
+    items = listed.items
+    strips = await read_strips(visit, [item.job_id for item in items if item.version is not None], _TICKS)
+    return visit.show(
+        "jobs/list.html",
+        page=listed.page,
+        items=items,
+        fresh=listed.fresh,
+        given=given,
+        kind=kind,
+        strips=strips,
+        actions=actions_on(visit.query.status) if kind == "recurring" and items else [],
+        filtered=any((visit.query.status, visit.query.text, visit.query.queue, visit.query.tag)),
+        ended=_ENDED,
+        schedules={item.job_id: schedule_words(item) for item in items},
+    )
+
+
+async def read_strips(visit: Visit[Any], ids: list[str], limit: int) -> dict[str, list[dict[str, Any]]]:
+    """The last ticks of jobs, as the strip shows them."""
+    if not ids:
+        return {}
+    found: Histories = await visit.ask(last_ticks, query={"jobs": ",".join(ids), "limit": limit})
+    return {item.job_id: [_shown(tick) for tick in item.ticks] for item in found.items}
+
+
+def schedule_words(job: JobOut) -> str:
+    """A schedule in words."""
+    if job.every is not None:
+        after = " after the one before ended" if job.interval_mode == "fixedDelay" else ""
+        return f"every {job.every}{after}"
+    if job.cron_expression is None:
+        return "once"
+    try:
+        words = Cron.parse(job.cron_expression, hash_key=job.job_id, field="cronExpression").describe()
+    except Invalid:
+        words = job.cron_expression
+    return words if job.timezone in (None, "UTC") else f"{words}, {job.timezone}"
+
+
+def _shown(tick: TickEnd) -> dict[str, Any]:
+    late = tick.late_ms is not None and tick.late_ms > _LATE_MS
+    state = "late" if tick.status == "succeeded" and late else tick.status or "gone"
+    words = [absolute(tick.scheduled_for), tick.status or "its run is not kept any more"]
+    if tick.ticks != 1:
+        words.append(f"{tick.ticks or 'many'} ticks")
+    if tick.reason:
+        words.append(tick.reason)
+    if late and tick.late_ms is not None:
+        words.append(f"{duration(tick.late_ms / 1_000)} late")
+    if tick.took_ms is not None:
+        words.append(f"took {duration(tick.took_ms / 1_000)}")
+    if tick.datacenter:
+        words.append(tick.datacenter)
+    return {"state": state, "words": ", ".join(words), "run_id": tick.run_id if tick.status else None}

@@ -1,0 +1,1 @@
+"""Keeping the logs of runs in files."""

@@ -1,0 +1,242 @@
+"""Takes the logs of runs that have ended out of the store, to where they are kept."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+from mainspring.core.logs.packed_log import pack
+from mainspring.core.logs.run_logs import RunLogs, folder_of
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.cluster.diagnosis import Finding, blamed, found
+from mainspring.core.model.runs.retention import STANDARD, log_span
+from mainspring.core.model.runs.run import ENDED, RunState, RunView
+from mainspring.core.ports.blobs import BlobsUnavailable
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.catalog import MOST_LOG_PIECES, LogLine
+from mainspring.core.ports.storage.run_logs import LogSource
+from mainspring.core.ports.wakeups import Wakeups
+from mainspring.core.runtime.service import TickingService
+from mainspring.core.store import Retention
+
+_SHARD = 0
+_EVERY: Micros = 2 * SECOND
+_FORGET_EVERY: Micros = HOUR
+_WARN_EVERY: Micros = HOUR
+_LONGEST_PAUSE: Micros = MINUTE
+#: Where there is more to do, it rests so many times as long as it worked: who works on the same machine or the same
+#: store goes first. Less if what it takes has waited for long …
+_REST = 4
+_REST_IF_BEHIND = 1
+_BEHIND: Micros = 5 * MINUTE
+#: … and more if the store is pressed.
+_REST_IF_PRESSED = 9
+#: Logs that are held at once: 1 MiB each at most.
+_TOGETHER = 64
+#: A log of more pieces is read by itself: ten thousand of each would be too many rows at once.
+_LONG = 200
+
+
+class LogKeeper(TickingService):
+    """Whoever owns the first shard does it. Two that do it at once do no harm: both put the same.
+
+    A log is put first and deleted in the store after that. One that cannot be put stays in the store, as it would
+    without any of this, and is tried again; no run waits for it.
+    """
+
+    def __init__(
+        self,
+        store: LogSource,
+        logs: RunLogs,
+        wakeups: Wakeups,
+        clock: Clock,
+        owned: Callable[[], Mapping[int, int]],
+        keep: Micros,
+        retention: Retention,
+        pressed: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``keep``: how long they are kept from the end of their run's day on, where a tenant's quotas do not say.
+        ``retention``: how long the store keeps runs. ``pressed``: whether the store is to be spared."""
+        super().__init__("run_logs", clock, wakeups.listen([]))
+        #: Logs that were put, and puts that failed.
+        self.taken = self.failed = 0
+        self._store = store
+        self._logs = logs
+        self._owned = owned
+        self._keep = keep
+        self._retention = retention
+        self._pressed = pressed
+        self._after: RunId | None = None
+        self._pause: Micros = 0
+        self._why = ""
+        self._oldest: Instant | None = None
+        self._unknown = 0
+        self._warned_at: Micros | None = None
+        self._forgot_at: Micros | None = None
+        self._forgetting: AsyncGenerator[int, None] | None = None
+        self._forgotten = 0
+
+    @property
+    def trouble(self) -> str:
+        """Why logs stay in the store for now; empty: they do not."""
+        return self._why
+
+    @property
+    def waiting(self) -> Micros:
+        """How long the log has waited that waits longest, by this node's clock; 0: none does."""
+        return 0 if self._oldest is None else max(self.clock.now() - self._oldest, 0)
+
+    async def stop(self) -> None:
+        """At once: a bucket that hangs must not keep this process from handing over its shards. What is cut off was put
+        and not deleted at worst, and is put again."""
+        if self._task is not None:
+            self._task.cancel()
+        try:
+            await super().stop()
+        except asyncio.CancelledError:
+            if (current := asyncio.current_task()) is not None and current.cancelling():
+                raise
+        forgetting, self._forgetting = self._forgetting, None
+        if forgetting is not None:
+            await forgetting.aclose()
+
+    async def tick(self) -> Micros:
+        if _SHARD not in self._owned():
+            self._oldest = None
+            return _EVERY
+        began = self.clock.monotonic()
+        try:
+            more = await self._take()
+        except BlobsUnavailable as error:
+            return self._wait(str(error))
+        if self._why:
+            self.log.info("run logs are kept again", where=self._logs.blobs.shown)
+        self._why, self._pause = "", 0
+        forgets = await self._forget()
+        if not more and not forgets:
+            return _EVERY
+        return (self.clock.monotonic() - began) * self._rest()
+
+    def _rest(self) -> int:
+        if self._pressed():
+            return _REST_IF_PRESSED
+        return _REST_IF_BEHIND if self.waiting > _BEHIND else _REST
+
+    def _wait(self, why: str) -> Micros:
+        self._pause = min(max(self._pause * 2, _EVERY), _LONGEST_PAUSE)
+        if why != self._why:
+            self._why = why
+            self.log.warning("run logs cannot be kept; they stay in the store, and no run waits", error=why)
+        return self._pause
+
+    async def _take(self) -> bool:
+        """Some of those that have ended; whether there may be more."""
+        runs = await self._store.logged_runs(self._after, _TOGETHER)
+        views = dict(zip(runs, await self._store.runs(runs), strict=True))
+        ended = [run for run in views.values() if run is not None and run.state in ENDED]
+        if ended:
+            self._oldest = min(_end_of(run) for run in ended)
+            try:
+                await self._move(ended)
+            except BlobsUnavailable:
+                self._warn_in_time(ended)
+                raise
+        await self._drop_unknown([run for run, view in views.items() if view is None])
+        # Those that go on are met again in the next round.
+        self._after = runs[-1] if len(runs) == _TOGETHER else None
+        if self._after is None:
+            self._oldest = None
+        return self._after is not None
+
+    async def _move(self, runs: Sequence[RunView]) -> None:
+        lines = await self._store.logs_after({run.id: 0 for run in runs}, _LONG)
+        await self._put([(run, lines[run.id]) for run in runs if 0 < len(lines.get(run.id, ())) < _LONG])
+        for run in runs:
+            if len(lines.get(run.id, ())) == _LONG:
+                # The last line says that it is cut, and reports at the same moment may bring some more.
+                whole = await self._store.logs_after({run.id: 0}, 2 * MOST_LOG_PIECES)
+                await self._put([(run, whole[run.id])] if run.id in whole else [])
+
+    async def _put(self, logs: Sequence[tuple[RunView, Sequence[LogLine]]]) -> None:
+        if not logs:
+            return
+        packed = await asyncio.to_thread(lambda: [(run, pack(lines)) for run, lines in logs])
+        try:
+            await self._logs.put(packed)
+        except BlobsUnavailable:
+            self.failed += len(logs)
+            raise
+        self.taken += len(logs)
+        await self._store.forget_logs([run.id for run, _ in logs])
+
+    def _warn_in_time(self, runs: Sequence[RunView]) -> None:
+        """What waits is forgotten with its run, and with its day: before that is said."""
+        now, today = self.clock.monotonic(), self.clock.now()
+        soon = [run for run in runs if today - _end_of(run) > self._kept_with(run) * 3 // 4]
+        if soon and (self._warned_at is None or now - self._warned_at >= _WARN_EVERY):
+            self._warned_at = now
+            self.log.warning(
+                "the store forgets run logs soon that cannot be kept elsewhere",
+                runs=len(soon),
+                oldest_days=round((today - min(map(_end_of, soon))) / DAY, 1),
+            )
+
+    def _kept_with(self, run: RunView) -> Micros:
+        if run.kept_as != STANDARD:
+            return self._retention.of(run.kept_as)
+        return self._retention.succeeded if run.state is RunState.SUCCEEDED else self._retention.unsuccessful
+
+    async def _drop_unknown(self, runs: Sequence[RunId]) -> None:
+        """Lines of runs that the store has forgotten. Nobody can ask for them, and they would be met in every round."""
+        if runs:
+            await self._store.forget_logs(runs)
+            self._unknown += len(runs)
+        elif self._unknown:
+            self.log.warning("lines were dropped that were not taken: their runs are forgotten", runs=self._unknown)
+            self._unknown = 0
+
+    async def _forget(self) -> bool:
+        """Some of the logs that are past keeping; whether there may be more."""
+        now = self.clock.monotonic()
+        if self._forgetting is None:
+            if self._forgot_at is not None and now - self._forgot_at < _FORGET_EVERY:
+                return False
+            self._forgetting, self._forgotten = await self._begin_to_forget(), 0
+            self._forgot_at = now
+        try:
+            gone = await anext(self._forgetting, None)
+        except BlobsUnavailable as error:
+            self._forgetting = None
+            self.log.warning("run logs that are past keeping cannot be deleted", error=str(error))
+            return False
+        if gone is not None:
+            self._forgotten += gone
+            return True
+        self._forgetting = None
+        if self._forgotten:
+            self.log.info("run logs are forgotten", gone=self._forgotten)
+        return False
+
+    async def _begin_to_forget(self) -> AsyncGenerator[int, None]:
+        quotas = {folder_of(tenant.name): tenant.quotas.log_days for tenant in await self._store.tenants()}
+
+        def keep(folder: str, name: str) -> Micros:
+            days = quotas.get(folder)
+            said = self._keep if days is None else days * DAY
+            return log_span(name, said, said if name == STANDARD else self._retention.of(name))
+
+        return self._logs.forget(await self._store.now(), keep)
+
+
+def _end_of(run: RunView) -> Instant:
+    assert run.finished_at is not None
+    return run.finished_at
+
+
+async def examine_run_logs(logs: RunLogs) -> Finding:
+    """Whether something can be put, read and deleted where logs are kept, and whether those there are this store's."""
+    try:
+        await logs.blobs.check()
+        await logs.check_owner()
+    except BlobsUnavailable as error:
+        return blamed("run logs", str(error), "no run waits for it, and logs stay in the store until it is mended")
+    return found("run logs", f"{logs.blobs.shown} can be written and read")

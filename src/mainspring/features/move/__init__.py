@@ -1,0 +1,1 @@
+"""Moving an SQLite installation to PostgreSQL."""

@@ -1,0 +1,178 @@
+"""How it goes, in one look."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.instant import DAY, HOUR, Instant, Micros, isoformat
+from mainspring.features.datacenters.operations import list_datacenters
+from mainspring.features.dead_letters.operations.groups import list_groups
+from mainspring.features.forecast.operations import get_forecast
+from mainspring.features.forecast.schemas import ForecastOut, PeakOut
+from mainspring.features.queues.operations.queues import list_queues
+from mainspring.features.runs.operations import list_runs
+from mainspring.features.stats.operations import Point, Stats, get_stats, missed_slos
+from mainspring.features.usage.operations import list_budgets
+from mainspring.features.workers.operations.processes import list_schedulers, list_workers
+from mainspring.web.charts import chart
+from mainspring.web.health import Seen, findings, late_runs
+from mainspring.web.page import Pages, Reply, Visit
+from mainspring.web.words import instant
+
+overview = Pages()
+
+#: How far back, and how wide a bar is.
+_RANGES: dict[str, tuple[Micros, str, int]] = {"1h": (HOUR, "1m", 60), "24h": (DAY, "15m", 900)}
+#: What waits, and what is newest, is looked at so far for what is late.
+_LOOKED_AT = 30
+#: Dead letters of the last hour are counted in so many groups, the largest of the day; the first are shown.
+_GROUPS = 30
+_GROUPS_SHOWN = 6
+
+
+class OverviewQuery(msgspec.Struct, frozen=True):
+    range: Literal["1h", "24h"] = "1h"
+
+
+@overview.page("GET", "/", permission=Permission.READ, query=OverviewQuery)
+async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
+    length, step, seconds = _RANGES[visit.query.range]
+    (
+        stats,
+        queues,
+        workers,
+        schedulers,
+        groups,
+        newest,
+        waiting,
+        forecast,
+        budgets,
+        missed,
+        datacenters,
+    ) = await asyncio.gather(
+        visit.ask(get_stats, query={"since": isoformat(visit.now - length), "step": step}),
+        visit.ask(list_queues),
+        visit.ask(list_workers),
+        visit.ask(list_schedulers),
+        visit.ask(list_groups, query={"limit": _GROUPS, "since": isoformat(visit.now - DAY)}),
+        visit.ask(list_runs, query={"limit": _LOOKED_AT}),
+        visit.ask(list_runs, query={"limit": _LOOKED_AT, "status": "queued"}),
+        visit.ask(get_forecast, query={"hours": 24}),
+        visit.ask(list_budgets),
+        visit.ask(missed_slos),
+        visit.ask(list_datacenters),
+    )
+    late = late_runs([*waiting.items, *newest.items], visit.now, queues.items)
+    seen = Seen(
+        workers=workers,
+        schedulers=schedulers,
+        now=visit.now,
+        queues=queues.items,
+        points=stats.points,
+        groups=groups.items,
+        more_groups=len(groups.items) == _GROUPS,
+        budgets=budgets.items,
+        missed=missed.items,
+        datacenters=datacenters.items,
+        late=late,
+    )
+    return visit.show(
+        "overview/page.html",
+        range=visit.query.range,
+        stats=stats,
+        figures=_figures(stats, seconds),
+        findings=findings(seen),
+        workers=len(workers.items),
+        schedulers=len(schedulers.items),
+        queues=sorted(queues.items, key=lambda queue: (-queue.queued, -queue.running, queue.name)),
+        groups=groups.items[:_GROUPS_SHOWN],
+        late=late,
+        peaks=busiest(forecast, visit.now, 5),
+        coming=forecast,
+        ended_chart=ended_chart(stats.points),
+        load_chart=load_chart(stats, visit.now),
+        late_chart=late_chart(stats, visit.now),
+        took_chart=line_chart(stats.points, "took", "--running-fill"),
+    )
+
+
+def busiest(forecast: ForecastOut, now: Instant, most: int) -> list[PeakOut]:
+    """The busiest minutes that are still to come, in the order in which they come."""
+    coming = [peak for peak in forecast.peaks if instant(peak.at) > now]
+    return sorted(coming[:most], key=lambda peak: instant(peak.at))
+
+
+def _figures(stats: Stats, seconds: int) -> dict[str, Any]:
+    points = stats.points
+    ended = sum(point.succeeded + point.failed for point in points)
+    failed = sum(point.failed for point in points)
+    minutes = max(len(points) * seconds / 60, 1)
+    return {
+        "ended": ended,
+        "per_minute": ended / minutes,
+        "failed": failed,
+        "failed_share": failed / ended * 100 if ended else 0.0,
+        # Of retried runs and of failed ones.
+        "failed_attempts": sum(point.retried for point in points),
+        "late_p50": _seconds(stats.late_ms_p50),
+        "late_p95": _seconds(stats.late_ms_p95),
+        "took_p50": _seconds(stats.took_ms_p50),
+        "took_p95": _seconds(stats.took_ms_p95),
+    }
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1_000
+
+
+def ended_chart(points: Sequence[Point]) -> str:
+    series = [
+        {"name": "succeeded", "colour": "--succeeded-fill", "values": [point.succeeded for point in points]},
+        {"name": "failed", "colour": "--failed-fill", "values": [point.failed for point in points]},
+    ]
+    return chart("bars", "runs", [point.time for point in points], series)
+
+
+def load_chart(stats: Stats, now: Instant) -> str:
+    """What waited and ran whenever somebody looked, and what does now."""
+    seen = _seen(stats)
+    series = [
+        {"name": "waiting", "colour": "--queued-fill", "values": [*(point.queued for point in seen), stats.queued]},
+        {"name": "running", "colour": "--running-fill", "values": [*(point.running for point in seen), stats.running]},
+    ]
+    return chart("lines", "at a time", [*(point.time for point in seen), isoformat(now)], series)
+
+
+def late_chart(stats: Stats, now: Instant) -> str:
+    """How late runs began, and for how long the oldest of those that did not begin had been due."""
+    seen = _seen(stats)
+    lags = {"name": "lag", "colour": "--scheduled-fill", "values": [*(point.lag_ms for point in seen), stats.lag_ms]}
+    began = [
+        {**one, "values": [*one["values"][: len(seen)], None]} for one in _lines(stats.points, "late", "--late-fill")
+    ]
+    return chart("lines", "ms", [*(point.time for point in seen), isoformat(now)], [lags, *began])
+
+
+def _seen(stats: Stats) -> Sequence[Point]:
+    """Without the last one if nobody has looked in it yet: how it is now follows."""
+    points = stats.points
+    return points[:-1] if points and points[-1].queued is None else points
+
+
+def line_chart(points: Sequence[Point], what: str, colour: str) -> str:
+    return chart("lines", "ms", [point.time for point in points], _lines(points, what, colour))
+
+
+def _lines(points: Sequence[Point], what: str, colour: str) -> list[dict[str, Any]]:
+    def values(which: str) -> list[float | None]:
+        # Where nothing ended there is nothing to say.
+        return [getattr(point, f"{what}_ms_{which}") if point.succeeded + point.failed else None for point in points]
+
+    worst = "worst" if what == "late" else "longest"
+    return [
+        {"name": worst, "colour": "--queued-fill", "values": values("max"), "joined": True},
+        {"name": "mean", "colour": colour, "values": values("mean"), "joined": True},
+    ]

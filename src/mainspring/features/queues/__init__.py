@@ -1,0 +1,1 @@
+"""Queues: depth, pauses and policies."""

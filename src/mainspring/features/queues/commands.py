@@ -1,0 +1,232 @@
+"""``mainspring queues``: the lanes that workers serve."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from mainspring.cli.client.target import Client, Raw, command, read, segment
+from mainspring.cli.each import each
+from mainspring.cli.fields import Yes
+from mainspring.cli.output import Output, confirm, details, span
+from mainspring.cli.pausing import Until, Why, pause_of, until_of
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import MILLISECOND
+
+group = typer.Typer(name="queues", help="See how queues are doing; pause, resume and limit them.", no_args_is_help=True)
+
+Names = Annotated[list[str] | None, typer.Argument(help="Queues.", metavar="[QUEUE…]")]
+All = Annotated[bool, typer.Option("--all", help="Everything, of all tenants: for administrators of all.")]
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(group)
+
+
+class Queue(msgspec.Struct, rename="camel"):
+    name: str
+    queued: int
+    running: int
+    workers: int
+    lag_ms: float
+    rate_per_s: float
+    paused: bool
+    stranded: dict[str, int] = {}
+    pause_reason: str | None = None
+    resume_at: str | None = None
+
+    @property
+    def lag(self) -> str:
+        return span(round(self.lag_ms * MILLISECOND)) if self.queued else ""
+
+    @property
+    def state(self) -> Text:
+        if not self.paused and self.workers and self.stranded:
+            waiting = ", ".join(f"{runs:,} for {name}" for name, runs in self.stranded.items())
+            return Text(f"{waiting} (no workers)", "yellow")
+        if not self.paused:
+            return Text("") if self.workers else Text("no worker", "yellow" if self.queued else "")
+        until = "" if self.resume_at is None else f" until {self.resume_at}"
+        return Text(f"paused{until}" + (f": {self.pause_reason}" if self.pause_reason else ""), "yellow")
+
+
+class Queues(msgspec.Struct):
+    items: list[Queue]
+
+
+@command(group, "list")
+async def list_queues(api: Client, out: Output) -> None:
+    """List queues: what waits, how long the oldest has been due, what runs, and how fast it goes.
+
+    Example: mainspring queues list
+    """
+    answer = await api.ask("GET", "/v1/queues", query={"tenant": api.tenant})
+    queues = read(answer, Queues).items
+
+    def show() -> None:
+        numbers = ("QUEUED", "LAG", "RUNNING", "ENDED/S", "WORKERS")
+        out.rows(
+            ("QUEUE", *numbers, "STATE"),
+            [
+                (
+                    queue.name,
+                    f"{queue.queued:,}",
+                    queue.lag,
+                    f"{queue.running:,}",
+                    f"{queue.rate_per_s:,.1f}",
+                    str(queue.workers),
+                    queue.state,
+                )
+                for queue in queues
+            ],
+            right=numbers,
+        )
+
+    out.tell(answer, [queue.name for queue in queues], show)
+
+
+class Policy(msgspec.Struct, rename="camel"):
+    name: str
+    concurrency: int | None = None
+    retries: str | None = None
+    fair: bool = False
+    shares: dict[str, int] = {}
+
+
+@command(group, "show")
+async def show_queue(
+    api: Client, out: Output, name: Annotated[str, typer.Argument(help="Its name.", metavar="QUEUE")]
+) -> None:
+    """Show what was said of a queue.
+
+    Example: mainspring queues show mail
+    """
+    answer = await api.ask("GET", f"/v1/queues/{segment(name)}")
+    out.tell(answer, [name], lambda: _show_policy(out, read(answer, Policy)))
+
+
+@command(group, "set")
+async def set_queue(
+    api: Client,
+    out: Output,
+    name: Annotated[str, typer.Argument(help="Its name.", metavar="QUEUE")],
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", help="At most so many at once, over all workers.", show_default=False)
+    ] = None,
+    retries: Annotated[
+        str | None,
+        typer.Option("--retries", help="At most so many retries in a period, such as 10/s.", show_default=False),
+    ] = None,
+    fair: Annotated[bool, typer.Option("--fair", help="Tenants take turns.")] = False,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--share",
+            help="How many turns a tenant gets where others get one; can be repeated.",
+            metavar="TENANT=TURNS",
+            show_default=False,
+        ),
+    ] = None,
+    why: Annotated[str, typer.Option("--why", help="For those who wonder.", show_default=False)] = "",
+) -> None:
+    """Say how a queue works from now on, all of it: what is left out is taken back.
+
+    Examples:
+
+    mainspring queues set mail --concurrency 50 --retries 10/s
+
+    mainspring queues set reports --fair --share acme=3
+
+    mainspring queues set mail
+    """
+    body = {"concurrency": concurrency, "retries": retries, "fair": fair, "shares": _shares(share or []), "why": why}
+    answer = await api.ask("PUT", f"/v1/queues/{segment(name)}", body=body, repeatable=True)
+    out.tell(answer, [name], lambda: _show_policy(out, read(answer, Policy)))
+
+
+def _shares(given: list[str]) -> dict[str, int]:
+    shares: dict[str, int] = {}
+    for text in given:
+        tenant, _, turns = text.rpartition("=")
+        if not tenant or not turns.isascii() or not turns.isdigit() or len(turns) > 9:
+            raise Invalid("--share", f"{text[:40]!r} is not a tenant with its turns", "for example acme=3")
+        shares[tenant] = int(turns)
+    return shares
+
+
+def _show_policy(out: Output, policy: Policy) -> None:
+    details(
+        out,
+        [
+            ("queue", policy.name),
+            ("at once", "as many as workers have slots" if policy.concurrency is None else policy.concurrency),
+            ("retries", policy.retries or "when they are due"),
+            ("turns", "by tenant" if policy.fair else "by rank"),
+            ("shares", ", ".join(f"{tenant}={turns}" for tenant, turns in sorted(policy.shares.items()))),
+        ],
+    )
+
+
+@command(group, "pause")
+async def pause(
+    api: Client,
+    out: Output,
+    names: Names = None,
+    everything: All = False,
+    until: Until = None,
+    why: Why = "",
+    yes: Yes = False,
+) -> None:
+    """Pause queues: nothing more of them is started; what runs goes on, what comes waits.
+
+    Examples:
+
+    mainspring queues pause mail --until 18:00 --why "the provider is down"
+
+    mainspring queues pause --all --yes
+    """
+    asked = pause_of(until, why, api.clock.now())
+    if _is_all(api, names, everything):
+        confirm("pause everything, of all tenants", yes)
+        answer = await api.ask("POST", "/v1/pause", body=asked, repeatable=True)
+        out.tell(answer, ["*"], lambda: out.print("everything is paused; to go on: mainspring queues resume --all"))
+        return
+
+    async def one(name: str) -> tuple[Raw, str, str]:
+        body = {**asked, "tenant": api.tenant}
+        answer = await api.ask("POST", f"/v1/queues/{segment(name)}/pause", body=body, repeatable=True)
+        return answer, name, f"queue {name} is paused{_whose(api)}{until_of(answer)}"
+
+    await each(out, names or [], one)
+
+
+@command(group, "resume")
+async def resume(api: Client, out: Output, names: Names = None, everything: All = False) -> None:
+    """Resume queues; or with --all lift the pause of everything, and leave those paused by themselves.
+
+    Example: mainspring queues resume mail
+    """
+    if _is_all(api, names, everything):
+        answer = await api.ask("POST", "/v1/resume", repeatable=True)
+        out.tell(answer, ["*"], lambda: out.print("the pause of everything is lifted"))
+        return
+
+    async def one(name: str) -> tuple[Raw, str, str]:
+        body = {"tenant": api.tenant}
+        answer = await api.ask("POST", f"/v1/queues/{segment(name)}/resume", body=body, repeatable=True)
+        return answer, name, f"queue {name} goes on{_whose(api)}"
+
+    await each(out, names or [], one)
+
+
+def _is_all(api: Client, names: list[str] | None, everything: bool) -> bool:
+    if bool(names) == everything:
+        raise Invalid("queue", "nothing says which are meant" if not names else "contradicts --all", "names, or --all")
+    if everything and api.tenant is not None:
+        raise Invalid("--all", "is for all tenants", "leave out --tenant")
+    return everything
+
+
+def _whose(api: Client) -> str:
+    return "" if api.tenant is None else f" for tenant {api.tenant}"

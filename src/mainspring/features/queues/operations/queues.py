@@ -1,0 +1,192 @@
+"""Queues: what is in them, and whether it goes."""
+
+from typing import Any
+
+from mainspring.core.maintenance.depths import QueueDepth, judge_depth
+from mainspring.core.model.access.access import Permission, Principal
+from mainspring.core.model.base.instant import MILLISECOND, MINUTE, Micros
+from mainspring.core.model.limits.queues import NO_POLICY
+from mainspring.core.model.runs.run import check_name
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.ports.wakeups import queue_topic
+from mainspring.http.context import Api
+from mainspring.http.facts import paused
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.schemas.common import Name, PauseIn, Request, Wire, end_of_pause, time_of
+
+queues = Resource("Queues", "Named queues that workers subscribe to.")
+
+#: Over this a rate is taken.
+RATE_OVER: Micros = 5 * MINUTE
+
+
+class ListQueues(Request):
+    tenant: Name | None = None
+
+
+class QueueOut(Wire):
+    name: str
+    queued: int
+    running: int
+    workers: int
+    lag_ms: float
+    """How long the oldest queued run has been due that a worker of the queue may run."""
+    rate_per_s: float
+    """What ended, over five minutes."""
+    paused: bool
+    pause_reason: str | None = None
+    resume_at: str | None = None
+    """When it goes on by itself."""
+    concurrency: int | None = None
+    """At most so many run at once, by its policy."""
+    fair: bool = False
+    """Tenants take turns."""
+    stranded: dict[str, int] = {}
+    """Queued runs that require a data center where no worker takes the queue, by data center."""
+
+
+class Queues(Wire):
+    items: list[QueueOut]
+    everything_paused: bool = False
+    """No worker starts anything, of whatever queue."""
+
+
+class PauseOf(PauseIn):
+    tenant: Name | None = None
+    """Only runs of this one; of all that the caller may see without."""
+
+
+class Whose(Request):
+    tenant: Name | None = None
+
+
+class QueueState(Wire):
+    name: str
+    paused: bool
+    resume_at: str | None = None
+
+
+@queues.operation("GET", "/v1/queues", permission=Permission.READ, query=ListQueues, answers={200: Queues})
+async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
+    """List queues that have runs or workers.
+
+    Each queue has its depth, its lag, its rate and its pause.
+    """
+    tenant = api.scope(call.principal, call.query.tenant)
+    now = await api.store.now()
+    pauses = await api.seen_by(call.principal).pauses()
+    policies = await api.store.queue_policies()
+    workers = [worker for worker in await api.workers(tenant) if not worker.draining]
+    depths = {depth.queue: judge_depth(depth, workers) for depth in await api.seen_by(call.principal).depths(tenant)}
+    ended: dict[str, int] = {}
+    for minute in await api.seen_by(call.principal).minutes(tenant, now - RATE_OVER, now):
+        ended[minute.queue] = ended.get(minute.queue, 0) + minute.succeeded + minute.failed + minute.cancelled
+    names = (
+        set(depths)
+        | set(ended)
+        | ({queue for w in workers for queue in w.queues} if _sees_all(call.principal) else set())
+    )
+    items = []
+    for name in sorted(names):
+        depth = depths.get(name, QueueDepth(queue=name))
+        pause = paused(pauses, tenant or "", name)
+        policy = policies.get(name, NO_POLICY)
+        items.append(
+            QueueOut(
+                name=name,
+                queued=depth.queued,
+                stranded=dict(depth.stranded),
+                running=depth.running,
+                workers=sum(name in worker.queues for worker in workers),
+                lag_ms=0.0 if depth.oldest_due is None else max(now - depth.oldest_due, 0) / MILLISECOND,
+                rate_per_s=round(ended.get(name, 0) / (RATE_OVER / 1_000_000), 3),
+                paused=pause is not None,
+                pause_reason=None if pause is None else pause.why or None,
+                resume_at=None if pause is None else time_of(pause.until),
+                concurrency=policy.concurrency,
+                fair=policy.fair,
+            )
+        )
+    everything = any(pause.tenant is None and pause.queue is None for pause in pauses)
+    return Answer(200, Queues(items=items, everything_paused=everything))
+
+
+@queues.operation(
+    "POST",
+    "/v1/queues/{name}/pause",
+    permission=Permission.OPERATE,
+    body=PauseOf,
+    body_optional=True,
+    answers={200: QueueState},
+)
+async def pause_queue(api: Api, call: Call[PauseOf, Nothing]) -> Answer:
+    """Pause a queue.
+
+    Workers start no more runs of it; active runs continue. With `until` the queue resumes at that time. A key that
+    is bound to a tenant pauses only the runs of that tenant.
+    """
+    name = check_name("name", call.path["name"])
+    api.reach(call.principal, name)
+    tenant = await api.choose_written(call.principal, call.body.tenant)
+    return await _pause(api, call, tenant, name)
+
+
+@queues.operation(
+    "POST",
+    "/v1/queues/{name}/resume",
+    permission=Permission.OPERATE,
+    body=Whose,
+    body_optional=True,
+    answers={200: QueueState},
+)
+async def resume_queue(api: Api, call: Call[Whose, Nothing]) -> Answer:
+    """Resume a queue.
+
+    Waiting runs start at once. The request also succeeds if the queue is not paused. A pause of everything stays in
+    force.
+    """
+    name = check_name("name", call.path["name"])
+    api.reach(call.principal, name)
+    tenant = await api.choose_written(call.principal, call.body.tenant)
+    await api.store.resume(tenant, name, Author(call.principal.name, tenant))
+    api.wakeups.ring([queue_topic(name)])
+    return Answer(200, QueueState(name=name, paused=False))
+
+
+@queues.operation(
+    "POST",
+    "/v1/pause",
+    permission=Permission.ADMINISTER_ALL,
+    body=PauseIn,
+    body_optional=True,
+    answers={200: QueueState},
+)
+async def pause_everything(api: Api, call: Call[PauseIn, Nothing]) -> Answer:
+    """Pause all queues.
+
+    No worker starts a run until the pause is lifted or `until` has passed. Schedules continue, and their runs wait.
+    """
+    return await _pause(api, call, None, None)
+
+
+async def _pause(api: Api, call: Call[Any, Nothing], tenant: str | None, queue: str | None) -> Answer:
+    until = end_of_pause(call.body, await api.store.now())
+    author = Author(call.principal.name, tenant, call.body.why)
+    await api.store.pause(Pause(tenant=tenant, queue=queue, until=until), author)
+    return Answer(200, QueueState(name=queue or "*", paused=True, resume_at=time_of(until)))
+
+
+@queues.operation("POST", "/v1/resume", permission=Permission.ADMINISTER_ALL, answers={200: QueueState})
+async def resume_everything(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Lift the pause of all queues.
+
+    Queues that were paused one by one stay paused.
+    """
+    await api.store.resume(None, None, Author(call.principal.name, None))
+    api.wakeups.ring([queue_topic(depth.queue) for depth in await api.store.depths(None)])
+    return Answer(200, QueueState(name="*", paused=False))
+
+
+def _sees_all(principal: Principal) -> bool:
+    return principal.tenant is None

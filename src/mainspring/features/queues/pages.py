@@ -1,0 +1,196 @@
+"""Queues: how much is in them, how fast it goes, and what holds it up."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.errors import NotFound
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Micros, isoformat
+from mainspring.features.autoscale.operations import autoscale
+from mainspring.features.overview.pages import ended_chart, line_chart
+from mainspring.features.queues.operations.policies import PolicyOut, get_queue_policy, put_queue_policy
+from mainspring.features.queues.operations.queues import (
+    QueueOut,
+    list_queues,
+    pause_everything,
+    pause_queue,
+    resume_everything,
+    resume_queue,
+)
+from mainspring.features.runs.operations import explain_run, list_runs
+from mainspring.features.stats.operations import get_stats
+from mainspring.features.workers.operations.processes import list_workers
+from mainspring.http.problems import AsWritten
+from mainspring.http.schemas.runs import HolderOut, RunOut
+from mainspring.web.health import describe_stranded
+from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.steady import keep_order
+
+queues = Pages()
+
+_RUNS = 8
+#: What waits for limits is looked at so far; of so many limits it is said who holds them.
+_BLOCKED = 100
+_EXPLAINED = 5
+#: For how long one pauses, as the form offers it.
+PAUSES: dict[str, Micros] = {"15 minutes": 15 * MINUTE, "an hour": HOUR, "4 hours": 4 * HOUR, "a day": DAY}
+
+
+class Held(NamedTuple):
+    """What some runs of a queue wait for."""
+
+    words: str
+    waiting: int
+    #: One of them.
+    run: RunOut
+    #: Of a limit or a key, and of few of them: who has it.
+    holders: Sequence[HolderOut] = ()
+    until: str | None = None
+
+
+@queues.page("GET", "/queues", permission=Permission.READ)
+async def show_queues(visit: Visit[Any]) -> Reply:
+    found, loads = await asyncio.gather(visit.ask(list_queues), visit.ask(autoscale))
+    means = {load.queue: load.mean_ms for load in loads.queues}
+    items: list[QueueOut] = sorted(found.items, key=lambda queue: (-queue.queued, -queue.running, queue.name))
+    return visit.show(
+        "queues/list.html",
+        pauses=list(PAUSES),
+        describe_stranded=describe_stranded,
+        queues=keep_order(visit, items, lambda queue: queue.name),
+        means=means,
+        everything_paused=found.everything_paused,
+        queued=sum(queue.queued for queue in items),
+        running=sum(queue.running for queue in items),
+        rate=sum(queue.rate_per_s for queue in items),
+        lag=max((queue.lag_ms for queue in items if queue.queued), default=0.0),
+    )
+
+
+@queues.page("POST", "/queues/pause", permission=Permission.ADMINISTER_ALL)
+async def do_pause_everything(visit: Visit[Any]) -> Reply:
+    await visit.ask(pause_everything, body=_pause(visit))
+    return Done(words="Everything is paused: nothing more is started.", to="queues", undo="queues/resume")
+
+
+@queues.page("POST", "/queues/resume", permission=Permission.ADMINISTER_ALL)
+async def do_resume_everything(visit: Visit[Any]) -> Reply:
+    await visit.ask(resume_everything)
+    return Done(words="It goes on. Queues that were paused by themselves stay so.", to="queues", undo="queues/pause")
+
+
+@queues.page("GET", "/queues/{name}", permission=Permission.READ)
+async def show_queue(visit: Visit[Any]) -> Reply:
+    name = visit.path["name"]
+    newest = {"queue": name, "limit": _RUNS}
+    policy, found, stats, scale, workers, running, queued, held = await asyncio.gather(
+        visit.ask(get_queue_policy, path=visit.path),
+        visit.ask(list_queues),
+        visit.ask(get_stats, query={"since": isoformat(visit.now - HOUR), "step": "1m", "queue": name}),
+        visit.ask(autoscale, query={"queue": name}),
+        visit.ask(list_workers),
+        visit.ask(list_runs, query={**newest, "status": "running,cancelling"}),
+        visit.ask(list_runs, query={**newest, "status": "queued"}),
+        _held(visit, name),
+    )
+    known = next((queue for queue in found.items if queue.name == name), None)
+    empty = QueueOut(name=name, queued=0, running=0, workers=0, lag_ms=0.0, rate_per_s=0.0, paused=False)
+    return visit.show(
+        "queues/detail.html",
+        pauses=list(PAUSES),
+        queue=known or empty,
+        describe_stranded=describe_stranded,
+        known=known is not None,
+        everything_paused=found.everything_paused,
+        policy=policy,
+        shares=_shares_text(policy),
+        scale=scale.queues[0],
+        workers=[worker for worker in workers.items if name in worker.queues],
+        running=running.items,
+        queued=queued.items,
+        held=held,
+        ended_chart=ended_chart(stats.points),
+        ended=sum(point.succeeded + point.failed for point in stats.points),
+        late_chart=line_chart(stats.points, "late", "--late-fill"),
+    )
+
+
+@queues.page("POST", "/queues/{name}/pause", permission=Permission.OPERATE)
+async def do_pause(visit: Visit[Any]) -> Reply:
+    await visit.ask(pause_queue, path=visit.path, body=_pause(visit))
+    here = f"queues/{quote(visit.path['name'], safe='')}"
+    return Done(words="Paused: what runs goes on, nothing more is started.", to=here, undo=f"{here}/resume")
+
+
+@queues.page("POST", "/queues/{name}/resume", permission=Permission.OPERATE)
+async def do_resume(visit: Visit[Any]) -> Reply:
+    await visit.ask(resume_queue, path=visit.path)
+    here = f"queues/{quote(visit.path['name'], safe='')}"
+    return Done(words="Resumed.", to=here, undo=f"{here}/pause")
+
+
+@queues.page("POST", "/queues/{name}/policy", permission=Permission.ADMINISTER_ALL)
+async def do_put_policy(visit: Visit[Any]) -> Reply:
+    form = visit.form
+    concurrency = form.get("concurrency", "").strip()
+    if concurrency and not concurrency.isdecimal():
+        raise AsWritten("concurrency", f"{concurrency!r:.40} is not a whole number", "for example 10")
+    body: dict[str, Any] = {
+        "concurrency": int(concurrency) if concurrency else None,
+        "retries": form.get("retries", "").strip() or None,
+        "fair": form.get("fair") == "on",
+        "shares": _shares(form.get("shares", "")),
+        "why": form.get("why", "").strip(),
+    }
+    await visit.ask(put_queue_policy, path=visit.path, body=body)
+    return Done(words="The policy holds from now on.", to=f"queues/{quote(visit.path['name'], safe='')}")
+
+
+async def _held(visit: Visit[Any], queue: str) -> list[Held]:
+    """What the blocked runs of a queue wait for, most of them first."""
+    page = await visit.ask(list_runs, query={"queue": queue, "status": "blocked", "limit": _BLOCKED})
+    by_words: dict[str, list[RunOut]] = {}
+    for run in page.items:
+        by_words.setdefault(run.reason, []).append(run)
+    most = sorted(by_words.items(), key=lambda pair: -len(pair[1]))
+    explained = await asyncio.gather(*[_explained(visit, words, runs) for words, runs in most[:_EXPLAINED]])
+    return [*explained, *[Held(words, len(runs), runs[-1]) for words, runs in most[_EXPLAINED:]]]
+
+
+async def _explained(visit: Visit[Any], words: str, runs: Sequence[RunOut]) -> Held:
+    # The oldest of them: who came first goes first.
+    held = Held(words, len(runs), runs[-1])
+    try:
+        found = await visit.ask(explain_run, path={"id": held.run.run_id})
+    except NotFound:
+        return held
+    if not found.because:
+        return held
+    first = found.because[0]
+    return held._replace(holders=[one for one in first.holders if one.kind == "run"], until=first.until)
+
+
+def _pause(visit: Visit[Any]) -> dict[str, str]:
+    said = {"why": visit.form.get("why", "").strip()}
+    if length := PAUSES.get(visit.form.get("for", "")):
+        said["until"] = isoformat(visit.now + length)
+    return said
+
+
+def _shares(text: str) -> dict[str, int]:
+    """``acme=3, globex=2``."""
+    shares: dict[str, int] = {}
+    for word in text.replace("\n", ",").split(","):
+        tenant, equals, share = word.strip().partition("=")
+        if not tenant and not equals:
+            continue
+        if not share.strip().isdecimal():
+            raise AsWritten("shares", f"{word.strip()!r:.40} is not a tenant and its share", "for example acme=3")
+        shares[tenant.strip()] = int(share)
+    return shares
+
+
+def _shares_text(policy: PolicyOut) -> str:
+    return ", ".join(f"{tenant}={share}" for tenant, share in sorted(policy.shares.items()))

@@ -1,0 +1,1 @@
+"""Runs: list, inspect, cancel, retry, read logs."""

@@ -1,0 +1,434 @@
+"""``mainspring runs``: the executions of jobs."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from itertools import zip_longest
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+
+from mainspring.cli.bulk import on_many
+from mainspring.cli.client.target import Client, Raw, command, read
+from mainspring.cli.client.waiting import wait_for
+from mainspring.cli.each import each
+from mainspring.cli.fields import (
+    After,
+    Before,
+    Contains,
+    DryRun,
+    Everything,
+    Limit,
+    Payload,
+    Queue,
+    Status,
+    Tag,
+    Task,
+    Wait,
+    Yes,
+    payload_of,
+)
+from mainspring.cli.output import Output, details, last_line, span, status, took
+from mainspring.core.model.base.errors import Invalid, NotFound
+from mainspring.core.model.base.instant import parse_instant
+from mainspring.core.model.runs.reserved import FAN_OUT
+from mainspring.core.model.runs.run import Outcome
+
+group = typer.Typer(name="runs", help="Look at runs, stop them, run them again.", no_args_is_help=True)
+
+Run: TypeAlias = Annotated[
+    str, typer.Argument(help="The run's id, or the last characters of it.", metavar="RUN", show_default=False)
+]
+Follow: TypeAlias = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")]
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(group)
+
+
+class Attempt(msgspec.Struct, rename="camel"):
+    attempt_number: int
+    outcome: str
+    start_time: str
+    end_time: str
+    reason: str = ""
+    error_message: str | None = None
+
+
+class Shown(msgspec.Struct, rename="camel"):
+    """What is shown of a run."""
+
+    run_id: str
+    job_id: str
+    status: str
+    task: str
+    tenant: str
+    queue: str
+    priority: int
+    scheduled_for: str
+    created_at: str
+    attempt_number: int
+    max_retries: int
+    name: str = ""
+    reason: str = ""
+    tick: str | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+    executor_id: str | None = None
+    error_message: str | None = None
+    result: Raw | msgspec.UnsetType = msgspec.UNSET
+    payload: Raw | msgspec.UnsetType = msgspec.UNSET
+    progress: str | None = None
+    progress_note: str | None = None
+    replay_of: str | None = None
+    trace_id: str | None = None
+    fingerprint: str | None = None
+    tags: tuple[str, ...] = ()
+    owner: str | None = None
+    attempts: list[Attempt] = []
+
+    @property
+    def result_text(self) -> str:
+        return "" if self.result is msgspec.UNSET else bytes(self.result).decode()
+
+    @property
+    def began(self) -> str | None:
+        """When it started. A fan-out starts anew at every look at its members: it began when it was made."""
+        return self.created_at if self.task == FAN_OUT and self.start_time is not None else self.start_time
+
+    @property
+    def why(self) -> str:
+        """Why it is not well, in a line."""
+        if self.status in ("succeeded", "running", "queued", "scheduled"):
+            return ""
+        return last_line(self.error_message) or self.reason
+
+
+class Line(msgspec.Struct, rename="camel"):
+    position: int
+    time: str
+    attempt_number: int
+    text: str
+
+
+class Log(msgspec.Struct, rename="camel"):
+    items: list[Line]
+    next_after: int
+
+
+@command(group, "list")
+async def list_runs(
+    api: Client,
+    out: Output,
+    status_: Status = None,
+    job: Annotated[
+        str | None, typer.Option("--job", help="Only of this recurring job: id or name.", show_default=False)
+    ] = None,
+    task: Task = None,
+    queue: Queue = None,
+    tag: Tag = None,
+    text: Contains = None,
+    after: After = None,
+    before: Before = None,
+    limit: Limit = 50,
+) -> None:
+    """List runs, newest first. Filters must all hold.
+
+    Examples:
+
+    mainspring runs list --status running
+
+    mainspring runs list --job weekly-report --status failed --limit 5
+    """
+    query = {
+        "status": status_,
+        "jobId": None if job is None else await api.job(job),
+        "task": task,
+        "queue": queue,
+        "tag": tag,
+        "text": text,
+        "createdAfter": after,
+        "createdBefore": before,
+        "tenant": api.tenant,
+    }
+    found = await api.pages("/v1/runs", query, limit)
+    runs = [read(item, Shown) for item in found.items]
+    out.tell(found, [run.run_id for run in runs], lambda: show_runs(out, runs, more=found.next_cursor is not None))
+
+
+def show_runs(out: Output, runs: list[Shown], *, more: bool) -> None:
+    roomy = ("QUEUE", "TENANT", "NAME") if out.roomy else ()
+    out.rows(
+        ("RUN", "TASK", "STATUS", "DUE", "TOOK", "TRY", *roomy, "WHY"),
+        [
+            (
+                out.id(run.run_id),
+                run.task,
+                status(run.status),
+                out.time(run.scheduled_for),
+                _spent(out, run),
+                str(run.attempt_number),
+                *((run.queue, run.tenant, run.name) if out.roomy else ()),
+                run.why,
+            )
+            for run in runs
+        ],
+        right=("TOOK", "TRY"),
+    )
+    if more:
+        out.say(f"there are more than these {len(runs)}: --limit")
+
+
+def _spent(out: Output, run: Shown) -> str:
+    if run.status == "running" and run.began is not None:
+        return span(max(out.now() - parse_instant(run.began), 0))
+    return took(run.began, run.end_time)
+
+
+@command(group, "show")
+async def show_run(api: Client, out: Output, run: Run, wait: Wait = False) -> None:
+    """Show a run: where it stands, its attempts, its payload and its result.
+
+    Examples:
+
+    mainspring runs show 3f2a90c14b7e
+
+    mainspring runs show 3f2a90c14b7e --wait --json
+    """
+    identifier = await api.run(run)
+    if wait:
+        await wait_for(api, out, identifier)
+        return
+    answer = await api.ask("GET", f"/v1/runs/{identifier}")
+    out.tell(answer, [identifier], lambda: _details(out, read(answer, Shown)))
+
+
+@command(group, "cancel")
+async def cancel(
+    api: Client,
+    out: Output,
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Ids, or the last characters of ids.", metavar="[RUN…]")
+    ] = None,
+    status_: Status = None,
+    job: Annotated[
+        str | None, typer.Option("--job", help="Those of this recurring job: id or name.", show_default=False)
+    ] = None,
+    task: Task = None,
+    queue: Queue = None,
+    tag: Tag = None,
+    text: Contains = None,
+    everything: Everything = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Stop runs, by id or by a filter. One that runs is asked to stop; one that waits never starts.
+
+    Examples:
+
+    mainspring runs cancel 3f2a90c14b7e
+
+    mainspring runs cancel --task send_welcome --status queued --yes
+    """
+    filters: dict[str, object] = {
+        "status": status_,
+        "task": task,
+        "queue": queue,
+        "tag": tag,
+        "text": text,
+        "everything": everything,
+    }
+    if not runs:
+        if job is not None:
+            filters["jobId"] = await api.job(job)
+        await on_many(api, out, "cancel", "runs", filters, dry_run=dry_run, yes=yes)
+        return
+    if any(filters.values()) or job is not None or dry_run:
+        raise Invalid("run", "cannot be named together with a filter")
+
+    async def one(text: str) -> tuple[Raw, str, str]:
+        identifier = await api.run(text)
+        answer = await api.ask("POST", f"/v1/runs/{identifier}/cancel", repeatable=True)
+        return answer, identifier, f"run {text} is {read(answer, dict[str, str])['status']}"
+
+    await each(out, runs, one)
+
+
+@command(group, "retry")
+async def retry(api: Client, out: Output, run: Run, payload: Payload = None, wait: Wait = False) -> None:
+    """Run an ended run again, as a new run that names it; with another payload if one is given.
+
+    Example: mainspring runs retry 3f2a90c14b7e --wait
+    """
+    body = {} if payload is None else {"payload": payload_of(payload)}
+    made = await api.ask("POST", f"/v1/runs/{await api.run(run)}/retry", body=body)
+    new = read(made, _Made)
+    if wait:
+        await wait_for(api, out, new.run_id)
+    else:
+        out.tell(made, [new.run_id], lambda: out.print(f"run {new.run_id} is {new.status}"))
+
+
+@command(group, "logs")
+async def logs(
+    api: Client,
+    out: Output,
+    run: Annotated[str, typer.Argument(help="A run, or a job: then its newest run that has begun.", metavar="RUN")],
+    follow: Follow = False,
+) -> None:
+    """Show what a run has printed. With --follow it goes on, also over a broken connection.
+
+    Examples:
+
+    mainspring runs logs 3f2a90c14b7e
+
+    mainspring runs logs weekly-report --follow
+    """
+    identifier = await _run_or_newest(api, run)
+    if follow:
+        async with aclosing(api.events(f"/v1/runs/{identifier}/logs/follow")) as events:
+            async for kind, data in events:
+                if kind == "line":
+                    line = read(data, Line)
+                    out.line(data, _text(out, line))
+                elif kind == "end":
+                    out.say(f"run {identifier} {read(data, dict[str, str])['status']}")
+                    return
+        return
+    after = 0
+    items: list[Raw] = []
+    while True:
+        answer = await api.ask("GET", f"/v1/runs/{identifier}/logs", query={"after": after, "limit": 1_000})
+        page = read(answer, Log)
+        items += read(answer, _RawLog).items
+        after = page.next_after
+        if out.for_people:
+            for line in page.items:
+                out.line(line, _text(out, line))
+        if len(page.items) < 1_000:
+            break
+    if not out.for_people:
+        out.tell({"runId": identifier, "items": items}, [identifier], lambda: None)
+
+
+@command(group, "explain")
+async def explain(api: Client, out: Output, run: Run) -> None:
+    """Say why a run is where it is: what it waits for, and what would help.
+
+    Example: mainspring runs explain 3f2a90c14b7e
+    """
+    identifier = await api.run(run)
+    answer = await api.ask("GET", f"/v1/runs/{identifier}/explain")
+
+    def show() -> None:
+        found = read(answer, _Explanation)
+        out.print(f"run {out.id(identifier)} is {found.status}")
+        for reason in found.reasons:
+            out.print(f"  {reason}")
+        if found.position is not None:
+            out.print(f"  {found.position} ahead of it in its queue")
+        if found.estimated_start is not None:
+            out.print(f"  about to start {out.time(found.estimated_start)}")
+        for hint in found.hints:
+            out.print(f"  try: {hint}")
+
+    out.tell(answer, [identifier], show)
+
+
+class _Made(msgspec.Struct, rename="camel"):
+    run_id: str
+    status: str
+
+
+class _RawLog(msgspec.Struct):
+    items: list[Raw]
+
+
+class _Explanation(msgspec.Struct, rename="camel"):
+    status: str
+    reasons: list[str]
+    hints: list[str] = []
+    position: int | None = None
+    estimated_start: str | None = None
+
+
+class _Newest(msgspec.Struct, rename="camel"):
+    run_id: str = ""
+
+
+async def _run_or_newest(api: Client, text: str) -> str:
+    """A one-off job has the id of its run."""
+    try:
+        identifier = await api.run(text)
+        await api.ask("GET", f"/v1/runs/{identifier}/logs", query={"limit": 1})
+        return identifier
+    except NotFound:
+        job = await api.job(text)
+    newest = read(await api.ask("GET", f"/v1/jobs/{job}/logs", query={"limit": 1}), _Newest).run_id
+    if not newest:
+        raise NotFound(f"no run of {text!r} has begun")
+    return newest
+
+
+def _text(out: Output, line: Line) -> str:
+    return f"{line.time}  {line.text}" if out.shows_utc else line.text
+
+
+def _details(out: Output, run: Shown) -> None:
+    # Of a fan-out on its way all but its end is of its last look.
+    whole = run.began != run.start_time
+    details(
+        out,
+        [
+            ("run", run.run_id),
+            ("job", run.job_id if run.job_id != run.run_id else ""),
+            ("name", run.name),
+            ("task", run.task),
+            ("status", status(run.status)),
+            ("reason", run.reason),
+            ("progress", f"{run.progress} {run.progress_note or ''}".strip() if run.progress else ""),
+            ("queue", f"{run.queue}, priority {run.priority}"),
+            ("tick", run.tick),
+            ("due", "" if whole else f"{run.scheduled_for}  {out.time(run.scheduled_for)}"),
+            ("submitted" if whole else "started", run.began and f"{run.began}  {out.time(run.began)}"),
+            ("ended", run.end_time and f"{run.end_time}  {out.time(run.end_time)}"),
+            ("took", took(run.began, run.end_time)),
+            ("try", f"{run.attempt_number} of {run.max_retries + 1}"),
+            ("worker", run.executor_id),
+            ("replay of", run.replay_of),
+            ("trace", run.trace_id),
+            ("tenant", run.tenant),
+            ("owner", run.owner),
+            ("tags", ", ".join(run.tags)),
+            ("payload", "" if run.payload is msgspec.UNSET else bytes(run.payload).decode()),
+            ("result", run.result_text),
+            ("error", (run.error_message or "").rstrip()),
+        ],
+    )
+    if run.attempts:
+        out.print()
+        out.rows(
+            ("TRY", "OUTCOME", "STARTED", "TOOK", "WHY"),
+            [
+                (
+                    str(attempt.attempt_number),
+                    attempt.outcome,
+                    out.time(attempt.start_time),
+                    took(attempt.start_time, attempt.end_time),
+                    last_line(attempt.error_message) or attempt.reason,
+                )
+                for attempt in _told_once(run.attempts)
+            ],
+            right=("TRY", "TOOK"),
+        )
+
+
+def _told_once(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Of those given back one after the other for the same reason the last: a fan-out's looks may be hundreds."""
+    return [
+        attempt
+        for attempt, following in zip_longest(attempts, attempts[1:])
+        if following is None
+        or (attempt.outcome, attempt.reason) != (following.outcome, following.reason)
+        or attempt.outcome != Outcome.RELEASED
+    ]

@@ -1,0 +1,218 @@
+"""One run: where it stands, how it came there, what it printed."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.run import ENDED
+from mainspring.core.ports.blobs import BlobsUnavailable
+from mainspring.features.jobs.pages.form import WAITING
+from mainspring.features.runs.operations import LogPage, cancel_run, explain_run, get_run, retry_run, run_logs
+from mainspring.features.workflows.operations.workflows import run_children, run_parents
+from mainspring.http.schemas.runs import AttemptOut, LogLineOut, RunOut
+from mainspring.web.page import Done, Download, Pages, Reply, Visit, json_field
+from mainspring.web.words import duration, instant
+
+run = Pages()
+
+#: Of a part of the log. A piece of it may have several; the last one is shown as a whole.
+_LINES = 500
+_DOWNLOADED = 1_000
+#: So many that wait for it are counted, and so many shown; the others have a page of their own.
+_RELATIVES = 100
+_RELATIVES_SHOWN = 20
+ENDED_STATES = frozenset(state.value for state in ENDED)
+_WIDTH = 1_000
+#: What is shorter would not be seen.
+_NARROWEST = 3.0
+
+
+class LogQuery(msgspec.Struct, frozen=True):
+    after: int = 0
+    #: Lines that come before a position instead.
+    before: int = 0
+
+
+class LogPart(NamedTuple):
+    """Some lines of a log, in order."""
+
+    run_id: str
+    pieces: list[LogLineOut]
+    #: Whether there are others before them. None: somebody has those already.
+    earlier: bool | None
+    #: Where to go on; None: nothing more will come.
+    after: int | None
+    #: More is there to be read at once.
+    hurry: bool = False
+    #: Somebody asked for just these.
+    wanted: bool = False
+
+
+class Bar(NamedTuple):
+    """A stretch of a run's time, on a line of a thousand."""
+
+    x: float
+    width: float
+    kind: str
+    words: str
+
+
+@run.page("GET", "/runs/{id}", permission=Permission.READ)
+async def show_run(visit: Visit[Any]) -> Reply:
+    found: RunOut = await visit.ask(get_run, path=visit.path)
+    explanation, log, children, parents = await asyncio.gather(
+        visit.ask(explain_run, path=visit.path),
+        _last_lines(visit),
+        visit.ask(run_children, path=visit.path, query={"limit": _RELATIVES}),
+        visit.ask(run_parents, path=visit.path),
+    )
+    ended = found.status in ENDED_STATES
+    return visit.show(
+        "runs/detail.html",
+        run=found,
+        name=found.name or found.task,
+        ended=ended,
+        waits=found.status in WAITING,
+        retried=was_retried(found),
+        begin=begin_of(found),
+        attempts=attempts_of(found),
+        bars=timeline(found, visit.now),
+        explanation=explanation,
+        log=log,
+        parents=parents.items,
+        children=children.items,
+        shown=_RELATIVES_SHOWN,
+        more_children=children.next_cursor is not None,
+        recurring=found.job_id != found.run_id,
+        editable=found.job_id == found.run_id and found.status in WAITING and not found.attempt_number,
+    )
+
+
+async def _last_lines(visit: Visit[Any]) -> LogPart | None:
+    """None: where they are kept does not answer. The rest of the page needs none of it."""
+    try:
+        log: LogPage = await visit.ask(run_logs, path=visit.path, query={"last": "true", "limit": _LINES + 1})
+    except BlobsUnavailable:
+        return None
+    shown = _so_many(log.items[::-1])[::-1]
+    return LogPart(log.run_id, shown, len(shown) < len(log.items), None if log.ended else log.next_after)
+
+
+@run.page("GET", "/runs/{id}/log", permission=Permission.READ, query=LogQuery)
+async def more_log(visit: Visit[LogQuery]) -> Reply:
+    """Lines after a position, and what asks for those that follow; or lines before one."""
+    query: dict[str, object] = {"after": visit.query.after, "limit": _LINES + 1}
+    if visit.query.before:
+        query |= {"last": "true", "before": visit.query.before}
+    log: LogPage = await visit.ask(run_logs, path=visit.path, query=query)
+    if visit.query.before:
+        shown = _so_many(log.items[::-1])[::-1]
+        part = LogPart(log.run_id, shown, len(shown) < len(log.items), None, wanted=True)
+    else:
+        shown = _so_many(log.items)
+        cut = len(shown) < len(log.items)
+        after = shown[-1].position if shown else log.next_after
+        part = LogPart(log.run_id, shown, None, None if log.ended and not cut else after, hurry=cut)
+    return visit.show("runs/log_lines.html", log=part)
+
+
+def _so_many(pieces: Sequence[LogLineOut]) -> list[LogLineOut]:
+    """The first of them, until there are lines enough."""
+    found: list[LogLineOut] = []
+    lines = 0
+    for piece in pieces[:_LINES]:
+        if lines >= _LINES:
+            break
+        found.append(piece)
+        lines += piece.text.count("\n") + 1
+    return found
+
+
+@run.page("GET", "/runs/{id}/log.txt", permission=Permission.READ)
+async def whole_log(visit: Visit[Any]) -> Reply:
+    lines: list[str] = []
+    after = 0
+    while True:
+        log: LogPage = await visit.ask(run_logs, path=visit.path, query={"after": after, "limit": _DOWNLOADED})
+        lines += [f"{line.time} {line.text.rstrip()}" for line in log.items]
+        if len(log.items) < _DOWNLOADED:
+            return Download(f"{visit.path['id']}.log", "\n".join([*lines, ""]))
+        after = log.next_after
+
+
+@run.page("POST", "/runs/{id}/cancel", permission=Permission.OPERATE)
+async def do_cancel(visit: Visit[Any]) -> Reply:
+    stopped = await visit.ask(cancel_run, path=visit.path)
+    words = "The run is cancelled." if stopped.status == "cancelled" else "The run is being stopped."
+    return Done(words=words, to=f"runs/{visit.path['id']}")
+
+
+@run.page("POST", "/runs/{id}/retry", permission=Permission.OPERATE)
+async def do_retry(visit: Visit[Any]) -> Reply:
+    payload = json_field(visit.form, "payload")
+    made = await visit.ask(retry_run, path=visit.path, body=None if payload is None else {"payload": payload})
+    return Done(words="Runs again, as a new run.", to=f"runs/{made.run_id}", leave=True)
+
+
+def was_retried(found: RunOut) -> bool:
+    """Then what is due is another try."""
+    return found.attempt_number > (0 if found.status in WAITING else 1)
+
+
+def begin_of(found: RunOut) -> str:
+    """When it was due; when it was made, if nothing tells that any more."""
+    return (found.tick or found.created_at) if was_retried(found) else found.scheduled_for
+
+
+def attempts_of(found: RunOut) -> list[AttemptOut]:
+    """Those that did not succeed, and the one after them that did."""
+    known = [] if isinstance(found.attempts, msgspec.UnsetType) else found.attempts
+    if not known or found.status != "succeeded" or found.start_time is None or found.end_time is None:
+        return known
+    last = AttemptOut(
+        attempt_number=found.attempt_number,
+        outcome="success",
+        start_time=found.start_time,
+        end_time=found.end_time,
+        reason="success",
+    )
+    return [*known, last]
+
+
+def timeline(found: RunOut, now: Instant) -> list[Bar]:
+    """Waiting, attempts and back-offs, in proportion."""
+    begin = min(instant(begin_of(found)), instant(found.queued_at or found.scheduled_for))
+    attempts = attempts_of(found)
+    pieces: list[tuple[Instant, Instant, str, str]] = []
+    at = begin
+    for attempt in attempts:
+        start, end = instant(attempt.start_time), instant(attempt.end_time)
+        pieces.append((at, start, "waiting" if attempt is attempts[0] else "backoff", ""))
+        pieces.append((start, end, f"is-{attempt.outcome}", f"attempt {attempt.attempt_number}: {attempt.outcome}"))
+        at = end
+    if found.status in ("running", "cancelling") and found.start_time is not None:
+        start = instant(found.start_time)
+        pieces.append((at, start, "backoff" if attempts else "waiting", ""))
+        pieces.append((start, now, "is-running", f"attempt {found.attempt_number}: running"))
+    elif found.status not in ENDED_STATES:
+        pieces.append((at, max(now, at), "backoff" if attempts else "waiting", ""))
+    elif not attempts and found.start_time is not None and found.end_time is not None:
+        start, end = instant(found.start_time), instant(found.end_time)
+        pieces += [(at, start, "waiting", ""), (start, end, f"is-{found.status}", found.status)]
+    first, last = begin, max((end for _, end, _, _ in pieces), default=begin)
+    whole = max(last - first, 1)
+    bars: list[Bar] = []
+    for start, end, kind, words in pieces:
+        if end < start:
+            continue
+        name = words or ("back-off" if kind == "backoff" else "waiting")
+        x = (start - first) / whole * _WIDTH
+        width = max((end - start) / whole * _WIDTH, _NARROWEST if words else 0)
+        if width:
+            x = min(x, _WIDTH - width)
+            bars.append(Bar(round(x, 1), round(width, 1), kind, f"{name}, {duration((end - start) / 1e6)}"))
+    return bars

@@ -1,0 +1,135 @@
+"""Runs: find some."""
+
+import asyncio
+from urllib.parse import urlencode
+
+import msgspec
+
+from mainspring.core.model.access.access import Permission
+from mainspring.features.bulk.operations import act_on_many
+from mainspring.features.runs.operations import list_runs
+from mainspring.features.runs.pages.run import ENDED_STATES
+from mainspring.features.stats.operations import RunCounts, count_runs
+from mainspring.http.schemas.status_words import run_states
+from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.steady import read_steadily
+from mainspring.web.words import plural
+
+runs = Pages()
+
+_PAGE = 50
+#: The tabs, and the states behind each.
+TABS: dict[str, tuple[str, ...]] = {
+    "all": (),
+    "running": ("running", "cancelling"),
+    "queued": ("queued",),
+    "scheduled": ("scheduled",),
+    "blocked": ("blocked",),
+    "succeeded": ("succeeded",),
+    "failed": ("failed",),
+    "cancelled": ("cancelled",),
+    "skipped": ("skipped",),
+}
+
+
+class RunsQuery(msgspec.Struct, frozen=True):
+    status: str = ""
+    text: str = ""
+    task: str = ""
+    queue: str = ""
+    tag: str = ""
+    job: str = ""
+    #: Those that were ticked, and no others.
+    ids: str = ""
+    cursor: str = ""
+
+    def given(self) -> dict[str, object]:
+        """As it stands in the address."""
+        return msgspec.structs.asdict(self)
+
+
+@runs.page("GET", "/runs", permission=Permission.READ, query=RunsQuery)
+async def show_runs(visit: Visit[RunsQuery]) -> Reply:
+    query = visit.query
+    asked = {**query.given(), "jobId": query.job, "limit": _PAGE}
+    del asked["job"], asked["ids"]
+    listed, counts = await asyncio.gather(
+        read_steadily(visit, list_runs, asked, lambda run: str(run.run_id)), _counts(visit)
+    )
+    chosen = frozenset(state.value for state in run_states(query.status))
+    return visit.show(
+        "runs/list.html",
+        page=listed.page,
+        items=listed.items,
+        fresh=listed.fresh,
+        given=query.given(),
+        filtered=any((query.text, query.task, query.queue, query.tag, query.job)),
+        tabs=[
+            {
+                "name": name,
+                "status": ",".join(states),
+                "count": sum(counts.counts.get(state, 0) for state in states),
+                "more": any(counts.counts.get(state, 0) >= counts.at_most for state in states),
+                "current": chosen == frozenset(states),
+            }
+            for name, states in TABS.items()
+        ],
+        ended=ENDED_STATES,
+        on_its_way=chosen <= {"running", "cancelling", "queued", "scheduled", "blocked"} and bool(chosen),
+    )
+
+
+@runs.page("GET", "/runs/cancel-all", permission=Permission.OPERATE, query=RunsQuery)
+async def ask_cancel(visit: Visit[RunsQuery]) -> Reply:
+    return await _ask(visit, "cancel")
+
+
+@runs.page("POST", "/runs/cancel-all", permission=Permission.OPERATE, query=RunsQuery)
+async def cancel_all(visit: Visit[RunsQuery]) -> Reply:
+    done = await visit.ask(act_on_many, body=_chosen("cancel", visit.query))
+    more = "; there are more" if done.more else ""
+    return Done(words=f"{plural(done.changed, 'run')} cancelled{more}.", to=_list_of(visit.query), leave=True)
+
+
+@runs.page("GET", "/runs/retry-all", permission=Permission.OPERATE, query=RunsQuery)
+async def ask_retry(visit: Visit[RunsQuery]) -> Reply:
+    return await _ask(visit, "retry")
+
+
+@runs.page("POST", "/runs/retry-all", permission=Permission.OPERATE, query=RunsQuery)
+async def retry_all(visit: Visit[RunsQuery]) -> Reply:
+    done = await visit.ask(act_on_many, body=_chosen("retry", visit.query))
+    before = done.matched - done.changed
+    more = "; the quotas allow no more" if done.more else f"; {before} had been before" if before else ""
+    return Done(words=f"{plural(done.changed, 'run')} made again{more}.", to=_list_of(visit.query), leave=True)
+
+
+async def _counts(visit: Visit[RunsQuery]) -> RunCounts:
+    """By state. Of a text, a task, a tag or a job nothing is counted: then there are none."""
+    query = visit.query
+    if any((query.text, query.task, query.tag, query.job)):
+        return RunCounts(counts={}, at_most=1)
+    found: RunCounts = await visit.ask(count_runs, query={"queue": query.queue})
+    return found
+
+
+async def _ask(visit: Visit[RunsQuery], action: str) -> Reply:
+    """How many it would be."""
+    found = await visit.ask(act_on_many, body={**_chosen(action, visit.query), "dryRun": True})
+    given = visit.query.given()
+    ticked = len(visit.query.ids.split(",")) if visit.query.ids else 0
+    return visit.show("runs/act_on_all.html", found=found, given=given, action=action, ticked=ticked)
+
+
+def _list_of(query: RunsQuery) -> str:
+    """The list that they were chosen from, from its beginning."""
+    said = {name: value for name, value in query.given().items() if value and name not in ("ids", "cursor")}
+    return f"runs?{urlencode(said)}" if said else "runs"
+
+
+def _chosen(action: str, query: RunsQuery) -> dict[str, object]:
+    """What the list shows, or what was ticked in it, as an action on many takes it."""
+    if query.ids:
+        return {"action": action, "target": "runs", "ids": query.ids.split(",")}
+    said = {name: value for name, value in query.given().items() if value and name not in ("job", "cursor")}
+    return {"action": action, "target": "runs", **said, **({"jobId": query.job} if query.job else {})}

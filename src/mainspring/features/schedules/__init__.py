@@ -1,0 +1,1 @@
+"""Schedules as code, the schedules file and cron tools."""

@@ -1,0 +1,1 @@
+"""``mainspring schedules``, ``plan``, ``apply``, ``cron`` and ``convert``."""

@@ -1,0 +1,195 @@
+"""``mainspring convert``: schedules of other schedulers, as a file for ``mainspring apply``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mainspring.cli.output import AsJson, console, echo_json
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.schedules.cron import load_zone
+from mainspring.features.schedules import file as schedule_file
+from mainspring.features.schedules.commands.converters.conversion import Conversion, Refused, Translated
+
+#: Some entries could not be translated.
+INCOMPLETE = 3
+_EXITS = "Exit code 0: all was translated; 3: some could not be, and the report says why; 2: nothing could be read."
+
+Output: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write the schedules file here; to stdout without.", show_default=False),
+]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only report what would be written.")]
+Zone: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--tz", help="The time zone where the source names none; UTC without.", show_default=False),
+]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``--json`` prints."""
+
+    translated: list[Translated]
+    refused: list[Refused]
+    notes: list[str]
+
+
+def register(application: typer.Typer) -> None:
+    group = typer.Typer(
+        name="convert", help="Read schedules of other schedulers into a schedules file.", no_args_is_help=True
+    )
+    for name, command in (
+        ("crontab", crontab),
+        ("celery-beat", celery_beat),
+        ("apscheduler", apscheduler),
+        ("kubernetes", kubernetes),
+    ):
+        group.command(name, epilog=_EXITS)(command)
+    application.add_typer(group)
+
+
+def crontab(
+    source: Annotated[str, typer.Argument(help="A file, or - for what crontab -l prints.")],
+    system: Annotated[bool, typer.Option("--system", help="With a user in each line, as /etc/crontab has.")] = False,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", help="Give the command to this task of yours, not to shell.", show_default=False),
+    ] = None,
+    tz: Zone = None,
+    output: Output = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Read a crontab. Its commands become payloads of the task shell.
+
+    Examples:
+
+    crontab -l | mainspring convert crontab - --tz Europe/Paris --output schedules.yaml
+
+    mainspring convert crontab /etc/crontab --system --dry-run
+    """
+    from mainspring.features.schedules.commands.converters import crontab as converter
+
+    _check_zone(tz)
+    _finish(converter.convert(_read(source), system=system, timezone=tz, task=task), source, output, dry_run, json)
+
+
+def celery_beat(
+    source: Annotated[str, typer.Argument(help="module:celery_app, or a Python file with beat_schedule.")],
+    tz: Zone = None,
+    output: Output = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Read the beat schedule of Celery. The source is imported; where Celery is missing, a file is read as text.
+
+    Examples:
+
+    mainspring convert celery-beat project.celery:app --output schedules.yaml
+
+    mainspring convert celery-beat settings.py --dry-run
+    """
+    from mainspring.features.schedules.commands.converters import celery_beat as converter
+
+    _check_zone(tz)
+    _finish(converter.convert(source, timezone=tz), source, output, dry_run, json)
+
+
+def apscheduler(
+    source: Annotated[str, typer.Argument(help="module:scheduler.")],
+    tz: Zone = None,
+    output: Output = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Read the jobs of an APScheduler 3. The module is imported, so run this where the scheduler runs.
+
+    Example: mainspring convert apscheduler project.jobs:scheduler --output schedules.yaml
+    """
+    from mainspring.features.schedules.commands.converters import apscheduler as converter
+
+    _check_zone(tz)
+    _finish(converter.convert(source, timezone=tz), source, output, dry_run, json)
+
+
+def kubernetes(
+    source: Annotated[str, typer.Argument(help="A file of manifests, or - for stdin.")],
+    tz: Zone = None,
+    output: Output = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Read CronJobs from manifests. Commands become payloads of the task shell; images cannot be translated.
+
+    Example: kubectl get cronjobs -o yaml | mainspring convert kubernetes - --output schedules.yaml
+    """
+    from mainspring.features.schedules.commands.converters import kubernetes as converter
+
+    _check_zone(tz)
+    where = "stdin" if source == "-" else source
+    _finish(converter.convert(_read(source), where=where, timezone=tz), source, output, dry_run, json)
+
+
+def _check_zone(tz: str | None) -> None:
+    if tz is not None:
+        load_zone(tz, "--tz")
+
+
+def _read(source: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+    except OSError as error:
+        raise Invalid("source", f"{source} cannot be read: {error.strerror}") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Invalid("source", f"{source} is not UTF-8") from None
+
+
+def _finish(found: Conversion, source: str, output: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Write the file and the report. The report goes to stdout, or to stderr where the file does."""
+    entries = [
+        schedule_file.Entry(entry.fields, [f"from {entry.where}", *entry.warnings]) for entry in found.translated
+    ]
+    text = schedule_file.write(entries, [f"translated from {'stdin' if source == '-' else source}", *found.notes])
+    if output is not None and not dry_run:
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise Invalid("--output", f"{output} cannot be written: {error.strerror}") from None
+    if as_json:
+        echo_json(
+            Report(
+                translated=found.translated,
+                refused=found.refused,
+                notes=found.notes,
+            )
+        )
+    elif output is None and not dry_run:
+        typer.echo(text, nl=False)
+        _report(Console(stderr=True, highlight=False, markup=False, emoji=False), found)
+    else:
+        _report(console(), found)
+    if found.refused:
+        raise typer.Exit(INCOMPLETE)
+
+
+def _report(out: Console, found: Conversion) -> None:
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    for entry in found.translated:
+        when = entry.fields.get("cronExpression") or f"every {entry.fields.get('every')}"
+        lines.add_row(Text("ok", "green"), Text(f"{entry.where}: {entry.name}  {when}"))
+        for warning in entry.warnings:
+            lines.add_row(Text("changed", "yellow"), Text(warning))
+    for refusal in found.refused:
+        lines.add_row(Text("refused", "red"), Text(f"{refusal.where}: {refusal.what}"))
+        lines.add_row("", Text(refusal.why))
+    for note in found.notes:
+        lines.add_row("note", Text(note))
+    out.print(lines)
+    out.print(f"{len(found.translated)} translated, {len(found.refused)} refused")

@@ -1,0 +1,94 @@
+"""Sets of minutes, hours and days as a cron expression, where a day must match day of month *and* day of week.
+
+That is how Celery and APScheduler read both. A cron expression takes either, unless one of them begins with ``*``:
+the star is what this is about.
+"""
+
+from collections.abc import Collection
+
+import msgspec
+
+from mainspring.features.schedules.commands.converters.conversion import Untranslatable
+
+_WEEKS = tuple(frozenset(range(first, min(first + 7, 32))) for first in range(1, 32, 7))
+_EVERY_DAY = frozenset(range(1, 32))
+_EVERY_WEEKDAY = frozenset(range(7))
+
+
+class Calendar(msgspec.Struct, frozen=True, kw_only=True):
+    """Weekday 0 is Sunday. ``numbered`` (5, 2) is the second Friday, (5, 0) the last; with ``last_day`` and ``days`` it
+    says which days of the month."""
+
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    seconds: frozenset[int] = frozenset({0})
+    days: frozenset[int] = _EVERY_DAY
+    months: frozenset[int] = frozenset(range(1, 13))
+    weekdays: frozenset[int] = _EVERY_WEEKDAY
+    numbered: tuple[tuple[int, int], ...] = ()
+    last_day: bool = False
+
+
+def cron_of(calendar: Calendar) -> str:
+    day, weekday = _days_of(calendar)
+    fields = [
+        write_values(calendar.minutes, 0, 59),
+        write_values(calendar.hours, 0, 23),
+        day,
+        write_values(calendar.months, 1, 12),
+        weekday,
+    ]
+    if calendar.seconds != {0}:
+        fields.insert(0, write_values(calendar.seconds, 0, 59))
+    return " ".join(fields)
+
+
+def _days_of(calendar: Calendar) -> tuple[str, str]:
+    days, weekdays = calendar.days, calendar.weekdays
+    if calendar.numbered or calendar.last_day:
+        if weekdays != _EVERY_WEEKDAY:
+            raise Untranslatable("a day that must be one of the month's last or numbered days and also a weekday")
+        numbered = ",".join(f"{weekday}{f'#{number}' if number else 'L'}" for weekday, number in calendar.numbered)
+        if days == _EVERY_DAY:
+            return "*", "*"
+        # Either is meant here, so that no star may stand first: the days one by one.
+        named = ["L"] * calendar.last_day + [str(day) for day in sorted(days)]
+        return ",".join(named) or "*", numbered or "*"
+    if days == _EVERY_DAY or weekdays == _EVERY_WEEKDAY:
+        return write_values(days, 1, 31), write_values(weekdays, 0, 6)
+    weeks = [number for number, week in enumerate(_WEEKS, 1) if week <= days]
+    if days == frozenset().union(*(_WEEKS[number - 1] for number in weeks)):
+        return "*", ",".join(f"{weekday}#{number}" for weekday in sorted(weekdays) for number in weeks)
+    day, weekday = write_values(days, 1, 31), write_values(weekdays, 0, 6)
+    if day.startswith("*") or weekday.startswith("*"):
+        return day, weekday
+    if 1 in days:
+        # A step of 31 is the 1st alone, and its star asks for both.
+        return _joined("*/31", days - {1}), weekday
+    if 0 in weekdays:
+        return day, _joined("*/7", weekdays - {0})
+    raise Untranslatable(
+        f"it fires on days that are both {day} of the month and {weekday} of the week; a cron expression takes either"
+    )
+
+
+def _joined(star: str, others: Collection[int]) -> str:
+    return ",".join([star, *map(str, sorted(others))])
+
+
+def write_values(values: Collection[int], low: int, high: int) -> str:
+    """The shortest way to write them that is still easy to read."""
+    ordered = sorted(values)
+    if len(ordered) == high - low + 1:
+        return "*"
+    if len(ordered) > 2 and ordered[0] == low:
+        step = ordered[1] - ordered[0]
+        if ordered == list(range(low, high + 1, step)):
+            return f"*/{step}"
+    spans: list[list[int]] = []
+    for value in ordered:
+        if spans and value == spans[-1][-1] + 1:
+            spans[-1].append(value)
+        else:
+            spans.append([value])
+    return ",".join(f"{span[0]}-{span[-1]}" if len(span) > 2 else ",".join(map(str, span)) for span in spans)

@@ -1,0 +1,168 @@
+"""Schedules of CronJobs, as the parser of Kubernetes (robfig/cron v3) reads them.
+
+Its rule for the two day fields is not ours. A list item ``*`` or ``?``, alone or with a step of 1, makes its field
+unrestricted, wherever it stands in the list: then the other field decides. ``*/2`` is a list of days like any other,
+and with two restricted fields a day that matches either one fires.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import SECOND, Micros, format_duration
+from mainspring.core.model.schedules.cron import Cron
+from mainspring.core.model.schedules.cron.wall import bits
+from mainspring.core.model.schedules.cron.words import MONTH_WORDS, WEEKDAY_WORDS
+from mainspring.features.schedules.commands.converters.calendar import write_values
+from mainspring.features.schedules.commands.converters.conversion import Untranslatable
+
+_MONTHS = {word[:3].lower(): number for number, word in enumerate(MONTH_WORDS) if number}
+_WEEKDAYS = {word[:3].lower(): number for number, word in enumerate(WEEKDAY_WORDS)}
+#: Name, first and last value, and names of each field. There is no weekday 7.
+_FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
+    ("minute", 0, 59, {}),
+    ("hour", 0, 23, {}),
+    ("day of month", 1, 31, {}),
+    ("month", 1, 12, _MONTHS),
+    ("day of week", 0, 6, _WEEKDAYS),
+)
+_NUMBER = re.compile(r"\+?[0-9]{1,18}")
+_MACROS = frozenset(("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"))
+_SPAN = re.compile(r"([0-9]{1,18}(?:\.[0-9]*)?|\.[0-9]+)(h|ms|m|s|us|µs|μs|ns)")
+_NANOSECONDS = {
+    "h": 3_600 * 10**9,
+    "m": 60 * 10**9,
+    "s": 10**9,
+    "ms": 10**6,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ns": 1,
+}
+
+_EVERY_DAY = frozenset(range(1, 32))
+_EVERY_WEEKDAY = frozenset(range(7))
+
+
+class _Meaning(NamedTuple):
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    months: frozenset[int]
+    days: frozenset[int]
+    weekdays: frozenset[int]
+    #: A day that matches one of days and weekdays is enough.
+    either: bool
+
+
+def translate_schedule(schedule: str) -> dict[str, object]:
+    """The fields of a schedules file that say when."""
+    if schedule.startswith("@every "):
+        return {"every": format_duration(_read_span(schedule.removeprefix("@every ")))}
+    if schedule.startswith("@") and schedule not in _MACROS:
+        raise Untranslatable(f"{schedule!r:.40} is not a schedule of Kubernetes")
+    return {"cronExpression": schedule if schedule in _MACROS else translate_cron(schedule)}
+
+
+def translate_cron(expression: str) -> str:
+    """The expression itself if it means the same here, otherwise one that does."""
+    fields = expression.split()
+    meaning = _read_there(expression, fields)
+    if not all(meaning[:5]):
+        raise Untranslatable(f"{expression!r:.80} never fires")
+    day, weekday = write_values(meaning.days, 1, 31), write_values(meaning.weekdays, 0, 6)
+    if meaning.either:
+        # Here a star at the beginning would ask for both.
+        day, weekday = day.replace("*", "1-31"), weekday.replace("*", "0-6")
+    minute, hour = write_values(meaning.minutes, 0, 59), write_values(meaning.hours, 0, 23)
+    for candidate in (
+        expression,
+        f"{fields[0]} {fields[1]} {day} {fields[3]} {weekday}",
+        f"{minute} {hour} {day} {write_values(meaning.months, 1, 12)} {weekday}",
+    ):
+        if _read_here(candidate) == meaning:
+            return candidate
+    raise Untranslatable(f"{expression!r:.80} never fires, or cannot be expressed here")
+
+
+def _read_here(expression: str) -> _Meaning | None:
+    try:
+        cron = Cron.parse(expression)
+    except Invalid:
+        return None
+    if cron.days_before_last or cron.nearest_weekdays or cron.numbered_weekdays:
+        return None
+    minutes, hours, months = (frozenset(bits(mask)) for mask in (cron.minutes, cron.hours, cron.months))
+    days, weekdays = frozenset(bits(cron.days)), frozenset(bits(cron.weekdays))
+    return _normalize(_Meaning(minutes, hours, months, days, weekdays, either=cron.either_day))
+
+
+def _read_there(expression: str, fields: list[str]) -> _Meaning:
+    if len(fields) != len(_FIELDS):
+        raise Untranslatable(f"{expression!r:.80} has {len(fields)} fields, and Kubernetes takes 5")
+    read = [_read_field(text, *field) for text, field in zip(fields, _FIELDS, strict=True)]
+    (minutes, _), (hours, _), (days, any_day), (months, _), (weekdays, any_weekday) = read
+    return _normalize(_Meaning(minutes, hours, months, days, weekdays, either=not (any_day or any_weekday)))
+
+
+def _normalize(meaning: _Meaning) -> _Meaning:
+    """Days of month and of week as one would write them, if only one of them decides."""
+    days, weekdays = meaning.days, meaning.weekdays
+    if not meaning.either:
+        return meaning
+    if days == _EVERY_DAY or weekdays == _EVERY_WEEKDAY:
+        return meaning._replace(days=_EVERY_DAY, weekdays=_EVERY_WEEKDAY, either=False)
+    if days and weekdays:
+        return meaning
+    # A list without an item, such as a lone comma, matches no day.
+    if days or weekdays:
+        return meaning._replace(days=days or _EVERY_DAY, weekdays=weekdays or _EVERY_WEEKDAY, either=False)
+    return meaning
+
+
+def _read_field(text: str, name: str, low: int, high: int, names: dict[str, int]) -> tuple[frozenset[int], bool]:
+    """The values, and whether the field counts as unrestricted."""
+    values: set[int] = set()
+    unrestricted = False
+    for item in text.split(","):
+        if item:
+            found, star = _read_item(item, low, high, names)
+            if not found:
+                raise Untranslatable(f"{name}: {item!r:.40} is not accepted by Kubernetes")
+            values.update(found)
+            unrestricted |= star
+    return frozenset(values), unrestricted
+
+
+def _read_item(item: str, low: int, high: int, names: dict[str, int]) -> tuple[range, bool]:
+    """The values of an item, none if it is wrong, and whether it is a star."""
+    body, *steps = item.split("/")
+    first, *last = body.split("-")
+    step = _read_number(steps[0]) if steps else 1
+    if len(steps) > 1 or not step:
+        return range(0), False
+    if first in ("*", "?"):
+        return range(low, high + 1, step), step == 1
+    start = _read_number(first, names)
+    end = high if steps and not last else _read_number(last[0], names) if last else start
+    if len(last) > 1 or start is None or end is None or start < low or end > high:
+        return range(0), False
+    return range(start, end + 1, step), False
+
+
+def _read_number(text: str, names: Mapping[str, int] = MappingProxyType({})) -> int | None:
+    if (named := names.get(text.lower())) is not None:
+        return named
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _read_span(text: str) -> Micros:
+    """A duration of Go's, of which the parser keeps whole seconds and at least one."""
+    nanoseconds, at = 0.0, 0
+    while part := _SPAN.match(text, at):
+        nanoseconds += float(part[1]) * _NANOSECONDS[part[2]]
+        at = part.end()
+    if at == 0 or at < len(text):
+        raise Untranslatable(f"{text!r:.40} is not a duration of Kubernetes")
+    return max(round(nanoseconds) // 10**9, 1) * SECOND

@@ -1,0 +1,234 @@
+"""``mainspring cron explain``: what an expression means, when it fires, and what clock changes do to it."""
+
+import asyncio
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from mainspring.cli.client.target import (
+    ConfigOf,
+    Key,
+    Profile,
+    StoreOf,
+    Tenant,
+    Url,
+    Where,
+    choose,
+    connected,
+    read,
+    segment,
+)
+from mainspring.cli.output import AsJson, console, distance, echo_json, table
+from mainspring.config.engine import system_time
+from mainspring.core.model.base.instant import DAY, Instant, isoformat, parse_instant, to_datetime
+from mainspring.core.model.schedules.calendar import WhenClosed
+from mainspring.core.model.schedules.closings import Closed, Closings
+from mainspring.core.model.schedules.cron import (
+    ClockChange,
+    Cron,
+    DstFold,
+    DstGap,
+    Part,
+    clock_changes,
+    load_zone,
+    parts,
+)
+
+_YEAR = 366 * DAY
+_MOST_FIRES = 1_000
+
+
+class Coming(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    local: str
+    utc: str
+    distance: str
+    #: With calendars: when its run may start; none: it is skipped. And why.
+    starts: str | None = None
+    reason: str = ""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    at: str
+    kind: str
+    day: str
+    times: tuple[str, ...]
+    count: int
+    rule: str
+    words: str
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What ``--json`` prints."""
+
+    expression: str
+    timezone: str
+    words: str
+    fields: list[Part]
+    dst_gap: str
+    dst_fold: str
+    #: Whether the two rules apply; otherwise it goes by elapsed time.
+    fixed_times: bool
+    next_fires: list[Coming]
+    clock_changes: list[Change]
+    notes: list[str]
+
+
+def register(application: typer.Typer) -> None:
+    group = typer.Typer(name="cron", help="Understand cron expressions.", no_args_is_help=True)
+    # With one command alone typer would leave out its name.
+    group.callback()(lambda: None)
+    group.command("explain")(explain)
+    application.add_typer(group)
+
+
+def explain(
+    expression: Annotated[
+        str, typer.Argument(help="5 fields, 6 with seconds first, or a word such as @daily; in quotes.")
+    ],
+    tz: Annotated[str, typer.Option("--tz", help="The time zone, such as Europe/Paris.")] = "UTC",
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=_MOST_FIRES, help="How many fires to show.")] = 5,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Fires after this time, such as 2026-12-31T23:59:59Z; now without.")
+    ] = None,
+    gap: Annotated[DstGap, typer.Option("--gap", help="What a time does that the clocks jump over.")] = (
+        DstGap.RUN_AFTER
+    ),
+    fold: Annotated[DstFold, typer.Option("--fold", help="How often a time runs that comes twice.")] = DstFold.ONCE,
+    calendar: Annotated[
+        list[str] | None,
+        typer.Option("--calendar", help="Mind this calendar of the store or the API. Can be repeated."),
+    ] = None,
+    when_closed: Annotated[
+        WhenClosed, typer.Option("--when-closed", help="What a tick does when a calendar is closed.")
+    ] = WhenClosed.SKIP,
+    profile: Profile = None,
+    url: Url = None,
+    key: Key = None,
+    store: StoreOf = None,
+    config: ConfigOf = None,
+    tenant: Tenant = None,
+    json: AsJson = False,
+) -> None:
+    """Say a cron expression in words, field by field, with its next fires and what clock changes do to it.
+
+    Examples:
+
+    mainspring cron explain "0 30 9 * * MON" --tz Europe/Paris
+
+    mainspring cron explain "30 2 * * *" --tz Europe/Paris --gap skip -n 10
+
+    mainspring cron explain @daily --json
+
+    mainspring cron explain "0 9 * * *" --calendar weekends --when-closed after
+    """
+    after = system_time() if start is None else parse_instant(start, "--from")
+    closings = None
+    if calendar:
+        where = choose(profile, url, key, store, config, tenant)
+        closings = Closings(asyncio.run(_calendars(where, calendar)), when_closed)
+    found = explained(expression, tz, gap, fold, after, count, closings)
+    if json:
+        echo_json(found)
+    else:
+        _show(found)
+
+
+async def _calendars(where: Where, names: list[str]) -> list[Closed]:
+    """As whoever answers has them."""
+    # Here and not above: whoever names no calendar needs none of it.
+    from mainspring.features.calendars.schemas import CalendarOut, calendar_of
+
+    async with connected(where) as api:
+        answers = [
+            await api.ask("GET", f"/v1/calendars/{segment(name)}", query={"tenant": api.tenant}) for name in names
+        ]
+    return [Closed(calendar_of(read(answer, CalendarOut))) for answer in answers]
+
+
+def explained(
+    expression: str,
+    tz: str,
+    gap: DstGap,
+    fold: DstFold,
+    after: Instant,
+    count: int,
+    closings: Closings | None = None,
+) -> Explanation:
+    cron = Cron.parse(expression, field="expression")
+    zone = load_zone(tz, "--tz")
+    fires: list[Coming] = []
+    tick = after
+    while len(fires) < count and (following := cron.next_after(tick, zone, gap, fold)) is not None:
+        tick = following
+        local = to_datetime(tick).astimezone(zone)
+        at, reason = (tick, "") if closings is None else closings.place(tick)
+        fires.append(
+            Coming(
+                local=local.isoformat(),
+                utc=isoformat(tick),
+                distance=distance(tick - after),
+                starts=None if at is None else isoformat(at),
+                reason=reason,
+            )
+        )
+    notes = []
+    if any(term.startswith("H") for part in parts(cron) for term in part.written.split(",")):
+        notes.append("H is a value of the job's own: it is shown as one that it could have")
+    if cron.either_day:
+        notes.append("both day fields are restricted: a day that matches either one is enough")
+    if not cron.fixed_times and tz != "UTC":
+        notes.append("minute or hour begins with *: it goes by elapsed time, and --gap and --fold do not matter")
+    return Explanation(
+        expression=cron.expression,
+        timezone=tz,
+        words=cron.describe(),
+        fields=parts(cron),
+        dst_gap=gap.value,
+        dst_fold=fold.value,
+        fixed_times=cron.fixed_times,
+        next_fires=fires,
+        clock_changes=[_change(change) for change in clock_changes(cron, zone, gap, fold, after, after + _YEAR)],
+        notes=notes,
+    )
+
+
+def _change(change: ClockChange) -> Change:
+    return Change(
+        at=isoformat(change.at),
+        kind=change.kind,
+        day=change.day,
+        times=change.times,
+        count=change.count,
+        rule=change.rule,
+        words=change.words,
+    )
+
+
+def _show(found: Explanation) -> None:
+    out = console()
+    out.print(Text(f"{found.words}, {found.timezone}", style="bold"))
+    out.print()
+    fields = table("FIELD", "WRITTEN", "MEANS")
+    for part in found.fields:
+        fields.add_row(part.field, part.written, part.means)
+    out.print(fields)
+    out.print()
+    fires = table("NEXT", "UTC", "")
+    for fire in found.next_fires:
+        local = datetime.fromisoformat(fire.local)
+        why = f"{'skipped' if fire.starts is None else f'starts {fire.starts}'}, {fire.reason}" if fire.reason else ""
+        fires.add_row(f"{local:%a %Y-%m-%d %H:%M:%S} {fire.local[19:]}", fire.utc, why or fire.distance)
+    out.print(fires)
+    out.print()
+    if found.clock_changes:
+        changes = table("DAY", "CLOCK CHANGES WITHIN A YEAR")
+        for change in found.clock_changes:
+            changes.add_row(change.day, change.words)
+        out.print(changes)
+    else:
+        out.print("No clock change within a year touches it.")
+    for note in found.notes:
+        out.print(Text(f"Note: {note}."))

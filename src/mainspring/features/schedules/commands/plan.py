@@ -1,0 +1,234 @@
+"""``plan`` and ``apply``: what a file or an application says, beside what the store has, and making them the same."""
+
+import asyncio
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from mainspring.cli.client.target import Client, ConfigOf, Key, Profile, StoreOf, Url, Where, choose, connected, read
+from mainspring.cli.exits import PARTLY
+from mainspring.cli.options import Application, load_application, load_module, settings_of
+from mainspring.cli.output import AsJson, console, echo_json
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.runs.run import check_name
+from mainspring.sdk.app import Mainspring
+
+if TYPE_CHECKING:
+    from mainspring.features.schedules.operations import ReconcileOut, StepOut
+    from mainspring.http.schemas.jobs import JobFields
+
+#: What ``plan`` exits with when there is something to do.
+TO_DO = 3
+_SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "take over": ("!", "magenta"), "remove": ("-", "red")}
+_WORDS = {"add": "to add", "change": "to change", "take over": "to take over", "remove": "to remove"}
+_DONE = {"add": "added", "change": "changed", "take over": "taken over", "remove": "removed"}
+
+File: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("-f", "--file", help="A file of schedules instead: YAML, JSON or TOML.", show_default=False),
+]
+SourceName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--name", help="The name these schedules are managed under; that of the file without.", show_default=False
+    ),
+]
+TenantOf: TypeAlias = Annotated[
+    str | None, typer.Option("--tenant", help="Whose schedules those of a file are.", show_default=False)
+]
+
+
+class Declaration(msgspec.Struct, frozen=True):
+    """All schedules of one source."""
+
+    source: str
+    schedules: "Sequence[JobFields]"
+    #: None: the one of the key or the profile.
+    tenant: str | None
+    application: Mainspring | None = None
+
+
+def register(application: typer.Typer) -> None:
+    application.command("plan")(plan)
+    application.command("apply")(apply)
+
+
+def plan(
+    app: Application = None,
+    file: File = None,
+    name: SourceName = None,
+    tenant: TenantOf = None,
+    profile: Profile = None,
+    url: Url = None,
+    key: Key = None,
+    store: StoreOf = None,
+    config: ConfigOf = None,
+    json: AsJson = False,
+) -> None:
+    """Show what apply would do: which schedules it would add, change and remove. Nothing is changed.
+
+    Exits with 0 if there is nothing to do and with 3 if there is, so that a pipeline can report drift.
+
+    Examples:
+
+    mainspring plan tasks:app
+
+    mainspring plan -f schedules.yaml --url https://jobs.example.org --json
+    """
+    declared = _declaration(app, file, name, tenant)
+    where = _where(declared, profile, url, key, store, config)
+
+    async def work() -> "ReconcileOut":
+        async with connected(where) as client:
+            return await _ask(client, declared)
+
+    found = asyncio.run(work())
+    if json:
+        echo_json(found)
+    else:
+        _show(console(), found)
+    if found.steps:
+        raise typer.Exit(TO_DO)
+
+
+def apply(
+    app: Application = None,
+    file: File = None,
+    name: SourceName = None,
+    tenant: TenantOf = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Also remove, and take over from another source, without asking.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse schedules that no live worker can run, instead of warning.")
+    ] = False,
+    profile: Profile = None,
+    url: Url = None,
+    key: Key = None,
+    store: StoreOf = None,
+    config: ConfigOf = None,
+    json: AsJson = False,
+) -> None:
+    """Bring schedules into the store as the code or the file has them: added, changed, removed.
+
+    What is added and changed is done at once. Schedules that were declared before and are not any more are cancelled,
+    and those of another source taken over, only when you say so: with --yes, or at a terminal when you are asked.
+    Otherwise they are left, and the exit status is 3. What others made is never touched.
+
+    Examples:
+
+    mainspring apply tasks:app
+
+    mainspring apply -f schedules.yaml --yes
+    """
+    declared = _declaration(app, file, name, tenant)
+    where = _where(declared, profile, url, key, store, config)
+
+    async def work() -> "ReconcileOut":
+        async with connected(where, makes_store=True) as client:
+            found = await _ask(client, declared)
+            if not json:
+                _show(console(), found)
+            if not found.steps:
+                return found
+            return await _ask(client, declared, do=True, all_of_it=yes or _may(found.steps, json), strict=strict)
+
+    done = asyncio.run(work())
+    left = [step for step in done.steps if not step.done]
+    if json:
+        echo_json(done)
+    elif done.steps:
+        typer.echo(_counts(step for step in done.steps if step.done) or "nothing was done")
+    if left:
+        typer.echo(f"mainspring: {len(left)} left as they are: {', '.join(s.name for s in left)} (--yes)", err=True)
+        raise typer.Exit(PARTLY)
+
+
+def _declaration(app: str | None, file: Path | None, name: str | None, tenant: str | None) -> Declaration:
+    if (app is None) == (file is None):
+        raise Invalid("application", "give either an application or -f FILE", "for example mainspring plan tasks:app")
+    if app is not None:
+        for option, value in (("--name", name), ("--tenant", tenant)):
+            if value is not None:
+                raise Invalid(option, "is for files", "an application has its own, in its code")
+        loaded = load_application(app)
+        _refuse_namesakes(app, loaded)
+        from mainspring.http.schemas.job_answers import fields_of_spec
+
+        # Every field is given: code has the options of its own tasks.
+        given = [fields_of_spec(spec, payload) for spec, payload in loaded.schedules()]
+        return Declaration(loaded.source, given, loaded.tenant, loaded)
+    assert file is not None
+    from mainspring.features.schedules import file as schedule_file
+
+    source = f"file:{check_name('--name', name or file.name)}"
+    return Declaration(source, schedule_file.read(file), tenant)
+
+
+def _refuse_namesakes(path: str, app: Mainspring) -> None:
+    """Two applications of one name would each remove what the other declares."""
+    module = load_module(path.partition(":")[0], "application")
+    others = [other for other in vars(module).values() if isinstance(other, Mainspring) and other is not app]
+    if any(other.name == app.name and other.tenant == app.tenant for other in others):
+        raise Conflict(f"{module.__name__} has two applications called {app.name!r}; give each a name: name=…")
+
+
+def _where(
+    declared: Declaration, profile: str | None, url: str | None, key: str | None, store: str | None, config: Path | None
+) -> Where:
+    where = choose(profile, url, key, store, config, declared.tenant)
+    if where.settings is None or profile is not None or declared.application is None:
+        return where
+    # What the code says of its store counts, unless a flag says something else.
+    return Where(settings=settings_of(declared.application, config, store=store), tenant=declared.tenant)
+
+
+async def _ask(
+    client: Client, declared: Declaration, *, do: bool = False, all_of_it: bool = False, strict: bool = False
+) -> "ReconcileOut":
+    from mainspring.features.schedules.operations import ReconcileOut
+    from mainspring.sdk.reconcile import PATH, request
+
+    body = request(declared.source, client.tenant, declared.schedules)
+    if do:
+        body = msgspec.structs.replace(body, dry_run=False, remove=all_of_it, take_over=all_of_it, strict=strict)
+    # Asked twice it finds done what it wanted to do.
+    return read(await client.ask("POST", PATH, body=body, repeatable=True), ReconcileOut)
+
+
+def _may(steps: Sequence["StepOut"], json: bool) -> bool:
+    """Whether what takes something away is wanted, too."""
+    taken = [step for step in steps if step.action in ("remove", "take over")]
+    if not taken or json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return typer.confirm(f"Really {', '.join(f'{step.action} {step.name}' for step in taken)}?", err=True)
+
+
+def _show(out: Console, found: "ReconcileOut") -> None:
+    for step in found.steps:
+        sign, colour = _SIGNS[step.action]
+        out.print(Text(f"{sign} {step.name}", colour), Text(f"task {step.task}" if step.action == "add" else ""))
+        for field, change in step.changes.items():
+            out.print(Text(f"    {field}: {_value(change.before)} → {_value(change.after)}"))
+    for warning in found.warnings:
+        typer.echo(f"mainspring: {warning}", err=True)
+    todo = _counts(found.steps, _WORDS)
+    out.print(f"{found.source}: {todo or 'nothing to do'}; {len(found.unchanged)} unchanged")
+
+
+def _counts(steps: "Iterable[StepOut]", words: dict[str, str] = _DONE) -> str:
+    actions = [step.action for step in steps]
+    return ", ".join(f"{actions.count(action)} {word}" for action, word in words.items() if action in actions)
+
+
+def _value(raw: msgspec.Raw | msgspec.UnsetType) -> str:
+    if isinstance(raw, msgspec.UnsetType):
+        return "much"
+    text = bytes(raw).decode()
+    return "nothing" if text == "null" else text

@@ -1,0 +1,59 @@
+"""``mainspring schedules``: the jobs that run again and again."""
+
+import typer
+
+from mainspring.cli.client.target import Client, command, read
+from mainspring.cli.fields import Contains, Limit, Queue, Status, Tag, Task
+from mainspring.cli.output import Output, status
+from mainspring.features.jobs.commands.details import Shown
+
+group = typer.Typer(name="schedules", help="List the recurring jobs and when they run next.", no_args_is_help=True)
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(group)
+
+
+@command(group, "list")
+async def list_schedules(
+    api: Client,
+    out: Output,
+    status_: Status = None,
+    task: Task = None,
+    queue: Queue = None,
+    tag: Tag = None,
+    text: Contains = None,
+    limit: Limit = 50,
+) -> None:
+    """List schedules, newest first. A schedule is a recurring job: `mainspring jobs` pauses, changes and explains it.
+
+    Examples:
+
+    mainspring schedules list
+
+    mainspring schedules list --status paused --tag nightly
+    """
+    query = {"status": status_, "task": task, "queue": queue, "tag": tag, "text": text, "tenant": api.tenant}
+    found = await api.pages("/v1/jobs", {**query, "kind": "recurring"}, limit)
+    jobs = [read(item, Shown) for item in found.items]
+
+    def show() -> None:
+        more = ("QUEUE", "TENANT") if out.roomy else ()
+        out.rows(
+            ("SCHEDULE", "TASK", "STATUS", "NEXT", *more, "WHEN"),
+            [
+                (
+                    job.name,
+                    job.task,
+                    status(job.status),
+                    out.time(job.next_fires[0]) if job.next_fires else "",
+                    *((job.queue, job.tenant) if out.roomy else ()),
+                    job.schedule,
+                )
+                for job in jobs
+            ],
+        )
+        if found.next_cursor is not None:
+            out.say(f"there are more than these {len(jobs)}: --limit")
+
+    out.tell(found, [job.job_id for job in jobs], show)

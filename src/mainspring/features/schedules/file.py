@@ -1,0 +1,173 @@
+"""A file of schedules: the jobs of an installation, kept beside the code. YAML, or JSON or TOML by its suffix.
+
+An entry has the fields of ``POST /v1/jobs``, by the same names and with the same meaning.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.runs.run import check_payload
+from mainspring.core.model.schedules.job import JobSpec
+from mainspring.http.problems import decode, decoding_problem, problem_of, with_names_as_written
+from mainspring.http.schemas.common import Request
+from mainspring.http.schemas.jobs import JobFields, is_recurring, payload_of, spec_of
+
+MAX_BYTES = 16 * 1024 * 1024
+#: The names of an entry's fields.
+FIELDS: tuple[str, ...] = JobFields.__struct_encode_fields__
+#: A schedule and the payload of its runs, as an application declares them.
+Declared = tuple[JobSpec, bytes]
+
+
+class ScheduleFile(Request):
+    """The whole of it."""
+
+    schedules: list[msgspec.Raw]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What is written: the fields by their names in the file, and lines of comment above."""
+
+    fields: Mapping[str, object]
+    comments: Sequence[str] = ()
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+_entry = msgspec.json.Decoder(JobFields)
+_file = msgspec.json.Decoder(ScheduleFile)
+
+
+def read(path: Path) -> list[JobFields]:
+    """The schedules of a file, all of them valid, in order. An error names the file, the entry and the field.
+
+    What an entry does not say stays open: the task's own options fill it in.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Invalid(str(path), f"cannot be read: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise Invalid(str(path), f"is larger than {MAX_BYTES // 1024 // 1024} MiB")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Invalid(str(path), "is not UTF-8") from None
+    return _read(text, path.suffix, str(path))
+
+
+def read_text(text: str, suffix: str = ".yaml", where: str = "schedules") -> list[Declared]:
+    """The schedules that a text declares, with the usual options where an entry says nothing."""
+    return [(spec_of(fields), payload_of(fields)) for fields in _read(text, suffix, where)]
+
+
+def _read(text: str, suffix: str, where: str) -> list[JobFields]:
+    found = _parsed(text, suffix, where)
+    if not isinstance(found, dict):
+        raise Invalid(where, "has no list of schedules", "it begins with schedules:")
+    try:
+        entries = _file.decode(_encoded(found, where)).schedules
+    except msgspec.ValidationError as error:
+        raise _within(where, decoding_problem(error, "schedules", ScheduleFile)) from None
+    declared: list[JobFields] = []
+    places: dict[str, int] = {}
+    for number, entry in enumerate(entries, 1):
+        name = _name_of(entry)
+        place = f"{where}, schedule {number}" + (f" ({name})" if name else "")
+        try:
+            fields = _check(bytes(entry))
+        except Invalid as error:
+            raise _within(place, error) from None
+        known_as = str(fields.name)
+        if known_as in places:
+            raise Invalid(f"{place}: name", f"is that of schedule {places[known_as]}, too")
+        places[known_as] = number
+        declared.append(fields)
+    return declared
+
+
+def check(entry: bytes | msgspec.Raw | Mapping[str, object]) -> Declared:
+    """One entry, as JSON or as an object. An error names the field."""
+    fields = _check(_encoded(entry, "schedule") if isinstance(entry, Mapping) else bytes(entry))
+    return spec_of(fields), payload_of(fields)
+
+
+def _check(data: bytes) -> JobFields:
+    written: dict[str, str] = {}
+    fields: JobFields = decode(data, JobFields, _entry, written)
+    if not is_recurring(fields):
+        raise Invalid("cronExpression", "is missing, and so is every", "a schedule needs one of them")
+    try:
+        spec = spec_of(fields)
+        spec.check()
+    except Invalid as error:
+        problem, _ = problem_of(with_names_as_written(error, written))
+        raise Invalid(problem.field, error.reason, error.hint) from None
+    check_payload(payload_of(fields))
+    return fields
+
+
+def write(entries: Sequence[Entry], heading: Sequence[str] = ()) -> str:
+    """The text of a file that ``read`` takes."""
+    # Here and not above: loading YAML takes long, and every command would wait for it.
+    from mainspring.core.runtime.plain_yaml import write_yaml
+
+    lines = [_comment(line) for line in heading]
+    lines.append("schedules:" if entries else "schedules: []")
+    for entry in entries:
+        lines.append("")
+        lines += [_comment(line) for line in entry.comments]
+        lines.append(write_yaml([dict(entry.fields)]).rstrip("\n"))
+    return "\n".join(lines) + "\n"
+
+
+def _parsed(text: str, suffix: str, where: str) -> Any:
+    match suffix.lower():
+        case ".json":
+            try:
+                return msgspec.json.decode(text)
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise Invalid(where, f"is not JSON: {error}") from None
+        case ".toml":
+            try:
+                return tomllib.loads(text)
+            except (tomllib.TOMLDecodeError, RecursionError) as error:
+                raise Invalid(where, f"is not TOML: {error}") from None
+        case ".yaml" | ".yml" | "":
+            from mainspring.core.runtime.plain_yaml import read_yaml
+
+            documents = read_yaml(text, where)
+            if len(documents) > 1:
+                raise Invalid(where, f"has {len(documents)} documents", "one, without ---")
+            return documents[0] if documents else None
+        case _:
+            raise Invalid(where, f"{suffix} is no format of schedules", ".yaml, .yml, .json or .toml")
+
+
+def _encoded(value: object, where: str) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Invalid(where, f"holds what JSON cannot say: {error}") from None
+
+
+def _name_of(entry: msgspec.Raw) -> str:
+    try:
+        return msgspec.json.decode(entry, type=_Named).name[:80]
+    except msgspec.MsgspecError:
+        return ""
+
+
+def _within(place: str, error: Invalid) -> Invalid:
+    return Invalid(f"{place}: {error.field}", error.reason, error.hint)
+
+
+def _comment(line: str) -> str:
+    return "# " + "".join(letter if letter.isprintable() else " " for letter in line)

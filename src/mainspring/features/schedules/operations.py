@@ -1,0 +1,221 @@
+"""Schedules that are declared elsewhere, in code or in a file, and brought into the store as a whole."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.base.ids import JobId
+from mainspring.core.model.runs.run import check_payload
+from mainspring.core.model.schedules.job import Job, JobState, NewJob
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import JobFilter, Reads
+from mainspring.core.store import PutOutcome
+from mainspring.features.jobs.operations.versions import Change, differences
+from mainspring.features.schedules.reconcile import Action, Declared, Step, reconcile
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Problem, decode, problem_of, with_names_as_written
+from mainspring.http.schemas.common import Name, Request, Wire
+from mainspring.http.schemas.job_answers import fields_of
+from mainspring.http.schemas.jobs import JobFields, apply_defaults, is_recurring, payload_of, spec_of
+
+schedules = Resource(
+    "Schedules as code",
+    "Compare the declared schedules of an application or a file with the stored ones, and apply the difference.",
+)
+
+_PAGE = 1_000
+_MOST = 10_000
+
+
+class Reconcile(Request):
+    """All the schedules of one source. Those it has in the store and does not name here are to be removed."""
+
+    source: Annotated[Name, Meta(description="Who declares them, such as `app:billing` or `file:schedules.yaml`.")]
+    schedules: Annotated[
+        list[msgspec.Raw],
+        Meta(max_length=_MOST, extra_json_schema={"items": {"$ref": "#/components/schemas/JobIn"}}),
+    ]
+    tenant: Name | UnsetType = UNSET
+    dry_run: bool = False
+    """Only say what would be done."""
+    remove: bool = False
+    """Cancel those that are not named any more. Without it they are left as they are."""
+    take_over: bool = False
+    """Change those that another source declares. Without it they are left as they are."""
+    strict: bool = False
+    """Refuse with 409 if no live worker can run one of the schedules."""
+
+
+class StepOut(Wire):
+    """One thing to do."""
+
+    action: Literal["add", "change", "take over", "remove"]
+    name: str
+    task: str
+    done: bool
+    job_id: str | None = None
+    """Once there is one."""
+    changes: dict[str, Change] = {}
+    """Field by field: what is, and what should be."""
+
+
+class ReconcileOut(Wire):
+    source: str
+    tenant: str
+    steps: list[StepOut]
+    unchanged: list[str]
+    warnings: list[str] = []
+    """What keeps schedules from running now, such as a queue that no live worker serves."""
+
+
+@schedules.operation(
+    "POST",
+    "/v1/schedules/reconcile",
+    permission=Permission.OPERATE,
+    body=Reconcile,
+    answers={200: ReconcileOut, 409: Problem},
+    largest_body=16 * 1024 * 1024,
+    within=None,
+)
+async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answer:
+    """Make the stored schedules of an application or a file equal to its declarations.
+
+    `dryRun` returns the steps without applying them. Schedules of other sources are left alone unless `takeOver` is
+    set, and schedules that were created by hand are never removed. A schedule of the same name without a source is
+    adopted. 409: another request changed one of the schedules meanwhile.
+    """
+    body = call.body
+    tenant = await api.choose_owner(call.principal, body.tenant)
+    declared = [await _declared(api, number, entry) for number, entry in enumerate(body.schedules, 1)]
+    found = reconcile(
+        declared,
+        await _stored(api.seen_by(call.principal), tenant, body.source, {one.spec.name for one in declared}),
+        body.source,
+    )
+    refused = {
+        action for action, allowed in ((Action.REMOVE, body.remove), (Action.TAKE_OVER, body.take_over)) if not allowed
+    }
+    steps = [] if body.dry_run else [step for step in found.steps if step.action not in refused]
+    for step in steps:
+        if step.job is not None:
+            api.reach(call.principal, step.job.spec.queue)
+        if step.declared is not None:
+            spec = step.declared.spec
+            try:
+                await api.check(call.principal, tenant, spec.queue, spec.task, step.declared.payload)
+            except Invalid as error:
+                raise Invalid(f"{spec.name}: {error.field}", error.reason, error.hint) from None
+    warnings = await api.schedule_warnings(tenant, (one.spec for one in declared))
+    if warnings and body.strict:
+        raise Conflict(f"{warnings[0]} (refused, because strict was asked for)")
+    ids = await _apply(api, steps, tenant, call.principal.name, f"declared by {body.source}")
+    out = ReconcileOut(
+        source=body.source,
+        tenant=tenant,
+        steps=[_step_out(step, ids.get(step.name), step.name in ids) for step in found.steps],
+        unchanged=list(found.unchanged),
+        warnings=warnings,
+    )
+    return Answer(200, out)
+
+
+async def _declared(api: Api, number: int, entry: msgspec.Raw) -> Declared:
+    written: dict[str, str] = {}
+    try:
+        fields = decode(bytes(entry), JobFields, _decoder, written)
+        if not is_recurring(fields):
+            raise Invalid("cronExpression", "is missing, and so is every", "a schedule needs one of them")
+        spec, payload = spec_of(fields), payload_of(fields)
+        spec = apply_defaults(spec, fields, await api.catalog.find(spec.task))
+        spec.check()
+        check_payload(payload)
+    except Invalid as error:
+        problem, _ = problem_of(with_names_as_written(error, written))
+        raise Invalid(f"schedules[{number - 1}].{problem.field}", error.reason, error.hint) from None
+    return Declared(spec, payload)
+
+
+async def _stored(reads: Reads, tenant: str, source: str, names: set[str]) -> list[Job]:
+    """Those that may have to be changed, with their payloads."""
+    wanted: list[JobId] = []
+    after: JobId | None = None
+    while True:
+        page = await reads.list_jobs(JobFilter(tenant=tenant), after, _PAGE)
+        wanted += [job.id for job in page.items if job.spec.source == source or job.spec.name in names]
+        if page.after is None:
+            break
+        after = JobId(page.after)
+    found: list[Job] = []
+    for start in range(0, len(wanted), _PAGE):
+        found += [job for job in await reads.jobs(wanted[start : start + _PAGE]) if job is not None]
+    return found
+
+
+async def _apply(api: Api, steps: Sequence[Step], tenant: str, author: str, why: str) -> dict[str, JobId]:
+    """Do all of it; the ids by name."""
+    ids: dict[str, JobId] = {}
+    news = [_new_job(api, step, tenant, author, why) for step in steps if step.declared is not None]
+    room = await api.room_for_jobs(tenant, sum(new.must_be_new for new in news))
+    if room.why_not_more is not None:
+        raise room.why_not_more
+    for start in range(0, len(news), _PAGE):
+        for put in await api.jobs.put_jobs(news[start : start + _PAGE]):
+            if put.outcome in (PutOutcome.EXISTS, PutOutcome.STALE):
+                raise Conflict(f"somebody has just changed schedule {put.job.spec.name!r}; look at the plan again")
+            ids[put.job.spec.name] = put.job.id
+    removed = {step.name: step.job.id for step in steps if step.action is Action.REMOVE and step.job is not None}
+    if removed:
+        await api.jobs.cancel_jobs(list(removed.values()), Author(author, tenant, why))
+    return ids | removed
+
+
+def _new_job(api: Api, step: Step, tenant: str, author: str, why: str) -> NewJob:
+    assert step.declared is not None
+    return NewJob(
+        id=api.jobs.new_job_id(tenant, step.name) if step.job is None else step.job.id,
+        spec=step.declared.spec,
+        payload=step.declared.payload,
+        tenant=tenant,
+        author=author,
+        why=why,
+        must_be_new=step.job is None,
+        expected_version=None if step.job is None else step.job.version,
+    )
+
+
+def _step_out(step: Step, made: JobId | None, done: bool) -> StepOut:
+    job, declared = step.job, step.declared
+    spec = job.spec if declared is None and job is not None else declared.spec if declared is not None else None
+    assert spec is not None
+    return StepOut(
+        action=step.action.value,
+        name=step.name,
+        job_id=made if job is None else job.id,
+        task=spec.task,
+        changes={} if job is None or declared is None else _changes(job, declared),
+        done=done,
+    )
+
+
+def _changes(job: Job, declared: Declared) -> dict[str, Change]:
+    should_be = msgspec.structs.replace(job, spec=declared.spec, payload=declared.payload)
+    changes = differences(fields_of(job), fields_of(should_be))
+    for name, before, after in (
+        ("source", job.spec.source, declared.spec.source),
+        ("status", job.state, JobState.SCHEDULED if job.state is JobState.CANCELLED else job.state),
+    ):
+        if before != after:
+            changes[name] = Change(before=_raw(before), after=_raw(after))
+    return changes
+
+
+def _raw(text: str) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(text or None))
+
+
+_decoder = msgspec.json.Decoder(JobFields)

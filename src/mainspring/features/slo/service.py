@@ -1,0 +1,125 @@
+"""The keeper of objectives: finds what did not start in time, or has not succeeded for too long, and says so once."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import SECOND, Instant, Micros
+from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.schedules import slo as slos
+from mainspring.core.model.schedules.job import Job, JobState, LedgerEntry
+from mainspring.core.model.schedules.schedule import due_of, next_after, ticks_between
+from mainspring.core.model.schedules.slo import Judged, TickFact
+from mainspring.core.model.schedules.spread import MOST_OF_A_TICK
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.slos import SloDue, Slos, SloSettled
+from mainspring.core.ports.wakeups import Wakeups
+from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.service import TickingService
+from mainspring.core.store import Reading
+
+_EVERY: Micros = 2 * SECOND
+_LIMIT = 100
+#: Why a tick has no run though nothing is wrong.
+_EXCUSES = ("paused", "schedule changed", "cancelled", "calendar: ")
+
+
+class SloStore(Slos, Reading, Protocol):
+    """The part of the store that it uses."""
+
+
+class SloKeeper(TickingService):
+    """Works by state, not by event, and needs no leader: of several that judge the same, the store hears one."""
+
+    def __init__(self, store: SloStore, wakeups: Wakeups, clock: Clock, figures: Figures | None = None) -> None:
+        super().__init__("slos", clock, wakeups.listen([]))
+        self._store = store
+        self._figures = figures
+
+    async def tick(self) -> Micros:
+        due = await self._store.slos_due(_LIMIT)
+        if not due:
+            return _EVERY
+        now = await self._store.now()
+        settled = await asyncio.gather(*(self._judge(one, now) for one in due))
+        await self._store.settle_slos(settled)
+        for one, verdict in zip(due, settled, strict=True):
+            for event in verdict.events:
+                self.log.warning(event, job=one.job.id, job_name=one.job.spec.name)
+                if self._figures is not None:
+                    self._figures.slo_changed(event)
+        return 0 if len(due) == _LIMIT else _EVERY
+
+    async def _judge(self, due: SloDue, now: Instant) -> SloSettled:
+        job, slo = due.job, due.job.spec.slo
+        if slo is None or job.state is JobState.CANCELLED:
+            judged = slos.close(due.state)
+        elif job.state is JobState.PAUSED:
+            judged = slos.rest(due.state, now)
+        else:
+            judged = await self._judged(due, slo, now)
+        return SloSettled(
+            job=job.id, rev=due.rev, state=judged.state, next_check=judged.next_check, events=judged.events
+        )
+
+    async def _judged(self, due: SloDue, slo: slos.Slo, now: Instant) -> Judged:
+        job, state = due.job, due.state
+        ticks: list[Instant] = []
+        following: Instant | None = None
+        facts: dict[Instant, TickFact] = {}
+        if slo.start_within is not None:
+            schedule, until = job.spec.schedule, now - slo.start_within - 1
+            changed = max(state.judged, state.rescheduled_at or 0)
+            ticks = await self._former_ticks(job, state.judged, min(changed, until))
+            ticks += ticks_between(schedule, changed, until, job.id, slos.MOST_TICKS)
+            following = next_after(schedule, max(until, changed), job.id)
+        if ticks:
+            entries = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, slos.MOST_TICKS * MOST_OF_A_TICK)
+            # A tick that no scheduler has fired yet has the time of its jitter as well.
+            facts = {tick: TickFact(None, due_of(job.spec.schedule, tick, job.id)) for tick in ticks}
+            facts |= await self._facts(job, entries)
+        # The fire of the last tick ended the schedule.
+        ended_at = job.updated_at if job.state is JobState.FINISHED else None
+        return slos.judge(slo, state, ticks, following, facts, due.last_success, now, ended_at)
+
+    async def _former_ticks(self, job: Job, after: Instant, until: Instant) -> list[Instant]:
+        """The ticks of former schedules. The ledger has all of them: a change records those that are due."""
+        if until <= after:
+            return []
+        entries = await self._store.ledger(job.id, after + 1, until + 1, slos.MOST_TICKS * MOST_OF_A_TICK)
+        return sorted({entry.scheduled_at for entry in entries})
+
+    async def _facts(self, job: Job, entries: Sequence[LedgerEntry]) -> dict[Instant, TickFact]:
+        runs = await self._store.runs([entry.run_id for entry in entries if entry.run_id is not None])
+        by_id = {run.id: run for run in runs if run is not None}
+        facts: dict[Instant, TickFact] = {}
+        for entry in entries:
+            if entry.decision == "run" and entry.run_id is not None:
+                fact = await self._fact(job, entry, by_id.get(entry.run_id))
+            elif entry.reason.startswith(_EXCUSES):
+                fact = TickFact(None, entry.scheduled_at, excused=True)
+            else:
+                continue
+            # In several data centres it is as good as in the worst of them.
+            facts[entry.scheduled_at] = slos.worse(facts.get(entry.scheduled_at), fact)
+        return facts
+
+    async def _fact(self, job: Job, entry: LedgerEntry, run: RunView | None) -> TickFact:
+        if run is None:
+            # It is forgotten: too long ago to say anything.
+            return TickFact(None, entry.scheduled_at, excused=True)
+        # Jitter and calendars delay the start that is expected. Catch-up delays the run too, but not the objective.
+        due = due_of(job.spec.schedule, entry.scheduled_at, job.id)
+        moved = entry.reason.startswith("moved after")
+        cancelled = run.state is RunState.CANCELLED
+        # A run that is due after it has started waits for its next attempt.
+        if run.attempt == 0 or (run.attempt == 1 and run.started_at is not None and run.started_at >= run.due):
+            changed = entry.job_version != job.version
+            return TickFact(run.started_at, run.due if moved or changed else due, excused=cancelled)
+        # The store does not keep when a calendar let the first attempt start.
+        return TickFact(await self._first_start(run.id), due, excused=moved or cancelled)
+
+    async def _first_start(self, run: RunId) -> Instant | None:
+        starts = [attempt.started_at for attempt in await self._store.attempts(run) if attempt.started_at is not None]
+        return min(starts, default=None)

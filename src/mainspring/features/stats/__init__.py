@@ -1,0 +1,1 @@
+"""Counts and percentiles of jobs and runs."""

@@ -1,0 +1,38 @@
+"""The system: settings, versions, and what the doctor finds."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from mainspring.core.model.access.access import Permission
+from mainspring.features.system.operations import SystemOut, consult_doctor, show_system
+from mainspring.features.workers.operations.processes import list_schedulers, list_workers
+from mainspring.web.page import Pages, Reply, Visit
+
+system = Pages()
+
+
+@system.page("GET", "/system", permission=Permission.ADMINISTER_ALL)
+async def look_at_system(visit: Visit[Any]) -> Reply:
+    found, workers, schedulers = await asyncio.gather(
+        visit.ask(show_system), visit.ask(list_workers), visit.ask(list_schedulers)
+    )
+    told: SystemOut = found
+    versions = Counter(one.version or "unknown" for one in (*workers.items, *schedulers.items))
+    return visit.show(
+        "system/page.html",
+        system=told,
+        said=[setting for setting in told.settings if setting.changed],
+        others=[setting for setting in told.settings if not setting.changed],
+        versions=versions.most_common(),
+    )
+
+
+@system.page("GET", "/system/findings", permission=Permission.ADMINISTER_ALL)
+async def look_closely(visit: Visit[Any]) -> Reply:
+    """A part of the page that comes when it is there: the doctor takes longer than a page may."""
+    found = await visit.ask(consult_doctor)
+    order = {"problem": 0, "warning": 1, "ok": 2}
+    return visit.show(
+        "system/findings.html", found=found, findings=sorted(found.findings, key=lambda one: order[one.level])
+    )

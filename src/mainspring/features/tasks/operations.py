@@ -1,0 +1,121 @@
+"""The task catalog."""
+
+from collections.abc import Collection
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.instant import format_duration, isoformat
+from mainspring.core.model.tasks.task_entry import KnownTask
+from mainspring.core.ports.storage.catalog import SessionView
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Missing, Problem
+from mainspring.http.schemas.common import Request, Wire
+from mainspring.http.schemas.datacenters import requires_out
+from mainspring.http.schemas.job_answers import retry_out
+from mainspring.http.schemas.jobs import Retry
+from mainspring.http.schemas.limits import BreakerIn, LimitIn, breaker_out, limits_out
+
+tasks = Resource(
+    "Tasks", "The tasks that workers have registered, with the options that jobs start from and their arguments."
+)
+
+
+class ListTasks(Request):
+    text: Annotated[str, Meta(max_length=200, description="Part of the name or the description.")] | None = None
+
+
+class TaskOut(Wire, omit_defaults=False, kw_only=True):
+    """A task as the newest registration declares it."""
+
+    name: str
+    description: str
+    queue: str
+    priority: int
+    max_retries: int
+    retry: Retry
+    timeout: str
+    """How long one attempt may take."""
+    preset: str | None
+    """Sets the timeout by the priority of the job."""
+    guarantee: str
+    requires: dict[str, str]
+    limits: tuple[LimitIn, ...]
+    breaker: BreakerIn | None
+    weight: int
+    retention: str | None
+    tags: tuple[str, ...]
+    arguments: Annotated[msgspec.Raw, Meta(description="The JSON Schema of the payload. Not in lists.")] | UnsetType = (
+        UNSET
+    )
+    version: int
+    """Grows with every registration that changed the task."""
+    registered_by: str
+    """The worker that registered this version."""
+    registered_at: str
+    workers: int
+    """Live workers that run it."""
+
+
+class TasksOut(Wire):
+    items: list[TaskOut]
+
+
+@tasks.operation("GET", "/v1/tasks", permission=Permission.READ, query=ListTasks, answers={200: TasksOut})
+async def list_tasks(api: Api, call: Call[Nothing, ListTasks]) -> Answer:
+    """List the tasks that workers have registered, by name.
+
+    The catalog belongs to the whole installation: workers run tasks for every tenant.
+    """
+    text = (call.query.text or "").casefold()
+    known = await api.catalog.all()
+    workers = await api.workers(call.principal.tenant)
+    items = [
+        _task_out(task, workers)
+        for name, task in sorted(known.items())
+        if text in name.casefold() or text in task.entry.description.casefold()
+    ]
+    return Answer(200, TasksOut(items=items))
+
+
+@tasks.operation("GET", "/v1/tasks/{name}", permission=Permission.READ, answers={200: TaskOut, 404: Problem})
+async def show_task(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Get a task, with the JSON Schema of its arguments.
+
+    Returns the newest registration. 404: no worker has registered a task of this name.
+    """
+    known = (await api.catalog.all()).get(call.path["name"])
+    if known is None:
+        raise Missing
+    out = _task_out(known, await api.workers(call.principal.tenant))
+    out.arguments = msgspec.Raw(msgspec.json.encode(known.entry.arguments))
+    return Answer(200, out)
+
+
+def _task_out(known: KnownTask, workers: Collection[SessionView]) -> TaskOut:
+    entry = known.entry
+    policy = entry.policy
+    return TaskOut(
+        name=entry.name,
+        description=entry.description,
+        queue=entry.queue,
+        priority=entry.priority,
+        max_retries=policy.retry.max_retries,
+        retry=retry_out(policy.retry),
+        timeout=format_duration(policy.timeout),
+        preset=entry.preset,
+        guarantee=policy.guarantee,
+        requires=requires_out(policy.requires),
+        limits=limits_out(policy.limits),
+        breaker=breaker_out(policy.breaker),
+        weight=policy.weight,
+        retention=policy.retention or None,
+        tags=entry.tags,
+        version=known.version,
+        registered_by=known.registered_by,
+        registered_at=isoformat(known.registered_at),
+        workers=sum(entry.name in worker.tasks for worker in workers),
+    )

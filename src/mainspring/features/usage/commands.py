@@ -1,0 +1,198 @@
+"""``mainspring usage`` and ``mainspring budgets``: what work has cost, and what it may cost."""
+
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+from rich.text import Text
+
+from mainspring.cli.client.target import Client, command, read, segment
+from mainspring.cli.output import Output, span
+from mainspring.core.model.base.instant import SECOND
+
+group = typer.Typer(name="budgets", help="See and set what work may cost.", no_args_is_help=True)
+
+
+def register(application: typer.Typer) -> None:
+    command(application, "usage")(usage)
+    application.add_typer(group)
+
+
+class _Cost(msgspec.Struct, rename="camel"):
+    attempts: int = 0
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    units: dict[str, float] = {}
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        units = ", ".join(f"{amount:,.12g} {unit}" for unit, amount in self.units.items())
+        return f"{self.attempts:,}", _seconds(self.wall_seconds), _seconds(self.cpu_seconds), units
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    day: str
+    tenant: str
+    key: str
+    cost: _Cost
+    name: str = ""
+
+
+class _Usage(msgspec.Struct, rename="camel"):
+    items: list[_Line]
+    total: _Cost
+    more: bool = False
+
+
+async def usage(
+    api: Client,
+    out: Output,
+    by: Annotated[Literal["job", "task", "tenant"], typer.Option("--by", help="What is summed.")] = "task",
+    since: Annotated[
+        str | None, typer.Option("--since", help="From this day on, such as 2026-01-01; 30 days without.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="To before this day.", show_default=False)] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", help="Only this task, tenant or job (by name or id).", show_default=False)
+    ] = None,
+) -> None:
+    """Show what work has cost, by the day: attempts, seconds of wall and CPU, and units of your own.
+
+    Examples:
+
+    mainspring usage --by tenant --since 2026-01-01
+
+    mainspring usage --by job --only weekly-report --json
+    """
+    if by == "job" and only is not None:
+        only = await api.job(only)
+    query = {"by": by, "since": since, "until": until, "key": only, "tenant": api.tenant}
+    answer = await api.ask("GET", "/v1/usage", query=query)
+    found = read(answer, _Usage)
+
+    def show() -> None:
+        numbers = ("ATTEMPTS", "WALL", "CPU")
+        rows = [
+            (line.day, line.tenant, line.name or line.key or "(one-offs)", *line.cost.shown) for line in found.items
+        ]
+        total = ("total", "", "", *found.total.shown)
+        out.rows(("DAY", "TENANT", by.upper(), *numbers, "UNITS"), [*rows, total] if rows else [], right=numbers)
+        if found.more:
+            out.say("there is more than this: ask for fewer days, or use --only")
+
+    out.tell(answer, [line.key for line in found.items], show)
+
+
+class _Budget(msgspec.Struct, rename="camel"):
+    name: str
+    tenant: str
+    unit: str
+    limit: float
+    period: str
+    of: str
+    then: str
+    state: str
+    spent: float
+    held: bool
+    target: str | None = None
+    until: str | None = None
+
+    @property
+    def use(self) -> str:
+        return f"{self.spent:,.12g} of {self.limit:,.12g} {self.unit} a {self.period}"
+
+    @property
+    def standing(self) -> Text:
+        words = {"ok": "ok", "warned": "nearly used up", "over": "used up"}.get(self.state, self.state)
+        words = f"{words}, paused" if self.held else words
+        return Text(words, {"warned": "yellow", "over": "red"}.get(self.state, ""))
+
+
+class _Budgets(msgspec.Struct):
+    items: list[_Budget]
+
+
+@command(group, "list")
+async def list_budgets(api: Client, out: Output) -> None:
+    """List budgets and how they stand.
+
+    Example: mainspring budgets list
+    """
+    answer = await api.ask("GET", "/v1/budgets", query={"tenant": api.tenant})
+    found = read(answer, _Budgets).items
+
+    def show() -> None:
+        out.rows(
+            ("BUDGET", "TENANT", "FOR", "USED", "THEN", "STATE"),
+            [
+                (
+                    budget.name,
+                    budget.tenant,
+                    budget.of if budget.target is None else f"{budget.of} {budget.target}",
+                    budget.use,
+                    budget.then,
+                    budget.standing,
+                )
+                for budget in found
+            ],
+        )
+
+    out.tell(answer, [budget.name for budget in found], show)
+
+
+@command(group, "set")
+async def set_budget(
+    api: Client,
+    out: Output,
+    name: Annotated[str, typer.Argument(help="What to call it.", metavar="NAME")],
+    unit: Annotated[str, typer.Option("--unit", help="wall or cpu (seconds), attempts, or a unit of your own.")],
+    limit: Annotated[float, typer.Option("--limit", help="How much in a period.")],
+    period: Annotated[Literal["day", "month"], typer.Option("--period", help="A day or a month of UTC.")] = "month",
+    job: Annotated[
+        str | None, typer.Option("--job", help="For this job, by name, and not the tenant.", show_default=False)
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="For this task, and not the tenant.", show_default=False)
+    ] = None,
+    warn_at: Annotated[float, typer.Option("--warn-at", help="Warn at this part of the limit.")] = 0.8,
+    then: Annotated[
+        Literal["warn", "lower", "pause"],
+        typer.Option("--then", help="When it is used up, until the period ends. A task cannot be paused."),
+    ] = "warn",
+) -> None:
+    """Set a budget, or change one.
+
+    Examples:
+
+    mainspring budgets set tokens --unit tokens --limit 1000000 --then lower
+
+    mainspring budgets set nightly --unit wall --limit 7200 --period day --job nightly-report --then pause
+    """
+    body = {
+        "unit": unit,
+        "limit": limit,
+        "period": period,
+        "of": "job" if job is not None else "task" if task is not None else "tenant",
+        "target": job if job is not None else task,
+        "warnAt": warn_at,
+        "then": then,
+        "tenant": api.tenant,
+    }
+    answer = await api.ask("PUT", f"/v1/budgets/{segment(name)}", body=body, repeatable=True)
+    out.tell(answer, [name], lambda: out.print(f"budget {name}: {read(answer, _Budget).use}"))
+
+
+@command(group, "delete")
+async def delete_budget(
+    api: Client, out: Output, name: Annotated[str, typer.Argument(help="The budget.", metavar="NAME")]
+) -> None:
+    """Forget a budget; what is paused because of it goes on.
+
+    Example: mainspring budgets delete tokens
+    """
+    answer = await api.ask("DELETE", f"/v1/budgets/{segment(name)}", query={"tenant": api.tenant}, repeatable=True)
+    out.tell(answer, [name], lambda: out.print(f"budget {name} is gone"))
+
+
+def _seconds(seconds: float) -> str:
+    return span(round(seconds * SECOND)) if seconds else ""

@@ -1,0 +1,92 @@
+"""Looks at budgets every few seconds: warns, and lowers or pauses what has used up its budget until its period ends."""
+
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.model.limits.budget import BudgetStatus, amount_words, author_name, judge, news, period_of
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Catalog, Pause
+from mainspring.core.ports.storage.operations import Operations
+from mainspring.core.ports.storage.usage import Budgeting
+from mainspring.core.ports.wakeups import Wakeups, queue_topic
+from mainspring.core.runtime.service import TickingService
+from mainspring.core.store import Directory, Reading, Submissions
+
+_EVERY: Micros = 5 * SECOND
+#: Lowered at a time. What is left is lowered the next time.
+_LIMIT = 5_000
+
+
+class BudgetStore(Budgeting, Catalog, Operations, Submissions, Directory, Reading, Protocol):
+    """The part of the store that this uses."""
+
+
+class BudgetKeeper(TickingService):
+    """Works by state, not by event, so any number of them may run: of several who find the same, one tells it, and what
+    is paused already stays so."""
+
+    def __init__(self, store: BudgetStore, wakeups: Wakeups, clock: Clock, random: Random) -> None:
+        super().__init__("budgets", clock, wakeups.listen(()))
+        self._store = store
+        self._wakeups = wakeups
+        self._random = random
+
+    async def tick(self) -> Micros:
+        for status in await self._store.budgets(None):
+            await self._look_at(status)
+        return round(_EVERY * (0.75 + self._random.random() / 2))
+
+    async def _look_at(self, before: BudgetStatus) -> None:
+        store, budget = self._store, before.budget
+        now = await store.now()
+        since, _ = period_of(budget, now)
+        after = judge(before, await store.spent(before, since), now)
+        hold = after.state == "over" and budget.then == "pause"
+        after = msgspec.structs.replace(after, held=hold)
+        if before.held and not hold:
+            # First this, then the mark: whoever dies in between does it again.
+            await release(store, self._wakeups, before)
+        if after != before:
+            told = news(before, after)
+            if await store.mark_budget(before, after, told) and told:
+                self.log.warning("a budget", name=budget.name, tenant=budget.tenant, state=after.state)
+        if hold:
+            await self._hold(after)
+        if after.state == "over" and budget.then == "lower":
+            await store.lower(budget, _LIMIT)
+
+    async def _hold(self, status: BudgetStatus) -> None:
+        budget = status.budget
+        author = _author(status)
+        if budget.of == "tenant":
+            await self._store.pause(Pause(tenant=budget.tenant, queue=None), author)
+            return
+        job = await self._store.job_named(budget.tenant, budget.target)
+        if job is not None:
+            await self._store.set_jobs_state([job], JobState.PAUSED, author)
+
+
+async def release(store: BudgetStore, wakeups: Wakeups, status: BudgetStatus) -> None:
+    """What was paused because of a budget goes on. A pause of somebody else is left alone."""
+    budget = status.budget
+    author = _author(status)
+    if budget.of == "tenant":
+        mine = [p for p in await store.pauses() if p.tenant == budget.tenant and p.queue is None]
+        if any(pause.author == author.name for pause in mine):
+            await store.resume(budget.tenant, None, author)
+            wakeups.ring([queue_topic(depth.queue) for depth in await store.depths(budget.tenant)])
+        return
+    job = await store.job_named(budget.tenant, budget.target)
+    if job is not None:
+        await store.set_jobs_state([job], JobState.SCHEDULED, author)
+
+
+def _author(status: BudgetStatus) -> Author:
+    budget = status.budget
+    why = f"over budget {budget.name!r}: {amount_words(budget.unit, budget.limit)} a {budget.period}"
+    return Author(author_name(budget.name), budget.tenant, why)

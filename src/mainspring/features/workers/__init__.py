@@ -1,0 +1,1 @@
+"""Workers and schedulers: list, drain, and workers over HTTP."""

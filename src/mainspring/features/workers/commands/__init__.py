@@ -1,0 +1,1 @@
+"""``mainspring workers`` and ``mainspring schedulers``."""

@@ -1,0 +1,63 @@
+"""``mainspring schedulers``: the processes that make jobs due."""
+
+import msgspec
+import typer
+
+from mainspring.cli.client.target import Client, command, read
+from mainspring.cli.output import Output, span
+from mainspring.core.model.base.instant import MILLISECOND
+
+group = typer.Typer(name="schedulers", help="See which schedulers are alive.", no_args_is_help=True)
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(group)
+
+
+class Scheduler(msgspec.Struct, rename="camel"):
+    scheduler_id: str
+    name: str
+    version: str
+    started_at: str
+    last_beat_at: str
+    shards: int
+    datacenter: str = ""
+
+
+class Schedulers(msgspec.Struct, rename="camel"):
+    items: list[Scheduler]
+    lag_ms: float
+
+
+@command(group, "list")
+async def list_schedulers(api: Client, out: Output) -> None:
+    """List the schedulers that are alive, and how many shards each has. `mainspring scheduler` starts one.
+
+    Example: mainspring schedulers list
+    """
+    answer = await api.ask("GET", "/v1/schedulers")
+    found = read(answer, Schedulers)
+
+    def show() -> None:
+        out.rows(
+            ("SCHEDULER", "NAME", "SHARDS", "STARTED", "HEARTBEAT", "VERSION", "DATACENTER"),
+            [
+                (
+                    one.scheduler_id,
+                    one.name,
+                    f"{one.shards:,}",
+                    out.time(one.started_at),
+                    out.time(one.last_beat_at),
+                    one.version,
+                    one.datacenter,
+                )
+                for one in found.items
+            ],
+            right=("SHARDS",),
+        )
+        if not found.items:
+            out.say("no scheduler is alive: nothing becomes due; mainspring scheduler starts one")
+        elif found.lag_ms:
+            out.say(f"the oldest run that is not staged yet has been due for {span(round(found.lag_ms * MILLISECOND))}")
+
+    out.tell(answer, [one.scheduler_id for one in found.items], show)

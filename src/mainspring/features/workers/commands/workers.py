@@ -1,0 +1,103 @@
+"""``mainspring workers``: the processes that do the work."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from mainspring.cli.client.target import Client, Raw, command, read
+from mainspring.cli.draining import ask_to_leave, wait_until_gone
+from mainspring.cli.each import each
+from mainspring.cli.output import Output
+from mainspring.core.model.base.instant import MILLISECOND
+from mainspring.core.model.cluster.clock_guard import ClockRules
+
+group = typer.Typer(name="workers", help="See which workers are alive; let one leave.", no_args_is_help=True)
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(group)
+
+
+class Worker(msgspec.Struct, rename="camel"):
+    worker_id: str
+    name: str
+    version: str
+    started_at: str
+    running: int
+    draining: bool
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    labels: dict[str, str] = {}
+    clock_offset_ms: float | None = None
+
+
+class Workers(msgspec.Struct):
+    items: list[Worker]
+
+
+@command(group, "list")
+async def list_workers(api: Client, out: Output) -> None:
+    """List the workers that are alive, and what they do.
+
+    Example: mainspring workers list
+    """
+    answer = await api.ask("GET", "/v1/workers")
+    workers = read(answer, Workers).items
+
+    def show() -> None:
+        roomy = ("CLOCK", "LABELS", "QUEUES", "TASKS") if out.roomy else ("QUEUES",)
+        out.rows(
+            ("WORKER", "NAME", "RUNNING", "STARTED", "STATE", *roomy),
+            [
+                (
+                    worker.worker_id,
+                    worker.name,
+                    f"{worker.running:,}",
+                    out.time(worker.started_at),
+                    Text("draining", "yellow") if worker.draining else "",
+                    *((_clock(worker.clock_offset_ms),) if out.roomy else ()),
+                    *((", ".join(f"{name}={value}" for name, value in worker.labels.items()),) if out.roomy else ()),
+                    ", ".join(worker.queues),
+                    *((", ".join(worker.tasks),) if out.roomy else ()),
+                )
+                for worker in workers
+            ],
+            right=("RUNNING",),
+        )
+
+    out.tell(answer, [worker.worker_id for worker in workers], show)
+
+
+def _clock(offset: float | None) -> Text:
+    if offset is None:
+        return Text("")
+    return Text(f"{offset:+,.0f} ms", "yellow" if abs(offset) >= ClockRules().warn / MILLISECOND else "")
+
+
+@command(group, "drain")
+async def drain(
+    api: Client,
+    out: Output,
+    workers: Annotated[
+        list[str], typer.Argument(help="Workers, by number or name.", metavar="WORKER…", show_default=False)
+    ],
+    wait: Annotated[bool, typer.Option("--wait", help="Until they have left; tells what they still run.")] = False,
+) -> None:
+    """Ask workers to finish what they run and to leave. What starts them may start them again.
+
+    Examples:
+
+    mainspring workers drain 17
+
+    mainspring workers drain mailer-1 mailer-2 --wait
+    """
+
+    async def one(text: str) -> tuple[Raw, str, str]:
+        answer, worker = await ask_to_leave(api, text)
+        if wait:
+            await wait_until_gone(api, out, worker)
+        return answer, worker, f"worker {text} has left" if wait else f"worker {text} leaves when it has finished"
+
+    await each(out, workers, one)

@@ -1,0 +1,1 @@
+"""HTTP operations on processes, and the protocol of HTTP workers."""

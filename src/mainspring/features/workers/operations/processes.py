@@ -1,0 +1,162 @@
+"""Workers and schedulers: who is alive, where, and what they are doing."""
+
+import msgspec
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.instant import MILLISECOND, isoformat
+from mainspring.core.model.cluster.labels import labels_of
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import SessionView
+from mainspring.features.queues.operations.queues import RATE_OVER
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.problems import Missing, Problem
+from mainspring.http.schemas.common import Wire, session_of
+
+processes = Resource("Processes", "The workers and schedulers that are alive.")
+
+
+class WorkerOut(Wire):
+    worker_id: str
+    name: str
+    version: str
+    started_at: str
+    lease_until: str
+    last_beat_at: str
+    """When its lease was last renewed."""
+    running: int
+    draining: bool
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    labels: dict[str, str] = {}
+    priorities: tuple[int, ...] = ()
+    """It has slots for each of these priorities, and takes no others; empty: it takes all."""
+    slots: int | None = None
+    """How many runs it has room for at a time; it does not say: null. One that weighs more takes several."""
+    datacenter: str = ""
+    clock_offset_ms: float | None = None
+    """How far its node's clock is ahead of the store's; nobody has measured it: null."""
+    clock_error_ms: float | None = None
+    """How wrong that may be: half of a round trip."""
+
+
+class Workers(Wire):
+    items: list[WorkerOut]
+
+
+class SchedulerOut(Wire):
+    scheduler_id: str
+    name: str
+    version: str
+    started_at: str
+    lease_until: str
+    last_beat_at: str
+    shards: int
+    datacenter: str = ""
+    clock_offset_ms: float | None = None
+    clock_error_ms: float | None = None
+    tzdata: str = ""
+    """The version of the time zone database it goes by, such as 2026f; it has not reported one: empty."""
+
+
+class Schedulers(Wire):
+    items: list[SchedulerOut]
+    lag_ms: float
+    """How long the oldest run that should be queued has been due; 0 when there is none."""
+
+
+class Drained(Wire):
+    worker_id: str
+    draining: bool
+
+
+@processes.operation("GET", "/v1/workers", permission=Permission.READ, answers={200: Workers})
+async def list_workers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """List live workers.
+
+    A key that is bound to a tenant sees the workers that take its runs. Of a shared worker it sees no tasks, and
+    only queues in which the tenant has runs or had some in the last five minutes.
+    """
+    found = await api.store.sessions("worker")
+    tenant = call.principal.tenant
+    if tenant is not None:
+        found = [worker for worker in found if worker.serves in ("", tenant)]
+        now, seen = await api.store.now(), api.seen_by(call.principal)
+        mine = {depth.queue for depth in await seen.depths(tenant)}
+        mine |= {minute.queue for minute in await seen.minutes(tenant, now - RATE_OVER, now)}
+        found = [worker if worker.serves else _shared(worker, mine) for worker in found]
+    return Answer(200, Workers(items=[_worker_out(worker) for worker in found]))
+
+
+@processes.operation(
+    "POST", "/v1/workers/{id}/drain", permission=Permission.ADMINISTER_ALL, answers={202: Drained, 404: Problem}
+)
+async def drain_worker(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Drain a worker.
+
+    The worker finishes its active runs, claims no more, and leaves. The answer does not wait for that.
+    """
+    worker = session_of(call.path["id"])
+    if not await api.store.drain(worker, Author(call.principal.name, None)):
+        raise Missing
+    return Answer(202, Drained(worker_id=str(worker), draining=True))
+
+
+@processes.operation("GET", "/v1/schedulers", permission=Permission.READ, answers={200: Schedulers})
+async def list_schedulers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """List live schedulers, with their lag.
+
+    Each scheduler has its shards, its lease and its clock offset. The lag is the age of the oldest due run that is
+    not queued yet.
+    """
+    lag = await api.scheduler_lag() / MILLISECOND
+    items = [
+        SchedulerOut(
+            scheduler_id=str(item.id),
+            name=item.name,
+            version=item.version,
+            started_at=isoformat(item.started_at),
+            lease_until=isoformat(item.lease_until),
+            last_beat_at=isoformat(item.lease_until - item.lease),
+            shards=item.shards,
+            datacenter=item.datacenter,
+            tzdata=item.tzdata,
+            **_clock_out(item),
+        )
+        for item in await api.store.sessions("scheduler")
+    ]
+    return Answer(200, Schedulers(items=items, lag_ms=lag))
+
+
+def _shared(worker: SessionView, queues: set[str]) -> SessionView:
+    """A worker of everybody, as one tenant sees it."""
+    return msgspec.structs.replace(worker, tasks=(), queues=tuple(name for name in worker.queues if name in queues))
+
+
+def _worker_out(worker: SessionView) -> WorkerOut:
+    return WorkerOut(
+        worker_id=str(worker.id),
+        name=worker.name,
+        version=worker.version,
+        started_at=isoformat(worker.started_at),
+        lease_until=isoformat(worker.lease_until),
+        last_beat_at=isoformat(worker.lease_until - worker.lease),
+        running=worker.running,
+        draining=worker.draining,
+        queues=worker.queues,
+        tasks=worker.tasks,
+        labels=labels_of(worker.labels),
+        priorities=worker.priorities,
+        slots=worker.slots,
+        datacenter=worker.datacenter,
+        **_clock_out(worker),
+    )
+
+
+def _clock_out(session: SessionView) -> dict[str, float]:
+    if session.clock is None:
+        return {}
+    return {
+        "clock_offset_ms": session.clock.offset / MILLISECOND,
+        "clock_error_ms": session.clock.error / MILLISECOND,
+    }

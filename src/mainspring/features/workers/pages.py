@@ -1,0 +1,112 @@
+"""Workers and schedulers: who is alive, where, and how they are."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.instant import Instant
+from mainspring.features.autoscale.operations import autoscale
+from mainspring.features.runs.operations import list_runs
+from mainspring.features.workers.operations.processes import (
+    SchedulerOut,
+    Schedulers,
+    WorkerOut,
+    Workers,
+    drain_worker,
+    list_schedulers,
+    list_workers,
+)
+from mainspring.http.problems import Missing
+from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.words import instant
+
+processes = Pages()
+
+#: What a worker runs is looked for among so many, the newest.
+_RUNNING = 500
+#: A clock that is off by more is wrong, in milliseconds.
+CLOCK_MS = 1_000
+#: Who has not renewed a lease for this part of it is late.
+_LATE = 0.75
+
+
+@processes.page("GET", "/workers", permission=Permission.READ)
+async def show_workers(visit: Visit[Any]) -> Reply:
+    found, load = await asyncio.gather(visit.ask(list_workers), visit.ask(autoscale))
+    workers: Workers = found
+    items = sorted(workers.items, key=lambda worker: (worker.datacenter, worker.name, worker.worker_id))
+    return visit.show(
+        "processes/workers.html",
+        workers=items,
+        running=sum(worker.running for worker in items),
+        slots=sum(worker.slots or 0 for worker in items),
+        busy=sum(worker.running for worker in items if worker.slots),
+        leaving=sum(worker.draining for worker in items),
+        recommended=load.recommended_workers,
+        queues=len({queue for worker in items for queue in worker.queues}),
+        versions=_counted(worker.version for worker in items),
+        places=_counted(worker.datacenter for worker in items),
+        late=_late(items, visit.now),
+        clock_ms=CLOCK_MS,
+    )
+
+
+@processes.page("GET", "/workers/{id}", permission=Permission.READ)
+async def show_worker(visit: Visit[Any]) -> Reply:
+    identifier = visit.path["id"]
+    workers, runs = await asyncio.gather(
+        visit.ask(list_workers),
+        visit.ask(list_runs, query={"status": "running,cancelling", "limit": _RUNNING}),
+    )
+    worker: WorkerOut | None = next((one for one in workers.items if one.worker_id == identifier), None)
+    if worker is None:
+        if not identifier.isdecimal():
+            raise Missing
+        return visit.show("processes/gone.html")
+    mine = [run for run in runs.items if (run.executor_id or "").rpartition("#")[2] == identifier]
+    return visit.show(
+        "processes/worker.html",
+        worker=worker,
+        runs=mine[:50],
+        late=bool(_late([worker], visit.now)),
+        clock_ms=CLOCK_MS,
+    )
+
+
+@processes.page("POST", "/workers/{id}/drain", permission=Permission.ADMINISTER_ALL)
+async def do_drain(visit: Visit[Any]) -> Reply:
+    await visit.ask(drain_worker, path=visit.path)
+    return Done(words="It finishes what it runs, then it leaves.", to=f"workers/{visit.path['id']}")
+
+
+@processes.page("GET", "/schedulers", permission=Permission.READ)
+async def show_schedulers(visit: Visit[Any]) -> Reply:
+    found: Schedulers = await visit.ask(list_schedulers)
+    items = sorted(found.items, key=lambda one: (one.datacenter, one.name, one.scheduler_id))
+    return visit.show(
+        "processes/schedulers.html",
+        schedulers=items,
+        lag_ms=found.lag_ms,
+        shards=sum(one.shards for one in items),
+        versions=_counted(one.version for one in items),
+        late=_late(items, visit.now),
+        worst_clock=max((abs(one.clock_offset_ms) for one in items if one.clock_offset_ms is not None), default=None),
+        clock_ms=CLOCK_MS,
+    )
+
+
+def _counted(words: Iterable[str]) -> list[tuple[str, int]]:
+    """Each of them once, the most frequent first."""
+    return Counter(word for word in words if word).most_common()
+
+
+def _late(found: "Iterable[WorkerOut | SchedulerOut]", now: Instant) -> set[str]:
+    """The names of those whose lease is nearly over."""
+    late: set[str] = set()
+    for one in found:
+        beat, end = instant(one.last_beat_at), instant(one.lease_until)
+        if now - beat > (end - beat) * _LATE:
+            late.add(one.name)
+    return late

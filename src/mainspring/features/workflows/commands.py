@@ -1,0 +1,253 @@
+"""``mainspring workflows``: jobs that are submitted together, some of which wait for others."""
+
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+from rich.text import Text
+
+from mainspring.cli.client.target import Client, Raw, command, read
+from mainspring.cli.fields import Contains, Limit
+from mainspring.cli.output import Output, cut, status
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.workflows.workflow import layers
+
+group = typer.Typer(name="workflows", help="Submit, look at and change workflows.", no_args_is_help=True)
+
+Workflow: TypeAlias = Annotated[str, typer.Argument(help="The id of the workflow.", metavar="WORKFLOW")]
+
+_MARKS = {
+    "succeeded": "✓",
+    "failed": "✗",
+    "running": "▶",
+    "cancelling": "▷",
+    "cancelled": "⊘",
+    "skipped": "-",
+    "queued": "•",
+    "scheduled": "◷",
+    "blocked": "·",
+}
+_LINES_A_LAYER = 4
+_MOST_TOLD = 10
+_PAGE = 1_000
+#: The most workflows on one page of the API.
+_LISTED = 100
+
+
+def register(application: typer.Typer) -> None:
+    application.add_typer(group)
+
+
+class _Made(msgspec.Struct, rename="camel"):
+    workflow_id: str
+    name: str
+    nodes: dict[str, str]
+    warnings: list[str] = []
+
+
+class _Node(msgspec.Struct, rename="camel"):
+    name: str
+    run_id: str
+    status: str
+    after: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class _Shown(msgspec.Struct, rename="camel"):
+    workflow_id: str
+    name: str
+    status: str
+    counts: dict[str, int]
+    nodes: list[_Node]
+    next_cursor: str | None = None
+
+
+class _Listed(msgspec.Struct, rename="camel"):
+    workflow_id: str
+    name: str
+    created_at: str
+    nodes: int
+    counts: dict[str, int]
+    #: None if there are more nodes than were counted.
+    status: str | None = None
+    more: bool = False
+
+
+@command(group, "submit", makes_store=True)
+async def submit(
+    api: Client,
+    out: Output,
+    file: Annotated[
+        str, typer.Option("--file", "-f", help="YAML or JSON with a name and nodes; - is stdin.", metavar="FILE")
+    ],
+) -> None:
+    """Make a workflow of a file. When this returns, all of it is committed; if it is refused, nothing is.
+
+    Examples:
+
+    mainspring workflows submit -f nightly.yaml
+
+    mainspring workflows submit -f - < nightly.json
+    """
+    body = {"tenant": api.tenant, "idempotencyKey": uuid.uuid4().hex, **_read(file)}
+    given = {field: value for field, value in body.items() if value is not None}
+    answer = await api.ask("POST", "/v1/workflows", body=given, repeatable=True)
+    made = read(answer, _Made)
+    for warning in made.warnings:
+        out.note(warning)
+    words = f"workflow {made.workflow_id} has {len(made.nodes):,} nodes"
+    out.tell(answer, [made.workflow_id], lambda: out.print(words))
+
+
+@command(group, "list")
+async def list_workflows(api: Client, out: Output, text: Contains = None, limit: Limit = 50) -> None:
+    """List workflows, newest first.
+
+    Examples:
+
+    mainspring workflows list
+
+    mainspring workflows list --text nightly --limit 10
+    """
+    found = await api.pages("/v1/workflows", {"text": text, "tenant": api.tenant}, limit, largest=_LISTED)
+    listed = [read(item, _Listed) for item in found.items]
+
+    def draw() -> None:
+        out.rows(
+            ("WORKFLOW", "NAME", "STATUS", "CREATED", "NODES", "COUNTS"),
+            [
+                (
+                    # In full: the other commands take it so.
+                    one.workflow_id,
+                    one.name,
+                    status(one.status or ""),
+                    out.time(one.created_at),
+                    f"{one.nodes:,}{'+' if one.more else ''}",
+                    ", ".join(f"{count:,} {word}" for word, count in sorted(one.counts.items())),
+                )
+                for one in listed
+            ],
+            right=("NODES",),
+        )
+        if found.next_cursor is not None:
+            out.say(f"there are more than these {len(listed)}: --limit")
+
+    out.tell(found, [one.workflow_id for one in listed], draw)
+
+
+@command(group, "show")
+async def show(api: Client, out: Output, workflow: Workflow) -> None:
+    """Show a workflow: its nodes layer by layer, how each stands, and what went wrong.
+
+    Example: mainspring workflows show 019a8c4b6f2c70008042b1c2d3e4f506
+    """
+    pages: list[Raw] = []
+    cursor: str | None = None
+    while True:
+        query = {"limit": _PAGE, "cursor": cursor}
+        pages.append(await api.ask("GET", f"/v1/workflows/{workflow}", query=query))
+        cursor = read(pages[-1], _Shown).next_cursor
+        if cursor is None:
+            break
+    found = read(pages[-1], _Shown)
+    nodes = [node for page in pages for node in read(page, _Shown).nodes]
+    whole = {**read(pages[-1], dict[str, Any]), "nodes": [n for p in pages for n in read(p, dict[str, Any])["nodes"]]}
+
+    def draw() -> None:
+        counts = ", ".join(f"{count:,} {word}" for word, count in sorted(found.counts.items()))
+        out.print(Text(f"{found.name}  ", "bold") + status(found.status) + f"  {counts}")
+        for line in drawn(nodes, min(out.console.width, 80)):
+            out.print(line)
+        wrong = [node for node in nodes if node.status == "failed"]
+        for node in wrong[:_MOST_TOLD]:
+            out.print(f"{node.name} failed ({node.reason}): mainspring runs show {node.run_id}")
+
+    out.tell(whole, [node.run_id for node in nodes], draw)
+
+
+@command(group, "cancel")
+async def cancel(api: Client, out: Output, workflow: Workflow) -> None:
+    """Cancel whatever of a workflow has not ended. What runs is asked to stop.
+
+    Example: mainspring workflows cancel 019a8c4b6f2c70008042b1c2d3e4f506
+    """
+    answer = await api.ask("POST", f"/v1/workflows/{workflow}/cancel")
+    stopped = read(answer, dict[str, Any])
+    words = f"{stopped['cancelled']:,} nodes cancelled; the workflow is {stopped['status']}"
+    out.tell(answer, [workflow], lambda: out.print(words))
+
+
+@command(group, "retry")
+async def retry(
+    api: Client,
+    out: Output,
+    workflow: Workflow,
+    node: Annotated[
+        str | None,
+        typer.Option("--from", help="Begin with this node; without: all that failed.", metavar="NODE"),
+    ] = None,
+) -> None:
+    """Run a workflow again from a node on, or from all that failed or were cancelled. What succeeded is not done again.
+
+    Examples:
+
+    mainspring workflows retry 019a8c4b6f2c70008042b1c2d3e4f506
+
+    mainspring workflows retry 019a8c4b6f2c70008042b1c2d3e4f506 --from transform
+    """
+    answer = await api.ask("POST", f"/v1/workflows/{workflow}/retry", body={} if node is None else {"node": node})
+    made = read(answer, _Made)
+    words = f"{len(made.nodes):,} nodes run again: {cut(', '.join(made.nodes), 60)}"
+    out.tell(answer, list(made.nodes.values()), lambda: out.print(words))
+
+
+def drawn(nodes: Sequence[_Node], width: int) -> Iterator[Text]:
+    """The layers from the top, each in a few lines."""
+    by_name = {node.name: node for node in nodes}
+    for number, layer in enumerate(layers({node.name: node.after for node in nodes}), 1):
+        cells = [_cell(by_name[name], width - 6) for name in layer]
+        lines, left = _flowed(cells, width - 6)
+        for place, line in enumerate(lines):
+            yield Text(f"{number if place == 0 else '':>3} │ ", "dim") + line
+        if left:
+            counts = Counter(by_name[name].status for name in layer[-left:])
+            said = ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items()))
+            yield Text("    │ ", "dim") + f"… {left:,} more: {said}"
+
+
+def _cell(node: _Node, width: int) -> Text:
+    shown = status(node.status)
+    return Text(f"{_MARKS.get(node.status, '?')} {cut(node.name, width - 2)}", shown.style)
+
+
+def _flowed(cells: Sequence[Text], width: int) -> tuple[list[Text], int]:
+    """As many as a few lines hold, and how many they do not."""
+    lines: list[Text] = []
+    for place, cell in enumerate(cells):
+        if lines and lines[-1].cell_len + 2 + cell.cell_len <= width:
+            lines[-1] = lines[-1] + "  " + cell
+        elif len(lines) == _LINES_A_LAYER:
+            return lines, len(cells) - place
+        else:
+            lines.append(cell)
+    return lines, 0
+
+
+def _read(file: str) -> dict[str, Any]:
+    # Here and not above: most commands read no YAML.
+    from mainspring.core.runtime.plain_yaml import read_yaml
+
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid("--file", f"{file} cannot be read: {error}") from None
+    # JSON is YAML, too.
+    documents = read_yaml(text, file)
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        raise Invalid("--file", f"{file} is not one workflow", "a mapping with name and nodes")
+    return documents[0]

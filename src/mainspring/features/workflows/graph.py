@@ -1,0 +1,190 @@
+"""Where the nodes of a workflow stand when it is drawn, from the left to the right. Pure.
+
+Layers by the longest way to a node. A layer that is too wide is drawn with one box for all nodes that are alike: of one
+task, behind the same boxes. Long edges pass through places of their own, so that they cross no box.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from mainspring.core.model.workflows.workflow import layers
+
+WIDTH, HEIGHT = 176, 40
+_GAP_X, _GAP_Y = 48, 12
+_PASSING = 6
+#: More in one layer are put together; more in all are not drawn.
+WIDEST = 12
+MOST_BOXES = 400
+_SWEEPS = 4
+#: The state of a box that stands for several: the first of these that one of them is in.
+_WORST = ("failed", "running", "cancelling", "retrying", "queued", "scheduled", "blocked", "cancelled", "skipped")
+
+
+class Spot(NamedTuple):
+    """A node as the drawing needs it."""
+
+    name: str
+    kind: str
+    state: str
+    after: tuple[str, ...]
+
+
+class Box(NamedTuple):
+    x: int
+    y: int
+    #: The nodes that it stands for; one, mostly.
+    names: tuple[str, ...]
+    state: str
+    counts: dict[str, int]
+
+
+class Drawing(NamedTuple):
+    width: int
+    height: int
+    boxes: list[Box]
+    #: As SVG has them.
+    edges: list[str]
+
+
+#: A box, by the number of its layer and its first node; or a place that a long edge passes.
+_Key: TypeAlias = tuple[int, str]
+
+
+def draw(spots: Sequence[Spot]) -> Drawing | None:
+    """None: there are too many to be drawn."""
+    rows, boxes, parents = _boxes({spot.name: spot for spot in spots})
+    if len(boxes) > MOST_BOXES:
+        return None
+    links, chains = _links(rows, parents)
+    _order(rows, links)
+    ys = _heights(rows, links, boxes)
+    low = min(ys.values(), default=0)
+    bottom = max((ys[key] + _size(key, boxes) for key in ys), default=0)
+    return Drawing(
+        width=len(rows) * (WIDTH + _GAP_X) - _GAP_X,
+        height=round(bottom - low),
+        boxes=[
+            Box(key[0] * (WIDTH + _GAP_X), round(ys[key] - low), tuple(spot.name for spot in held), *_states(held))
+            for key, held in boxes.items()
+        ],
+        edges=[_path([(key[0], ys[key] - low + _size(key, boxes) / 2) for key in chain]) for chain in chains],
+    )
+
+
+def _states(held: Sequence[Spot]) -> tuple[str, dict[str, int]]:
+    counts = Counter(spot.state for spot in held)
+    return next((state for state in _WORST if counts[state]), "succeeded"), dict(counts)
+
+
+def _boxes(
+    spots: Mapping[str, Spot],
+) -> tuple[list[list[_Key]], dict[_Key, list[Spot]], dict[_Key, set[_Key]]]:
+    """Layer by layer: the boxes, what they stand for, and the boxes before them."""
+    boxes: dict[_Key, list[Spot]] = {}
+    parents: dict[_Key, set[_Key]] = {}
+    box_of: dict[str, _Key] = {}
+    rows: list[list[_Key]] = []
+    for depth, names in enumerate(layers({name: spot.after for name, spot in spots.items()})):
+        alike: dict[object, list[Spot]] = {}
+        for name in names:
+            spot = spots[name]
+            before = frozenset(box_of[parent] for parent in spot.after if parent in box_of)
+            alike.setdefault((spot.kind, before) if len(names) > WIDEST else name, []).append(spot)
+        held = list(alike.values())
+        if len(held) > WIDEST:
+            held = [*held[: WIDEST - 1], [spot for some in held[WIDEST - 1 :] for spot in some]]
+        row = []
+        for some in held:
+            key = (depth, some[0].name)
+            row.append(key)
+            boxes[key] = some
+            parents[key] = {box_of[parent] for spot in some for parent in spot.after if parent in box_of}
+        box_of |= {spot.name: key for key in row for spot in boxes[key]}
+        rows.append(row)
+    return rows, boxes, parents
+
+
+def _links(
+    rows: list[list[_Key]], parents: Mapping[_Key, set[_Key]]
+) -> tuple[dict[_Key, list[_Key]], list[list[_Key]]]:
+    """What each place is joined to in the layer before it, and each edge as the places it passes. Adds these to the
+    layers."""
+    links: dict[_Key, list[_Key]] = {key: [] for row in rows for key in row}
+    chains: list[list[_Key]] = []
+    for key, before in parents.items():
+        for parent in sorted(before):
+            chain = [parent]
+            for depth in range(parent[0] + 1, key[0]):
+                # Edges from one box go together as far as they can.
+                place = (depth, f"\0{parent}")
+                if place not in links:
+                    links[place] = []
+                    rows[depth].append(place)
+                if chain[-1] not in links[place]:
+                    links[place].append(chain[-1])
+                chain.append(place)
+            links[key].append(chain[-1])
+            chains.append([*chain, key])
+    return links, chains
+
+
+def _order(rows: list[list[_Key]], links: Mapping[_Key, list[_Key]]) -> None:
+    """Each near the middle of what it is joined to: fewer crossings."""
+    children: dict[_Key, list[_Key]] = {}
+    for key, before in links.items():
+        for parent in before:
+            children.setdefault(parent, []).append(key)
+    for sweep in range(_SWEEPS):
+        joined = links if sweep % 2 == 0 else children
+        for row in rows[1:] if sweep % 2 == 0 else rows[-2::-1]:
+            place = {key: number for other in rows for number, key in enumerate(other)}
+            middles = {
+                key: sum(place[one] for one in joined[key]) / len(joined[key]) if joined.get(key) else place[key]
+                for key in row
+            }
+            row.sort(key=middles.__getitem__)
+
+
+def _size(key: _Key, boxes: Mapping[_Key, object]) -> int:
+    return HEIGHT if key in boxes else _PASSING
+
+
+def _heights(
+    rows: list[list[_Key]], links: Mapping[_Key, list[_Key]], boxes: Mapping[_Key, object]
+) -> dict[_Key, float]:
+    """As level with what comes before as the order allows."""
+    ys: dict[_Key, float] = {}
+    for row in rows:
+        wanted = {
+            key: sum(ys[one] + _size(one, boxes) / 2 for one in links[key]) / len(links[key]) - _size(key, boxes) / 2
+            for key in row
+            if links[key]
+        }
+        below = float("-inf")
+        shifts = []
+        for key in row:
+            ys[key] = max(wanted.get(key, below if below > float("-inf") else 0.0), below)
+            below = ys[key] + _size(key, boxes) + _GAP_Y
+            shifts += [ys[key] - wanted[key]] if key in wanted else []
+        # What was pushed down is pushed back by half: the row lies around its middle.
+        if shifts:
+            middle = sum(shifts) / len(shifts)
+            for key in row:
+                ys[key] -= middle
+    return ys
+
+
+def _path(points: Sequence[tuple[int, float]]) -> str:
+    """From the right of the first box to the left of the last, in curves."""
+    parts: list[str] = []
+    for (before, y1), (depth, y2) in pairwise(points):
+        x1, x2 = before * (WIDTH + _GAP_X) + WIDTH, depth * (WIDTH + _GAP_X)
+        if not parts:
+            parts.append(f"M{x1} {y1:.0f}")
+        middle = (x1 + x2) // 2
+        parts.append(f"C{middle} {y1:.0f} {middle} {y2:.0f} {x2} {y2:.0f}")
+        if depth != points[-1][0]:
+            parts.append(f"H{x2 + WIDTH}")
+    return "".join(parts)

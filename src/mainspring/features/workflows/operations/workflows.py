@@ -1,0 +1,397 @@
+"""Workflows: jobs that are submitted together, some of which wait for others."""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from mainspring.core.model.access.access import Permission, Principal
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import isoformat
+from mainspring.core.model.runs.run import Idempotency, NewRun, RunState, RunView, fingerprint_of_request
+from mainspring.core.model.tasks.task_entry import TaskEntry
+from mainspring.core.model.workflows.workflow import FIRST_TAG, Node, newest, retried, state_of, tag_of, to_retry, wired
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Page as Found
+from mainspring.core.ports.storage.catalog import Reads, RunFilter
+from mainspring.core.store import Accepted
+from mainspring.features.jobs.operations.jobs import KEY_HEADER
+from mainspring.features.jobs.operations.runs import PageQuery
+from mainspring.features.workflows.schemas import (
+    NodeIn,
+    WorkflowIn,
+    WorkflowMade,
+    WorkflowOut,
+    WorkflowRetryIn,
+    WorkflowStopped,
+    WorkflowSummary,
+    node_out,
+)
+from mainspring.features.workflows.task import inside, node_of
+from mainspring.http.context import MOST_WARNINGS, Api
+from mainspring.http.lookup import find_run
+from mainspring.http.operation import Answer, Body, Call, Nothing, Query, Resource
+from mainspring.http.problems import AsWritten, Missing, Problem
+from mainspring.http.schemas.common import (
+    Cursor,
+    Ids,
+    Name,
+    Page,
+    Request,
+    chosen_ids,
+    cursor_of,
+    known_id,
+    page_out,
+    time_of,
+)
+from mainspring.http.schemas.jobs import check_key, past_of
+from mainspring.http.schemas.runs import RunOut, run_out
+from mainspring.http.search import Search
+
+workflows = Resource("Workflows")
+
+_AT_ONCE = 1_000
+#: Of each workflow in a list; and so many workflows at a time, as others want connections, too.
+_LOOKED_AT = 200
+_READ_TOGETHER = 5
+
+
+class ListWorkflows(Request):
+    text: Annotated[str, Meta(max_length=200, description="Part of the name.")] | None = None
+    ids: Ids | None = None
+    tenant: Name | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    cursor: Cursor | None = None
+
+
+@workflows.operation(
+    "POST",
+    "/v1/workflows",
+    permission=Permission.SUBMIT,
+    body=WorkflowIn,
+    answers={201: WorkflowMade, 409: Problem},
+    largest_body=32 * 1024 * 1024,
+    within=None,
+    example={
+        "name": "nightly import",
+        "nodes": {"download": {"task": "download"}, "load": {"task": "load", "after": ["download"]}},
+    },
+)
+async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
+    """Create a workflow of up to 10,000 jobs.
+
+    The jobs are committed together or not at all. A request with the same `idempotencyKey` and the same body
+    creates no second workflow; with another body it is a 409.
+    """
+    asked, author = call.body, call.principal.name
+    tenant = await api.choose_owner(call.principal, asked.tenant)
+    key = _key(asked, call.headers.get(KEY_HEADER))
+    known = await api.catalog.entries()
+    nodes = [_node(api, name, given, tenant, author, known) for name, given in asked.nodes.items()]
+    workflow, *ids = api.jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)], tenant=tenant)
+    runs = wired(workflow, asked.name, nodes, ids)
+    if key is not None:
+        runs = _made_once(runs, key, asked)
+    for node, run in zip(nodes, runs, strict=True):
+        try:
+            run.check()
+            await api.check(call.principal, tenant, run.queue, run.task, run.payload, None)
+        except Invalid as error:
+            raise inside(node.name, error) from None
+    admitted = await api.room_for_runs(tenant, len(runs))
+    if admitted.count < len(runs) and admitted.why_not_more is not None:
+        raise admitted.why_not_more
+    accepted = await api.jobs.submit_whole(runs)
+    if any(answer.conflict for answer in accepted) or len({answer.new for answer in accepted}) > 1:
+        # Another request under the same key: what it has not got a node for was made, and must not go on.
+        await api.jobs.cancel_runs([answer.id for answer in accepted if answer.new and not answer.conflict])
+        raise Conflict(f"this idempotency key was used for something else, {accepted[0].id}")
+    if not accepted[0].new:
+        first = (await api.store.seen_by(tenant).runs([accepted[0].id]))[0]
+        if first is not None and first.about is not None and first.about.workflow is not None:
+            workflow = first.about.workflow
+    return _made(workflow, asked.name, runs, accepted, await _warnings(api, runs))
+
+
+@workflows.operation(
+    "GET", "/v1/workflows", permission=Permission.READ, query=ListWorkflows, answers={200: Page[WorkflowSummary]}
+)
+async def list_workflows(api: Api, call: Call[Nothing, ListWorkflows]) -> Answer:
+    """List workflows, newest first.
+
+    The status of a workflow is derived from its newest 200 nodes.
+    """
+    reads, limit = api.listed_by(call.principal), call.query.limit
+    if call.query.ids is not None:
+        chosen = chosen_ids(call.query, call.query.ids)
+        return Answer(200, Page(items=await _chosen(reads, call.principal.tenant, [RunId(one) for one in chosen])))
+    tenant = api.scope(call.principal, call.query.tenant)
+    wanted = RunFilter(tenant=tenant, tag=FIRST_TAG, text=call.query.text or "")
+
+    async def read(after: str | None, limit: int) -> Found[RunView]:
+        page = await reads.list_runs(wanted, None if after is None else RunId(after), limit)
+        # Other runs may have the tag, too; and a workflow stays in its place when its first node is retried.
+        return Found([run for run in page.items if _workflow(run) is not None and run.replay_of is None], page.after)
+
+    page = await Search(api.clock).fill(read, cursor_of(call.query.cursor), limit)
+    found = page.items
+    items: list[WorkflowSummary] = []
+    for start in range(0, len(found), _READ_TOGETHER):
+        items += await asyncio.gather(*(_summary(reads, run) for run in found[start : start + _READ_TOGETHER]))
+    return Answer(200, page_out(items, page.after, limit))
+
+
+async def _chosen(reads: Reads, tenant: str | None, chosen: list[RunId]) -> list[WorkflowSummary]:
+    """Summaries of workflows by their ids; unknown ones are missing."""
+    found: list[WorkflowSummary] = []
+    for workflow in chosen:
+        page, runs = await _newest_nodes(reads, tenant, workflow)
+        if runs:
+            first = min(runs, key=lambda run: (run.created_at, run.id))
+            found.append(_summarize(workflow, first, runs, more=page.after is not None))
+    return found
+
+
+async def _summary(reads: Reads, first: RunView) -> WorkflowSummary:
+    workflow = RunId(_workflow(first) or "")
+    page, runs = await _newest_nodes(reads, first.tenant, workflow)
+    return _summarize(workflow, first, runs, more=page.after is not None)
+
+
+async def _newest_nodes(reads: Reads, tenant: str | None, workflow: RunId) -> tuple[Found[RunView], list[RunView]]:
+    page = await reads.list_runs(RunFilter(tenant=tenant, tag=tag_of(workflow)), None, _LOOKED_AT)
+    return page, [run for run in page.items if _workflow(run) == workflow]
+
+
+def _summarize(workflow: RunId, first: RunView, runs: list[RunView], *, more: bool) -> WorkflowSummary:
+    nodes = newest(runs)
+    states = [run.state for run in nodes.values()]
+    status = state_of(states)
+    begun = [run.started_at for run in nodes.values() if run.started_at is not None]
+    ended = [run.finished_at for run in nodes.values() if run.finished_at is not None]
+    return WorkflowSummary(
+        workflow_id=workflow,
+        name=_name(first),
+        tenant=first.tenant,
+        created_at=isoformat(first.created_at),
+        status=None if more and status != "running" else status,
+        nodes=len(nodes),
+        more=more,
+        counts=dict(Counter(state.value for state in states)),
+        start_time=time_of(min(begun, default=None)),
+        end_time=None if more or status == "running" else time_of(max(ended, default=None)),
+    )
+
+
+@workflows.operation(
+    "GET",
+    "/v1/workflows/{id}",
+    permission=Permission.READ,
+    query=PageQuery,
+    answers={200: WorkflowOut, 404: Problem},
+)
+async def get_workflow(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
+    """Get a workflow with its nodes, their dependencies and their states.
+
+    The nodes are in the order of the request that created them, each with its newest run. `counts` and `status`
+    cover all nodes on every page. Later pages show the workflow as it was for the first page, for 30 seconds.
+    """
+    cursor = call.query.cursor or "0"
+    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 9:
+        raise AsWritten("cursor", "is not a cursor", "`nextCursor` of the page before")
+    start, stop = int(cursor), int(cursor) + call.query.limit
+    key = (call.principal.tenant, call.path["id"])
+    whole = api.workflows.find(key) if start else None
+    if whole is None:
+        whole = _whole(call.path["id"], await _nodes(api, call))
+        if stop < len(whole.nodes):
+            # All of it had to be read; nobody who goes on should pay for that again.
+            api.workflows.keep(key, whole, len(whole.nodes))
+    following = str(stop) if stop < len(whole.nodes) else None
+    return Answer(200, msgspec.structs.replace(whole, nodes=whole.nodes[start:stop], next_cursor=following))
+
+
+def _whole(workflow: str, nodes: dict[str, RunView]) -> WorkflowOut:
+    states = [run.state for run in nodes.values()]
+    some = next(iter(nodes.values()))
+    return WorkflowOut(
+        workflow_id=workflow,
+        name=_name(some),
+        status=state_of(states),
+        tenant=some.tenant,
+        created_at=isoformat(min(run.created_at for run in nodes.values())),
+        counts=dict(Counter(state.value for state in states)),
+        nodes=[node_out(name, run) for name, run in nodes.items()],
+    )
+
+
+@workflows.operation(
+    "POST",
+    "/v1/workflows/{id}/cancel",
+    permission=Permission.OPERATE,
+    answers={200: WorkflowStopped, 202: WorkflowStopped, 404: Problem, 409: Problem},
+)
+async def cancel_workflow(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """Cancel the unfinished nodes of a workflow.
+
+    202: some nodes are still being stopped. 409: every node has already ended.
+    """
+    nodes = await _nodes(api, call)
+    some = next(iter(nodes.values()))
+    left = [run for run in nodes.values() if not run.state.ended]
+    if not left:
+        raise Conflict(f"the workflow has {state_of([run.state for run in nodes.values()])} already")
+    _reach(api, call.principal, left)
+    # Those that wait come first, so that none of them goes because of one that was cancelled.
+    left.sort(key=lambda run: run.state is not RunState.BLOCKED)
+    states = {name: run.state for name, run in nodes.items()}
+    names = {run.id: name for name, run in nodes.items()}
+    for start in range(0, len(left), _AT_ONCE):
+        part = [run.id for run in left[start : start + _AT_ONCE]]
+        now = await api.jobs.cancel_runs(part, Author(call.principal.name, some.tenant))
+        states |= {names[run]: state for run, state in now.items()}
+    stopped = sum(states[names[run.id]] in (RunState.CANCELLED, RunState.CANCELLING) for run in left)
+    status = state_of(list(states.values()))
+    out = WorkflowStopped(workflow_id=call.path["id"], status=status, cancelled=stopped)
+    return Answer(202 if status == "running" else 200, out)
+
+
+@workflows.operation(
+    "POST",
+    "/v1/workflows/{id}/retry",
+    permission=Permission.OPERATE,
+    body=WorkflowRetryIn,
+    body_optional=True,
+    answers={201: WorkflowMade, 404: Problem, 409: Problem},
+    within=None,
+)
+async def retry_workflow(api: Api, call: Call[WorkflowRetryIn, Nothing]) -> Answer:
+    """Retry a workflow from a node, or from every node that failed or was cancelled.
+
+    The node, and its dependents that ended without success, get new runs linked to the old ones. Nodes that
+    succeeded are not repeated; their results are reused. 409: the node has not ended, or nothing failed.
+    """
+    nodes = await _nodes(api, call)
+    some = next(iter(nodes.values()))
+    chosen = to_retry(nodes, None if call.body.node is UNSET else call.body.node)
+    _reach(api, call.principal, [nodes[name] for name in chosen])
+    payloads: dict[str, bytes | None] = {}
+    for start in range(0, len(chosen), _AT_ONCE):
+        part = chosen[start : start + _AT_ONCE]
+        found = await api.store.seen_by(some.tenant).runs([nodes[name].id for name in part], payloads=True)
+        payloads |= {name: None if run is None else run.payload for name, run in zip(part, found, strict=True)}
+    runs = retried(nodes, payloads, chosen, call.principal.name)
+    admitted = await api.room_for_runs(some.tenant, len(runs))
+    if admitted.count < len(runs) and admitted.why_not_more is not None:
+        raise admitted.why_not_more
+    accepted = await api.jobs.submit_whole(runs)
+    return _made(RunId(call.path["id"]), _name(some), runs, accepted, await _warnings(api, runs))
+
+
+@workflows.operation(
+    "GET", "/v1/runs/{id}/parents", permission=Permission.READ, answers={200: Page[RunOut], 404: Problem}
+)
+async def run_parents(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+    """List the runs that a run depends on, with their results.
+
+    In the order of the request that created the run, on one page of up to 1,000. Runs that retention has deleted
+    are missing.
+    """
+    run = await find_run(api, call)
+    parents = await api.seen_by(call.principal).parents(run.id) if run.parents else []
+    return Answer(200, Page(items=[run_out(parent) for parent in parents]))
+
+
+@workflows.operation(
+    "GET",
+    "/v1/runs/{id}/children",
+    permission=Permission.READ,
+    query=PageQuery,
+    answers={200: Page[RunOut], 404: Problem},
+)
+async def run_children(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
+    """List the runs that depend on a run, by id.
+
+    Pass `nextCursor` as `cursor` to get the next page.
+    """
+    run = await find_run(api, call)
+    after = cursor_of(call.query.cursor)
+    limit = call.query.limit
+    found = await api.seen_by(call.principal).children(run.id, None if after is None else RunId(after), limit + 1)
+    shown = found[:limit]
+    following = shown[-1].id if len(found) > limit else None
+    return Answer(200, Page(items=[run_out(child) for child in shown], next_cursor=following))
+
+
+async def _nodes(api: Api, call: Call[Body, Query]) -> dict[str, RunView]:
+    """The newest run of each node, in the order of the nodes."""
+    workflow = RunId(known_id(call.path["id"]))
+    wanted = RunFilter(tenant=call.principal.tenant, tag=tag_of(workflow))
+    runs: list[RunView] = []
+    after: RunId | None = None
+    while True:
+        page = await api.seen_by(call.principal).list_runs(wanted, after, _AT_ONCE)
+        # Anybody may use the tag for something else.
+        runs += [run for run in page.items if run.about is not None and run.about.workflow == workflow]
+        if page.after is None:
+            break
+        after = RunId(page.after)
+    found = newest(runs)
+    if not found:
+        raise Missing
+    return found
+
+
+def _reach(api: Api, principal: Principal, runs: list[RunView]) -> None:
+    for queue in {run.queue for run in runs}:
+        api.reach(principal, queue)
+
+
+def _key(asked: WorkflowIn, header: str | None) -> str | None:
+    return check_key(header if asked.idempotency_key is UNSET else asked.idempotency_key, header)
+
+
+def _node(api: Api, name: str, given: NodeIn, tenant: str, author: str, known: Mapping[str, TaskEntry]) -> Node:
+    node = node_of(name, given, tenant, author, known)
+    past = past_of(node.run, api.clock.now())
+    if past is not None:
+        raise inside(name, past)
+    return node
+
+
+def _made_once(runs: list[NewRun], key: str, asked: WorkflowIn) -> list[NewRun]:
+    """A key for each run, made of the caller's: whichever of them was made, all were."""
+    said = fingerprint_of_request(msgspec.json.encode(asked).decode())
+    return [
+        msgspec.structs.replace(run, idempotency=Idempotency(f"workflow:{_digest(key, number)}", said))
+        for number, run in enumerate(runs)
+    ]
+
+
+def _digest(key: str, number: int) -> str:
+    return hashlib.blake2b(f"{key}\x1f{number}".encode(), digest_size=16).hexdigest()
+
+
+async def _warnings(api: Api, runs: list[NewRun]) -> list[str]:
+    return sorted({warning for run in runs for warning in await api.warn(run)})[:MOST_WARNINGS]
+
+
+def _made(workflow: RunId, name: str, runs: list[NewRun], accepted: list[Accepted], warnings: list[str]) -> Answer:
+    nodes = {
+        run.about.node: str(answer.id) for run, answer in zip(runs, accepted, strict=True) if run.about is not None
+    }
+    out = WorkflowMade(workflow_id=workflow, name=name, nodes=nodes, warnings=warnings)
+    return Answer(201, out, {"location": f"/v1/workflows/{workflow}"})
+
+
+def _workflow(run: RunView) -> str | None:
+    return None if run.about is None else run.about.workflow
+
+
+def _name(run: RunView) -> str:
+    return "" if run.about is None else run.about.workflow_name

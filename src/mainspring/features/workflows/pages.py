@@ -1,0 +1,175 @@
+"""Workflows: find one, see where it stands, stop it or run it again."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mainspring.core.model.access.access import Permission
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.workflows.workflow import tag_of
+from mainspring.features.workflows.graph import Spot, draw
+from mainspring.features.workflows.operations.parts import get_workflow_part
+from mainspring.features.workflows.operations.workflows import cancel_workflow, list_workflows, retry_workflow
+from mainspring.features.workflows.schemas import NodeOut, WorkflowPart
+from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.steady import read_steadily
+from mainspring.web.words import duration, instant, plural
+
+workflows = Pages()
+
+_PAGE = 20
+#: So many nodes are read and drawn; of more those that somebody should look at.
+_DRAWN = 200
+#: So many of them are listed, what went wrong first; and so many where there are more than are drawn.
+_LISTED, _LISTED_OF_MORE = 200, 100
+#: Of what a node waits for so many are named.
+_NAMED = 20
+_WIDTH = 1_000
+_NARROWEST = 4.0
+_MARKS = 4
+_ORDER = ("failed", "running", "cancelling", "retrying", "queued", "scheduled", "blocked", "cancelled", "skipped")
+
+_STATES = frozenset(state.value for state in RunState)
+
+
+class WorkflowsQuery(msgspec.Struct, frozen=True):
+    text: str = ""
+    cursor: str = ""
+
+
+class WorkflowQuery(msgspec.Struct, frozen=True):
+    status: str = ""
+    #: The run of a node: it is drawn with what stands beside it, where all would be too many.
+    around: str = ""
+
+
+class Bar(NamedTuple):
+    """A node in time, on a line of a thousand."""
+
+    node: NodeOut
+    state: str
+    #: From when it could go until it went.
+    waited_x: float
+    waited: float
+    x: float
+    width: float
+    words: str
+
+
+@workflows.page("GET", "/workflows", permission=Permission.READ, query=WorkflowsQuery)
+async def show_workflows(visit: Visit[WorkflowsQuery]) -> Reply:
+    given = msgspec.structs.asdict(visit.query)
+    listed = await read_steadily(
+        visit, list_workflows, {**given, "limit": _PAGE}, lambda workflow: str(workflow.workflow_id)
+    )
+    return visit.show("workflows/list.html", page=listed.page, items=listed.items, fresh=listed.fresh, given=given)
+
+
+@workflows.page("GET", "/workflows/{id}", permission=Permission.READ, query=WorkflowQuery)
+async def show_workflow(visit: Visit[WorkflowQuery]) -> Reply:
+    asked = visit.query
+    # That it waits for another try is our word, and not the API's.
+    status = asked.status if asked.status in _STATES else ""
+    found: WorkflowPart = await visit.ask(
+        get_workflow_part, path=visit.path, query={"limit": _DRAWN, "status": status, "around": asked.around}
+    )
+    states = {node.name: state_of(node) for node in found.nodes}
+    left_out = found.total - len(found.nodes)
+    drawing = draw([Spot(node.name, node.task, states[node.name], node.after) for node in found.nodes])
+    bars, marks = gantt(found, states, visit.now)
+    chosen = [node for node in found.nodes if asked.status in ("", states[node.name])]
+    listed = _LISTED_OF_MORE if left_out else _LISTED
+    if len(chosen) > listed:
+        chosen.sort(key=lambda node: _rank(states[node.name]))
+    counts = found.counts if left_out else Counter(states.values())
+    return visit.show(
+        "workflows/detail.html",
+        workflow=found,
+        states=states,
+        by_name={node.name: node for node in found.nodes},
+        counts={name: counts[name] for name in (*_ORDER, "succeeded") if counts.get(name)},
+        left_out=left_out,
+        centre=next((node for node in found.nodes if left_out and node.run_id == asked.around), None),
+        drawing=drawing,
+        bars=bars[:listed],
+        more_bars=max(len(bars) - listed, 0),
+        marks=marks,
+        nodes=chosen[:listed],
+        more_nodes=max(len(chosen) - listed, 0) + left_out,
+        named=_NAMED,
+        given=msgspec.structs.asdict(asked),
+        tag=tag_of(RunId(found.workflow_id)),
+        reasons=_reasons(found),
+        ended=found.status != "running",
+    )
+
+
+@workflows.page("POST", "/workflows/{id}/cancel", permission=Permission.OPERATE)
+async def do_cancel(visit: Visit[Any]) -> Reply:
+    stopped = await visit.ask(cancel_workflow, path=visit.path)
+    words = f"{plural(stopped.cancelled, 'node is', 'nodes are')} cancelled."
+    return Done(words=words, to=f"workflows/{visit.path['id']}")
+
+
+@workflows.page("POST", "/workflows/{id}/retry", permission=Permission.OPERATE)
+async def do_retry(visit: Visit[Any]) -> Reply:
+    node = visit.form.get("node", "")
+    made = await visit.ask(retry_workflow, path=visit.path, body={"node": node} if node else None)
+    words = f"{plural(len(made.nodes), 'node runs', 'nodes run')} again."
+    return Done(words=words, to=f"workflows/{visit.path['id']}")
+
+
+def _reasons(found: WorkflowPart) -> dict[str, str]:
+    """Why each stands where it does: its error, or a reason that speaks of others by their names here, and not by their
+    runs."""
+    names = {node.run_id: node.name for node in found.nodes}
+    return {
+        node.name: node.error or " ".join(names.get(word, word) for word in node.reason.split()) for node in found.nodes
+    }
+
+
+def state_of(node: NodeOut) -> str:
+    """One word more than the API has: a node that waits for another try."""
+    waits = node.status in ("scheduled", "queued", "blocked")
+    return "retrying" if waits and node.attempt_number > 0 else node.status
+
+
+def _rank(state: str) -> int:
+    return _ORDER.index(state) if state in _ORDER else len(_ORDER)
+
+
+def gantt(found: WorkflowPart, states: dict[str, str], now: Instant) -> tuple[list[Bar], list[str]]:
+    """The nodes that have begun, in the order in which they did; and what the marks of the line say."""
+    begun = [(instant(node.start_time), node) for node in found.nodes if node.start_time is not None]
+    if not begun:
+        return [], []
+    begun.sort(key=lambda one: (one[0], one[1].name))
+    ends = {node.name: now if node.end_time is None else instant(node.end_time) for _, node in begun}
+    ready = {node.name: _ready(node, ends, instant(found.created_at)) for _, node in begun}
+    first = min(min(ready.values()), begun[0][0])
+    whole = max(max(ends.values()) - first, 1)
+
+    def place(moment: Instant) -> float:
+        return round((moment - first) / whole * _WIDTH, 1)
+
+    bars = []
+    for start, node in begun:
+        width = max(place(ends[node.name]) - place(start), _NARROWEST)
+        x = min(place(start), _WIDTH - width)
+        waited_x = min(place(ready[node.name]), x)
+        took = duration((ends[node.name] - start) / 1e6)
+        words = f"{states[node.name]}, took {took}, waited {duration(max(start - ready[node.name], 0) / 1e6)}"
+        bars.append(Bar(node, states[node.name], waited_x, round(x - waited_x, 1), round(x, 1), round(width, 1), words))
+    marks = [duration(whole * number / _MARKS / 1e6) if number else "0" for number in range(_MARKS + 1)]
+    return bars, marks
+
+
+def _ready(node: NodeOut, ends: dict[str, Instant], made: Instant) -> Instant:
+    """When nothing held it any more but a place to run."""
+    before: Sequence[Instant] = [ends[name] for name in node.after if name in ends]
+    start = instant(node.start_time or "")
+    return min(max(before, default=made), start)

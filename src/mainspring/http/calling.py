@@ -1,0 +1,61 @@
+"""Calling an operation inside this process, with everything that the door asks of a request but the request itself."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from mainspring.config.resources import RESOURCES
+from mainspring.core.model.access.access import Principal
+from mainspring.core.model.base.errors import Invalid
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer, Call, Handler, Operation
+from mainspring.http.problems import Refused, with_names_as_written
+
+
+def refuse_unless_allowed(operation: Operation, principal: Principal) -> None:
+    if operation.permission is not None and not principal.may(operation.permission):
+        raise Refused(403, "Forbidden", f"{principal.role.value}s may not {operation.permission.value}")
+
+
+@cache
+def operation_of(handler: "Handler[Any, Any]") -> Operation:
+    """What a handler is declared as."""
+    return next(
+        operation for resource in RESOURCES for operation in resource.operations if operation.handler is handler
+    )
+
+
+async def never() -> None:
+    """Whoever asks is this very program: it does not hang up."""
+    await asyncio.Event().wait()
+
+
+async def call_operation(
+    api: Api,
+    operation: Operation,
+    principal: Principal,
+    *,
+    path: Mapping[str, str] | None = None,
+    query: Sequence[tuple[str, str]] = (),
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+    left: Callable[[], Awaitable[None]] = never,
+) -> Answer:
+    """The same checks, in the same words, as if it had come over HTTP."""
+    refuse_unless_allowed(operation, principal)
+    written: dict[str, str] = {}
+    call = Call(
+        operation.permission,
+        principal,
+        path or {},
+        operation.read_query(list(query)),
+        operation.read_body(body, written),
+        headers or {},
+        left,
+    )
+    try:
+        answer: Answer = await operation.handler(api, call)
+    except Invalid as error:
+        raise with_names_as_written(error, written) from None
+    return answer

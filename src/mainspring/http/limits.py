@@ -1,0 +1,148 @@
+"""How much one caller may ask for, and how much this process takes on at once."""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
+
+from mainspring.core.model.access.access import Principal
+from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.ports.clock import Clock
+from mainspring.http.problems import Refused
+
+#: So many callers are remembered; who was silent longest is forgotten, and starts with a full bucket.
+_REMEMBERED = 10_000
+_COUNT_HOLDS: Micros = 2 * SECOND
+_QUICKLY_COUNTED = 1_000
+
+
+class Buckets:
+    """Token buckets: ``rate`` a second on average, ``burst`` at once; a rate of 0 is no limit.
+
+    Each API process has its own: the limit of a caller is the rate times the number of processes.
+    """
+
+    def __init__(self, clock: Clock, rate: float, burst: float) -> None:
+        self._clock = clock
+        self.rate = rate
+        self._burst = max(burst, 1.0)
+        self._buckets: OrderedDict[str, tuple[float, Micros]] = OrderedDict()
+
+    def take(self, who: str) -> None:
+        """Take one from the caller's bucket, or refuse and say when to come again."""
+        if not self.take_some(who, 1):
+            raise Refused(429, "Too many requests", f"more than {self.rate:g} a second", retry_after=self.wait(who))
+
+    def take_some(self, who: str, wanted: int) -> int:
+        """Take as many as are wanted, or as there are; how many that is."""
+        if self.rate <= 0:
+            return wanted
+        level = self._level(who)
+        taken = min(wanted, int(level))
+        self._buckets[who] = (level - taken, self._clock.monotonic())
+        self._buckets.move_to_end(who)
+        if len(self._buckets) > _REMEMBERED:
+            self._buckets.popitem(last=False)
+        return taken
+
+    def wait(self, who: str) -> int:
+        """In how many whole seconds there is one to be taken; 1 at least."""
+        missing = 1 - self._level(who)
+        return max(1, -int(-missing / self.rate // 1))
+
+    def _level(self, who: str) -> float:
+        now = self._clock.monotonic()
+        level, at = self._buckets.get(who, (self._burst, now))
+        return min(self._burst, level + (now - at) / SECOND * self.rate)
+
+
+class _Count:
+    __slots__ = ("added", "asked", "at", "count", "counting", "took")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.added = 0
+        self.asked = -1
+        self.at: Micros = 0
+        self.took: Micros = 0
+        self.counting = asyncio.Lock()
+
+
+class Counted:
+    """How many of something each tenant has: as it was counted a moment ago, and what was admitted since.
+
+    A count holds for two seconds. When it leaves no room it is made again, a large one for a tenth of the time at most.
+    What another process admits is seen at the next count.
+    """
+
+    def __init__(self, count: Callable[[str, int], Awaitable[int]], clock: Clock) -> None:
+        self._count = count
+        self._clock = clock
+        self._tenants: dict[str, _Count] = {}
+
+    async def left(self, tenant: str, most: int, wanted: int) -> int:
+        """How many more a tenant may have."""
+        known = self._tenants.setdefault(tenant, _Count())
+        if not self._holds(known, most, wanted):
+            async with known.counting:
+                if not self._holds(known, most, wanted):
+                    before, began = known.added, self._clock.monotonic()
+                    known.count = await self._count(tenant, most)
+                    known.added -= before
+                    known.asked, known.at, known.took = most, began, self._clock.monotonic() - began
+        return max(most - known.count - known.added, 0)
+
+    def add(self, tenant: str, amount: int) -> None:
+        """So many were admitted."""
+        self._tenants[tenant].added += amount
+
+    def _holds(self, known: _Count, most: int, wanted: int) -> bool:
+        age = self._clock.monotonic() - known.at
+        if known.asked != most or age > _COUNT_HOLDS:
+            return False
+        is_room = most - known.count - known.added >= wanted
+        return is_room or (most > _QUICKLY_COUNTED and age < 10 * known.took)
+
+
+class Room:
+    """What this process holds at once, of one kind. Who comes when it is full is told to come again.
+
+    Nobody may have it all: a principal may hold ``each`` of it, and all principals of a tenant half of it.
+    """
+
+    def __init__(self, what: str, most: int, each: int | None = None) -> None:
+        """Without ``each`` there are no shares."""
+        self._what = what
+        self._most = most
+        self._each = most if each is None else each
+        self._tenants = most if each is None else most // 2
+        self.taken = 0
+        self._by_name: Counter[str] = Counter()
+        self._by_tenant: Counter[str] = Counter()
+
+    def take(self, who: Principal, amount: int = 1) -> None:
+        if self.taken + amount > self._most:
+            raise Refused(503, "Overloaded", f"this process has as many {self._what} as it takes", retry_after=1)
+        if self._by_name[who.name] + amount > self._each:
+            raise self._share("you hold", self._each)
+        if who.tenant is not None and self._by_tenant[who.tenant] + amount > self._tenants:
+            raise self._share("your tenant holds", self._tenants)
+        self.taken += amount
+        self._by_name[who.name] += amount
+        if who.tenant is not None:
+            self._by_tenant[who.tenant] += amount
+
+    def give_back(self, who: Principal, amount: int = 1) -> None:
+        self.taken -= amount
+        _less(self._by_name, who.name, amount)
+        if who.tenant is not None:
+            _less(self._by_tenant, who.tenant, amount)
+
+    def _share(self, who: str, share: int) -> Refused:
+        return Refused(429, "Too many at once", f"{who} the {share} {self._what} that one may have", retry_after=1)
+
+
+def _less(counts: Counter[str], name: str, amount: int) -> None:
+    """Who holds nothing is not remembered."""
+    counts[name] -= amount
+    if counts[name] <= 0:
+        del counts[name]

@@ -1,0 +1,65 @@
+"""Finding what a path names, for those who may see it; and, by what the operation asks for, who may change it."""
+
+from typing import TypeAlias
+
+from mainspring.core.model.access.access import Permission, Principal
+from mainspring.core.model.base.errors import Conflict
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.schedules.job import Job
+from mainspring.core.ports.storage.catalog import RunFilter
+from mainspring.http.context import Api
+from mainspring.http.operation import Body, Call, Query
+from mainspring.http.problems import Missing
+from mainspring.http.schemas.common import known_id
+
+#: What ``/v1/jobs/{id}`` can be.
+Found: TypeAlias = Job | RunView
+
+
+async def find(api: Api, call: Call[Body, Query], *, payload: bool = False) -> Found:
+    """A recurring job, or a one-off by its run. A run of a recurring job is no job."""
+    identifier = known_id(call.path["id"])
+    seen = api.seen_by(call.principal)
+    job = (await seen.jobs([JobId(identifier)]))[0]
+    if job is not None:
+        _reach(api, call, job.spec.queue)
+        return job
+    run = (await seen.runs([RunId(identifier)], payloads=payload))[0]
+    if run is None or run.job_id is not None:
+        raise Missing
+    _reach(api, call, run.queue)
+    return run
+
+
+async def newest_begun(api: Api, call: Call[Body, Query], job: Found) -> RunView | None:
+    """The newest of the last runs of a job that has begun."""
+    wanted = RunFilter(tenant=job.tenant, job=JobId(job.id))
+    newest = await api.seen_by(call.principal).list_runs(wanted, None, 10)
+    return next((run for run in newest.items if run.started_at is not None), None)
+
+
+async def job_only(api: Api, call: Call[Body, Query]) -> Job:
+    found = await find(api, call)
+    if isinstance(found, RunView):
+        raise Conflict("this is for recurring jobs; the job is a one-off")
+    return found
+
+
+async def find_run(api: Api, call: Call[Body, Query], *, payload: bool = False) -> RunView:
+    run = (await api.seen_by(call.principal).runs([RunId(known_id(call.path["id"]))], payloads=payload))[0]
+    if run is None:
+        raise Missing
+    _reach(api, call, run.queue)
+    return run
+
+
+async def parents_of(api: Api, principal: Principal, run: RunView) -> list[RunId]:
+    """Those that it waits for, or waited for. Most wait for none, and nobody is asked."""
+    return await api.seen_by(principal).parent_ids(run.id) if run.parents else []
+
+
+def _reach(api: Api, call: Call[Body, Query], queue: str) -> None:
+    """Whoever is bound to queues may read everything of their tenant, and change nothing elsewhere."""
+    if call.permission is not Permission.READ:
+        api.reach(call.principal, queue)

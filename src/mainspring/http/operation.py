@@ -1,0 +1,198 @@
+"""An operation of the API, declared once: its route, its permission, how it is decoded, how it is documented."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from mainspring.core.model.access.access import Permission, Principal
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.field_names import suggest
+from mainspring.http.problems import AsWritten, decode, decoding_problem
+
+Body = TypeVar("Body")
+Query = TypeVar("Query")
+Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+#: An operation without a time of its own is given up after so many seconds: the store did not answer.
+LONGEST = 10.0
+#: A request without an operation's own limit may have a body of this size.
+LARGEST_BODY = 512 * 1024
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No body, or no query parameters."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a handler gives back: a value of the type that is declared for the status."""
+
+    status: int
+    body: Any = None
+    headers: Mapping[str, str] = {}
+    #: The body is encoded already.
+    raw: bytes | None = None
+
+
+class Call(Generic[Body, Query]):
+    """A request that has been let in and understood."""
+
+    __slots__ = ("body", "headers", "left", "path", "permission", "principal", "query")
+
+    def __init__(
+        self,
+        permission: Permission | None,
+        principal: Principal,
+        path: Mapping[str, str],
+        query: Query,
+        body: Body,
+        headers: Mapping[str, str],
+        left: Callable[[], Awaitable[None]],
+    ) -> None:
+        #: What the operation asks for.
+        self.permission = permission
+        self.principal = principal
+        self.path = path
+        self.query = query
+        self.body = body
+        self.headers = headers
+        #: Returns when whoever asked has hung up.
+        self.left = left
+
+
+Handler: TypeAlias = Callable[[Any, Call[Body, Query]], Awaitable[Answer]]
+
+
+class Operation:
+    """One method on one path."""
+
+    def __init__(
+        self,
+        method: Method,
+        path: str,
+        handler: "Handler[Any, Any]",
+        *,
+        tag: str,
+        permission: Permission | None,
+        body: Any,
+        query: Any,
+        answers: Mapping[int, Any],
+        media_type: str,
+        largest_body: int,
+        body_optional: bool,
+        streams: bool,
+        within: float | None,
+        traced: bool,
+        example: Mapping[str, Any] | None,
+    ) -> None:
+        self.method: Method = method
+        self.path = path
+        self.handler = handler
+        self.tag = tag
+        self.permission = permission
+        self.body = body
+        self.query = query
+        self.answers = answers
+        self.media_type = media_type
+        self.largest_body = largest_body
+        self.body_optional = body_optional
+        #: The answer is a stream that the handler writes itself.
+        self.streams = streams
+        #: In seconds. None: it does many things, each with a time of its own.
+        self.within = within
+        #: A request makes a span.
+        self.traced = traced and permission is not None and not streams
+        #: A body for the document.
+        self.example = example
+        self.name = handler.__name__
+        words = " ".join((handler.__doc__ or "").split())
+        #: The first sentence says what it does, the others what to mind.
+        self.summary, *rest = re.split(r"(?<=[.?]) ", words, maxsplit=1)
+        self.description = "".join(rest)
+        self._decoder = None if body is Nothing else msgspec.json.Decoder(body)
+        self._fields = {field.encode_name: field for field in msgspec.structs.fields(query)}
+
+    def read_body(self, data: bytes, written: dict[str, str]) -> Any:
+        """Decode a body. ``written`` receives the fields that it has under other names."""
+        if self._decoder is None:
+            if data.strip() not in (b"", b"{}", b"null"):
+                raise Invalid("body", "is not expected here")
+            return Nothing()
+        if self.body_optional and not data:
+            return self.body()
+        return decode(data, self.body, self._decoder, written)
+
+    def read_query(self, pairs: list[tuple[str, str]]) -> Any:
+        """Every parameter once, and none that is not known: a misspelt filter must not list everything."""
+        given: dict[str, str] = {}
+        for name, value in pairs:
+            if name not in self._fields:
+                known = ", ".join(sorted(self._fields)) or "none"
+                meant = suggest(name, list(self._fields))
+                hint = f"did you mean `{meant}`? " if meant else ""
+                raise AsWritten(name, "is no parameter of this", f"{hint}known: {known}")
+            if name in given:
+                raise AsWritten(name, "is given twice")
+            given[name] = value
+        try:
+            read = msgspec.convert(given, self.query, strict=False)
+        except msgspec.ValidationError as error:
+            raise decoding_problem(error, "query", self.query) from None
+        for name, value in given.items():
+            # msgspec takes the word null for nothing; here it is a word.
+            if getattr(read, self._fields[name].name) is None:
+                raise AsWritten(name, f"{value!r} is not a value", "leave it out")
+        return read
+
+
+class Resource:
+    """Operations that belong together. Each file under ``routes`` has one; of several files one is made, in order."""
+
+    def __init__(self, tag: str, about: str = "", parts: "Sequence[Resource]" = ()) -> None:
+        self.tag = tag
+        self.about = about
+        self.operations: list[Operation] = [operation for part in parts for operation in part.operations]
+
+    def operation(
+        self,
+        method: Method,
+        path: str,
+        *,
+        permission: Permission | None,
+        answers: Mapping[int, Any],
+        body: type[Body] = Nothing,  # type: ignore[assignment]
+        query: type[Query] = Nothing,  # type: ignore[assignment]
+        media_type: str = "application/json",
+        largest_body: int = LARGEST_BODY,
+        body_optional: bool = False,
+        streams: bool = False,
+        within: float | None = LONGEST,
+        traced: bool = True,
+        example: Mapping[str, Any] | None = None,
+    ) -> "Callable[[Handler[Body, Query]], Handler[Body, Query]]":
+        """Declare a handler. Without a permission anybody may call it; that must be said."""
+
+        def register(handler: "Handler[Body, Query]") -> "Handler[Body, Query]":
+            self.operations.append(
+                Operation(
+                    method,
+                    path,
+                    handler,
+                    tag=self.tag,
+                    permission=permission,
+                    body=body,
+                    query=query,
+                    answers=answers,
+                    media_type=media_type,
+                    largest_body=largest_body,
+                    body_optional=body_optional,
+                    streams=streams,
+                    within=within,
+                    traced=traced,
+                    example=example,
+                )
+            )
+            return handler
+
+        return register

@@ -1,0 +1,192 @@
+"""What is said when something cannot be done: RFC 9457 problem details, never a traceback, never SQL."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from mainspring.core.model.base.errors import (
+    Conflict,
+    Fenced,
+    Invalid,
+    MainspringError,
+    NotFound,
+    StoreDamaged,
+    StoreUnavailable,
+)
+from mainspring.core.model.base.field_names import explain_names, path_as_written, translate
+from mainspring.core.model.base.misread import misread
+from mainspring.core.ports.blobs import BlobsUnavailable
+from mainspring.http.problem_types import type_of
+
+MEDIA_TYPE = "application/problem+json"
+#: What the engine calls a field, and what the caller does.
+_FIELDS = {
+    "expression": "cronExpression",
+    "start": "scheduleTime",
+    "at": "scheduleTime",
+    "end": "endTime",
+    "startBy": "startWithin",
+}
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why a request was not done."""
+
+    title: str
+    status: int
+    detail: str = ""
+    #: The field or parameter that is wrong, as the caller wrote it.
+    field: str = ""
+    #: What would be right.
+    hint: str = ""
+    type: Annotated[
+        str,
+        msgspec.Meta(
+            description="Stable. Where the problem is described, relative to the root of the API.",
+            examples=["/docs/problems#not-found"],
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        if not self.type:
+            msgspec.structs.force_setattr(self, "type", type_of(self.title))
+
+
+class Refused(MainspringError):
+    """A request that is refused for what it is, before anything is looked up."""
+
+    def __init__(self, status: int, title: str, detail: str = "", *, hint: str = "", retry_after: int = 0) -> None:
+        super().__init__(detail or title)
+        self.problem = Problem(title=title, status=status, detail=detail, hint=hint)
+        self.retry_after = retry_after
+
+
+class Missing(NotFound):
+    """What every missing thing and every thing of another tenant answers, byte for byte."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no such object, or it is not yours")
+
+
+class UnknownPath(NotFound):
+    """No operation and no page is served at this path."""
+
+    def __init__(self, path: str, known: Iterable[str] = ()) -> None:
+        super().__init__(f"there is nothing at the path {path[:100]}")
+        close = difflib.get_close_matches(path[:100], list(known), 1, cutoff=0.8)
+        self.hint = f"did you mean `{close[0]}`? `/docs` has every path" if close else "`/docs` has every path"
+
+
+class AsWritten(Invalid):
+    """Names the field as the caller did: there is nothing to translate."""
+
+
+def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
+    """The answer to an error, and its headers. Whatever is not known is our fault, and nothing is told of it."""
+    match error:
+        case Refused():
+            headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
+            return error.problem, headers
+        case Invalid():
+            field = error.field if isinstance(error, AsWritten) else _FIELDS.get(error.field, error.field)
+            return (
+                Problem(
+                    title="Bad request",
+                    status=400,
+                    detail=f"{field}: {error.reason}",
+                    field=field,
+                    hint=error.hint,
+                ),
+                {},
+            )
+        case UnknownPath():
+            return Problem(title="Unknown path", status=404, detail=str(error), hint=error.hint), {}
+        case NotFound():
+            return Problem(title="Not found", status=404, detail=str(error)), {}
+        case Conflict():
+            return Problem(title="Conflict", status=409, detail=str(error)), {}
+        case Fenced():
+            return (
+                Problem(
+                    title="Fenced",
+                    status=409,
+                    detail=str(error),
+                    hint="somebody else has this run now; stop working on it",
+                ),
+                {},
+            )
+        case StoreDamaged():
+            return Problem(title="Store damaged", status=500, detail=str(error), hint="mainspring doctor"), {}
+        case StoreUnavailable():
+            return (
+                Problem(
+                    title="Store unavailable",
+                    status=503,
+                    detail="the store did not answer; what was asked may or may not have happened",
+                    hint="ask again, with the same idempotency key if you submit",
+                ),
+                {"retry-after": "1"},
+            )
+        case BlobsUnavailable():
+            return (
+                Problem(
+                    title="Logs unavailable",
+                    status=503,
+                    detail="where logs are kept did not answer",
+                    hint="ask again later; mainspring doctor says more",
+                ),
+                {"retry-after": "5"},
+            )
+        case _:
+            return Problem(title="Internal error", status=500, detail="this is our fault; the log says more"), {}
+
+
+def decoding_problem(error: msgspec.MsgspecError, where: str, kind: Any = None, data: bytes = b"") -> Invalid:
+    """Why ``data`` is not of a kind; ``where`` it stands, for what is wrong with all of it."""
+    found = misread(error, kind, data)
+    return AsWritten(found.field or where, found.reason, found.hint)
+
+
+def with_names_as_written(error: Invalid, written: Mapping[str, str]) -> Invalid:
+    """Return the error with its field under the name that the body has for it."""
+    if not written:
+        return error
+    field = error.field if isinstance(error, AsWritten) else _FIELDS.get(error.field, error.field)
+    return AsWritten(path_as_written(field, written), error.reason, error.hint)
+
+
+def decode(
+    data: bytes, kind: Any, decoder: "msgspec.json.Decoder[Any]", written: "dict[str, str] | None" = None
+) -> Any:
+    """Read a JSON body strictly. Fields may have other names: what was written goes into ``written``.
+
+    A body that names its fields as ``kind`` does is decoded once and never translated.
+    """
+    if not data:
+        raise Invalid("body", "is empty", f"a JSON object ({getattr(kind, '__name__', 'JSON')})")
+    try:
+        if not data.isascii():
+            # What is passed on unread is looked at nowhere else.
+            data.decode()
+        try:
+            return decoder.decode(data)
+        except msgspec.ValidationError:
+            data, names, unknown, repeated = translate(data, decoder.type)
+            if unknown or repeated:
+                found = explain_names(repeated, unknown)
+                raise AsWritten(found.field, found.reason, found.hint) from None
+            try:
+                return decoder.decode(data)
+            except msgspec.ValidationError as error:
+                raise with_names_as_written(decoding_problem(error, "body", decoder.type, data), names) from None
+            finally:
+                if written is not None:
+                    written |= names
+    except msgspec.DecodeError as error:
+        raise decoding_problem(error, "body", decoder.type, data) from None
+    except UnicodeDecodeError:
+        raise Invalid("body", "is not UTF-8") from None
+    except RecursionError:
+        raise Invalid("body", "is nested too deeply") from None

@@ -1,0 +1,205 @@
+"""Types that several resources share."""
+
+from typing import Annotated, Generic, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec import Meta
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import SessionId, is_id, made_at
+from mainspring.core.model.base.instant import (
+    Instant,
+    Micros,
+    check_ahead,
+    format_duration,
+    isoformat,
+    parse_duration,
+    parse_instant,
+)
+from mainspring.core.model.base.misread import PATTERNS
+from mainspring.core.model.cluster.labels import MAX_LABELS
+from mainspring.core.model.runs.run import MAX_NAME, MAX_TAGS
+from mainspring.http.docs.portable import SHORTHAND
+from mainspring.http.problems import AsWritten, Missing
+
+T = TypeVar("T")
+#: How many ids a list may be asked for at once.
+_MOST_IDS = 100
+
+
+def explained(pattern: str, words: str, hint: str) -> str:
+    """A pattern that is explained to whoever does not match it."""
+    PATTERNS[repr(pattern)] = (words, hint)
+    return pattern
+
+
+_NO_NUL = explained(r"^[^\x00]*$", "has a NUL character", "leave it out")
+
+Id: TypeAlias = Annotated[str, Meta(description="Opaque.", examples=["019a8c4b6f2c70008042b1c2d3e4f506"])]
+Time: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=explained(
+            r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:\d\d)$",
+            "is not a time with a zone",
+            "for example 2026-12-31T23:59:59Z",
+        ),
+        max_length=40,
+        description="RFC 3339, with a zone.",
+        examples=["2026-12-31T23:59:59Z"],
+    ),
+]
+Day: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=explained(r"^\d{4}-\d\d-\d\d$", "is not a day", "for example 2026-12-31"),
+        description="A day of UTC.",
+        examples=["2026-12-31"],
+    ),
+]
+#: What may stand for a duration in a request …
+Words: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=explained(
+            r"^ *([0-9]{1,12}(\.[0-9]{1,6})?"
+            r"|([0-9]{1,12}(\.[0-9]{1,6})? *(us|ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?) *)+) *$",
+            "is not a duration",
+            'for example "30s" or "1h30m" in lower case, or a number of seconds',
+        ),
+        max_length=100,
+        description="A duration, such as `30s` or `1h30m`. A number of seconds is accepted, too.",
+        examples=["30s", "1h30m"],
+    ),
+]
+Seconds: TypeAlias = Annotated[
+    float, Meta(ge=0, le=10_000_000_000, description="A duration in seconds.", extra_json_schema=SHORTHAND)
+]
+Span: TypeAlias = Words | Seconds
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=_NO_NUL)]
+#: What people write for people.
+Text: TypeAlias = Annotated[str, Meta(max_length=1_000, pattern=_NO_NUL)]
+Tags: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=MAX_TAGS)]
+#: What a worker is like, and what a run asks of it.
+Labels: TypeAlias = Annotated[
+    dict[str, str],
+    Meta(
+        max_length=MAX_LABELS,
+        description="Names and values of letters, digits and `. _ / : -`.",
+        examples=[{"gpu": "a100"}],
+    ),
+]
+Limit: TypeAlias = Annotated[int, Meta(ge=1, le=1_000, description="How many at most.")]
+Ids: TypeAlias = Annotated[
+    str, Meta(max_length=4_000, description="Only these, with commas, and 100 at most. No other filter goes with it.")
+]
+Cursor: TypeAlias = Annotated[str, Meta(max_length=200, description="`nextCursor` of the page before.")]
+
+
+class Wire(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """What we send."""
+
+
+#: As ``domain.retention.CLASSES`` has them.
+RetentionName = Literal["standard", "short", "long", "audit"]
+
+
+class Request(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What we are sent. A field that we do not know is refused by its name."""
+
+
+class PauseIn(Request):
+    """For how long, and why."""
+
+    until: Time | None = None
+    """When it goes on by itself; without it when somebody says so."""
+    why: Text = ""
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"):
+    """A page of a list. Only the last one has fewer items than asked for, unless `searchedBackTo` is given."""
+
+    items: list[T]
+    next_cursor: str | None = None
+    searched_back_to: (
+        Annotated[str, Meta(description="The search took too long and stopped here. `nextCursor` continues it.")]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
+
+
+def page_out(items: list[T], cursor: str | None, limit: int) -> Page[T]:
+    """A page of a list by id. A cursor behind too few items is the last one that was examined."""
+    if cursor is None or len(items) >= limit:
+        return Page(items=items, next_cursor=cursor)
+    return Page(items=items, next_cursor=cursor, searched_back_to=isoformat(made_at(cursor)))
+
+
+def time_of(instant: Instant | None) -> str | None:
+    return None if instant is None else isoformat(instant)
+
+
+def instant_of(text: str | None, field: str) -> Instant | None:
+    if text is None:
+        return None
+    try:
+        return parse_instant(text, field)
+    except Invalid as error:
+        raise AsWritten(error.field, error.reason, error.hint) from None
+
+
+def end_of_pause(pause: PauseIn, now: Instant) -> Instant | None:
+    until = instant_of(pause.until, "until")
+    if until is not None:
+        check_ahead(until, now, "until")
+    return until
+
+
+def micros_of(span: str | float, field: str) -> Micros:
+    return parse_duration(span, field)
+
+
+def words_of(micros: Micros | None) -> str | None:
+    return None if micros is None else format_duration(micros)
+
+
+def known_id(text: str) -> str:
+    """An id out of a path. What has not even the form of one is as missing as any other."""
+    if not is_id(text):
+        raise Missing
+    return text
+
+
+def given_id(text: str, field: str) -> str:
+    """An id that a request names."""
+    if not is_id(text):
+        raise Invalid(field, f"{text!r:.40} is not an id", "as it stands in an answer")
+    return text
+
+
+def chosen_ids(query: Request, text: str) -> list[str]:
+    """Read the ids that a list is asked for, newest first."""
+    for field in msgspec.structs.fields(query):
+        if field.name not in ("ids", "limit") and getattr(query, field.name) is not None:
+            raise Invalid("ids", f"contradicts {field.encode_name}", "one of them")
+    chosen = {given_id(word.strip(), "ids") for word in text.split(",")}
+    if len(chosen) > _MOST_IDS:
+        raise Invalid("ids", f"names {len(chosen)} ids", f"{_MOST_IDS} at most")
+    return sorted(chosen, reverse=True)
+
+
+def session_of(text: str) -> SessionId:
+    """A worker's id out of a path. What is no number is nobody's."""
+    return SessionId(int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0)
+
+
+def cursor_of(text: str | None) -> str | None:
+    if text is None:
+        return None
+    if not is_id(text):
+        raise Invalid("cursor", "is not one of ours", "leave it out to begin at the start")
+    return text
+
+
+def retention_out(name: str) -> RetentionName | msgspec.UnsetType:
+    """As a request says it."""
+    return cast(RetentionName, name) if name else msgspec.UNSET

@@ -1,0 +1,109 @@
+"""Where a job goes, as people write it."""
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import SECOND, Micros, format_duration
+from mainspring.core.model.cluster.datacenters import (
+    ALL,
+    Preference,
+    check_datacenters,
+    check_place,
+    placed,
+    preference_of,
+    requiring,
+)
+from mainspring.core.model.cluster.labels import DATACENTER, MAX_PART, MAX_PLACES, check_labels_kept, labels_of
+from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.schedules.job import JobSpec
+from mainspring.http.schemas.common import Span, micros_of
+
+PlaceName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_PART)]
+#: How long a data centre without a live worker is waited for, where nobody says.
+PATIENCE: Micros = 30 * SECOND
+
+
+class PreferIn(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """One run, in the first of these data centres that has a live worker."""
+
+    prefer: Annotated[tuple[PlaceName, ...], Meta(min_length=1, max_length=MAX_PLACES)]
+    failover_after: Span = "30s"
+    """How long one of them is waited for that has no live worker; whole seconds."""
+
+
+#: ``all``: every data centre that is known; ``any``: wherever there is a worker.
+DatacentersIn: TypeAlias = (
+    Literal["all", "any"] | PreferIn | Annotated[tuple[PlaceName, ...], Meta(min_length=1, max_length=MAX_PLACES)]
+)
+
+
+def targets_of(given: DatacentersIn | UnsetType) -> tuple[str, ...]:
+    """The data centres in each of which every tick of a recurring job has a run."""
+    if given is UNSET or isinstance(given, PreferIn) or given == "any":
+        return ()
+    if isinstance(given, str):
+        return (ALL,)
+    return given
+
+
+def requires_of(given: DatacentersIn | UnsetType, requires: tuple[str, ...], *, one_off: bool) -> tuple[str, ...]:
+    """What a run requires, with where it goes."""
+    if given is UNSET or given == "any":
+        return requires
+    if isinstance(given, PreferIn):
+        word = _word(given)
+    elif one_off and isinstance(given, tuple) and len(given) == 1:
+        check_place("datacenters", given[0])
+        word = f"{DATACENTER}={given[0]}"
+    elif one_off:
+        hint = 'one name, a job for each of them, or {"prefer": [...]}; a broadcast reaches every worker'
+        raise Invalid("datacenters", "a one-off job goes to one data centre", hint)
+    else:
+        return requires
+    if any(kept.partition("=")[0] == DATACENTER for kept in requires):
+        raise Invalid("datacenters", f"does not go with a required label {DATACENTER}", "one of them")
+    check_labels_kept("datacenters", (word,))
+    return requiring(requires, word)
+
+
+def sent_to(run: NewRun, spec: JobSpec, datacenter: str | UnsetType) -> NewRun:
+    """A run of a job beside its schedule, where somebody says that it goes."""
+    targets = ", ".join(spec.targets) or "the name of one"
+    if datacenter is UNSET:
+        if spec.datacenters:
+            raise Invalid("datacenter", "is missing: the job goes to several", targets)
+        return run
+    if spec.targets and datacenter not in spec.targets:
+        raise Invalid("datacenter", f"{datacenter!r:.40} is not one that the job goes to", targets)
+    check_datacenters((datacenter,), (), fixed_delay=False)
+    return msgspec.structs.replace(run, policy=placed(run.policy, datacenter))
+
+
+def _word(given: PreferIn) -> str:
+    patience = micros_of(given.failover_after, "datacenters.failoverAfter")
+    if patience % SECOND or patience <= 0:
+        raise Invalid("datacenters.failoverAfter", f"{given.failover_after!r} is not whole seconds", "for example 30s")
+    for name in given.prefer:
+        check_place("datacenters.prefer", name)
+    if len(given.prefer) == 1:
+        return f"{DATACENTER}={given.prefer[0]}"
+    return Preference(given.prefer, patience).word
+
+
+def datacenters_out(targets: tuple[str, ...], requires: tuple[str, ...]) -> DatacentersIn | UnsetType:
+    """The same back; nothing for what goes anywhere."""
+    if targets:
+        return "all" if targets == (ALL,) else targets
+    preference = preference_of(requires)
+    if preference is None:
+        return UNSET
+    return PreferIn(prefer=preference.order, failover_after=format_duration(preference.patience))
+
+
+def requires_out(requires: tuple[str, ...]) -> dict[str, str]:
+    """Labels, without the order of data centres, which has a field of its own."""
+    preference = preference_of(requires)
+    return labels_of(requires if preference is None else [word for word in requires if word != preference.word])

@@ -1,0 +1,308 @@
+"""A job as it is answered: what the engine has, over the wire."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import format_duration, isoformat
+from mainspring.core.model.runs.retry import RetryPolicy
+from mainspring.core.model.runs.run import About, RunView
+from mainspring.core.model.schedules.calendar import WhenClosed
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.closings import Closings
+from mainspring.core.model.schedules.coming import next_starts
+from mainspring.core.model.schedules.cron import DstFold, DstGap
+from mainspring.core.model.schedules.job import Job, JobSpec, JobState
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
+from mainspring.core.model.schedules.slo import Slo, SloState
+from mainspring.http.schemas.common import Wire, retention_out, time_of
+from mainspring.http.schemas.datacenters import DatacentersIn, datacenters_out, requires_out
+from mainspring.http.schemas.jobs import CatchUpIn, JobFields, Retry, ScheduleType, SloIn, schedule_type_of
+from mainspring.http.schemas.limits import BreakerIn, LimitIn, breaker_out, limits_out
+
+_WAITS = ("scheduled", "blocked", "queued")
+
+
+class SloOut(Wire):
+    """Whether it keeps it."""
+
+    missed: list[Literal["start", "success"]]
+    missed_since: str | None = None
+    last_success: str | None = None
+
+
+class JobOut(Wire):
+    """A job, recurring or not."""
+
+    job_id: str
+    status: str
+    schedule_type: ScheduleType
+    task: str
+    tenant: str
+    queue: str
+    priority: int
+    created_at: str
+    name: str = ""
+    payload: msgspec.Raw | UnsetType = UNSET
+    schedule_time: str | None = None
+    end_time: str | None = None
+    cron_expression: str | None = None
+    every: str | None = None
+    interval_mode: Literal["fixedRate", "fixedDelay"] | None = None
+    timezone: str | None = None
+    dst_gap: str | None = None
+    dst_fold: str | None = None
+    jitter: str | None = None
+    max_retries: int = 0
+    retry: Retry | UnsetType = UNSET
+    timeout: str | None = None
+    deadline: str | None = None
+    start_within: str | None = None
+    overlap: str | None = None
+    catch_up: CatchUpIn | UnsetType = UNSET
+    calendars: tuple[str, ...] = ()
+    when_closed: str | None = None
+    slo: SloIn | None = None
+    slo_state: SloOut | None = None
+    """Where one job is asked for."""
+    ordering_key: str | None = None
+    requires: dict[str, str] = {}
+    datacenters: DatacentersIn | UnsetType = UNSET
+    """Where it runs, in the form in which a request sets it."""
+    weight: int = 1
+    retention: str | None = None
+    """The class that it chose, or that its tenant has."""
+    guarantee: str | None = None
+    limits: tuple[LimitIn, ...] = ()
+    breaker: BreakerIn | None = None
+    owner: str | None = None
+    tags: tuple[str, ...] = ()
+    parent_id: str | None = None
+    """Of a one-off: the run that made it."""
+    depends_on: tuple[str, ...] = ()
+    """Of a one-off that waits for others, or waited: who they are. Where one job is asked for."""
+    when: str | None = None
+    """By which rule."""
+    source: str | None = None
+    """Of a recurring job: the application or the file that declares it."""
+    version: int | None = None
+    updated_at: str | None = None
+    pause_reason: str | None = None
+    """Of a paused job: what was said about it."""
+    resume_at: str | None = None
+    """Of a paused job: when it goes on by itself."""
+    next_fires: list[str] = []
+    warnings: list[str] = []
+
+
+def slo_fields(slo: Slo | None) -> SloIn | None:
+    if slo is None:
+        return None
+    starts, succeeds = slo.start_within, slo.succeed_every
+    return SloIn(
+        start_within=None if starts is None else format_duration(starts),
+        succeed_every=None if succeeds is None else format_duration(succeeds),
+    )
+
+
+def slo_out(state: SloState | None) -> SloOut | None:
+    if state is None:
+        return None
+    since = [moment for moment in (state.late_since, state.quiet_since) if moment is not None]
+    missed: list[Literal["start", "success"]] = ["start"] if state.late_since is not None else []
+    if state.quiet_since is not None:
+        missed.append("success")
+    return SloOut(
+        missed=missed, missed_since=time_of(min(since, default=None)), last_success=time_of(state.last_success)
+    )
+
+
+def fields_of(job: Job) -> JobFields:
+    """What would make this job again."""
+    return fields_of_spec(job.spec, job.payload)
+
+
+def fields_of_spec(spec: JobSpec, payload: bytes) -> JobFields:
+    schedule = spec.schedule
+    policy = spec.policy
+    cron = schedule if isinstance(schedule, CronSchedule) else None
+    interval = schedule if isinstance(schedule, Interval) else None
+    return JobFields(
+        name=spec.name,
+        task=spec.task,
+        payload=msgspec.Raw(payload),
+        schedule_type="cron" if cron is not None else "interval",
+        schedule_time=time_of(schedule.start),
+        end_time=time_of(schedule.end),
+        cron_expression=cron.expression if cron is not None else UNSET,
+        every=format_duration(interval.every) if interval is not None else UNSET,
+        interval_mode=UNSET if interval is None else "fixedDelay" if interval.mode == "fixed_delay" else "fixedRate",
+        timezone=cron.timezone if cron is not None else UNSET,
+        dst_gap=_gap(cron.gap) if cron is not None else UNSET,
+        dst_fold=_fold(cron.fold) if cron is not None else UNSET,
+        jitter=format_duration(schedule.jitter),
+        queue=spec.queue,
+        priority=spec.priority,
+        max_retries=policy.retry.max_retries,
+        retry=retry_out(policy.retry),
+        timeout=format_duration(policy.timeout),
+        deadline=None if spec.deadline is None else format_duration(spec.deadline),
+        start_within=None if spec.start_within is None else format_duration(spec.start_within),
+        overlap=spec.overlap.value,
+        catch_up=catch_up_out(spec.catch_up),
+        slo=slo_fields(spec.slo),
+        calendars=spec.calendars,
+        when_closed=_when_closed(spec.when_closed),
+        ordering_key=policy.ordering_key,
+        requires=requires_out(policy.requires),
+        datacenters=datacenters_out(spec.datacenters, policy.requires),
+        weight=policy.weight,
+        retention=retention_out(policy.retention),
+        guarantee=policy.guarantee,
+        limits=limits_out(policy.limits),
+        breaker=breaker_out(policy.breaker),
+        owner=spec.owner,
+        tags=spec.tags,
+    )
+
+
+def retry_out(retry: RetryPolicy) -> Retry:
+    retry = retry.effective()
+    return Retry(
+        backoff=retry.backoff,
+        first_delay=format_duration(retry.first_delay),
+        max_delay=format_duration(retry.max_delay),
+        delays=tuple(format_duration(delay) for delay in retry.delays),
+        retry_on=retry.retry_on,
+        never_on=retry.never_on,
+    )
+
+
+def catch_up_out(catch_up: CatchUp) -> CatchUpIn:
+    catch_up = catch_up.effective()
+    return CatchUpIn(
+        mode=catch_up.mode,
+        grace=format_duration(catch_up.grace),
+        cap=catch_up.cap,
+        max_age=format_duration(catch_up.max_age),
+        pace=format_duration(catch_up.pace),
+    )
+
+
+def job_out(
+    job: Job, closings: Closings | None = None, *, payload: bool = True, warnings: list[str] | None = None
+) -> JobOut:
+    """A recurring job. ``closings``: the calendars that hold for it."""
+    fields = fields_of(job)
+    spec = job.spec
+    return JobOut(
+        job_id=job.id,
+        status=job.state.value,
+        schedule_type=schedule_type_of(fields),
+        task=spec.task,
+        tenant=job.tenant,
+        queue=spec.queue,
+        priority=spec.priority,
+        created_at=isoformat(job.created_at),
+        name=spec.name,
+        payload=msgspec.Raw(job.payload) if payload else UNSET,
+        schedule_time=time_of(spec.schedule.start),
+        end_time=time_of(spec.schedule.end),
+        cron_expression=None if fields.cron_expression is UNSET else fields.cron_expression,
+        every=None if fields.every is UNSET else str(fields.every),
+        interval_mode=None if fields.interval_mode is UNSET else fields.interval_mode,
+        timezone=None if fields.timezone is UNSET else fields.timezone,
+        dst_gap=None if fields.dst_gap is UNSET else fields.dst_gap,
+        dst_fold=None if fields.dst_fold is UNSET else fields.dst_fold,
+        jitter=format_duration(spec.schedule.jitter) if spec.schedule.jitter else None,
+        max_retries=spec.policy.retry.max_retries,
+        retry=retry_out(spec.policy.retry),
+        timeout=format_duration(spec.policy.timeout),
+        deadline=None if spec.deadline is None else format_duration(spec.deadline),
+        start_within=None if spec.start_within is None else format_duration(spec.start_within),
+        overlap=spec.overlap.value,
+        catch_up=catch_up_out(spec.catch_up),
+        slo=slo_fields(spec.slo),
+        calendars=spec.calendars,
+        when_closed=spec.when_closed.value if spec.calendars or spec.when_closed is not WhenClosed.SKIP else None,
+        ordering_key=spec.policy.ordering_key or None,
+        requires=requires_out(spec.policy.requires),
+        datacenters=fields.datacenters,
+        weight=spec.policy.weight,
+        retention=spec.policy.retention or None,
+        guarantee=spec.policy.guarantee,
+        limits=limits_out(spec.policy.limits),
+        breaker=breaker_out(spec.policy.breaker),
+        owner=spec.owner or None,
+        tags=spec.tags,
+        source=spec.source or None,
+        version=job.version,
+        updated_at=isoformat(job.updated_at),
+        pause_reason=(job.pause_why or None) if job.state is JobState.PAUSED else None,
+        resume_at=time_of(job.resume_at),
+        next_fires=[isoformat(at) for at in next_starts(job, closings)],
+        warnings=warnings or [],
+    )
+
+
+def one_off_out(run: RunView, *, parents: Sequence[RunId] = (), warnings: list[str] | None = None) -> JobOut:
+    """A one-off job: its run, as a job."""
+    about = run.about or About()
+    # What is tried again has the time of the next try, and not its own any more.
+    again = run.attempt > 1 or (run.attempt > 0 and run.state.value in _WAITS)
+    later = run.due > run.created_at and not again
+    return JobOut(
+        job_id=run.id,
+        status=run.state.value,
+        schedule_type="future" if later else "immediate",
+        task=run.task,
+        tenant=run.tenant,
+        queue=run.queue,
+        priority=run.priority,
+        created_at=isoformat(run.created_at),
+        name=about.name,
+        payload=UNSET if run.payload is None else msgspec.Raw(run.payload),
+        schedule_time=isoformat(run.due) if later else None,
+        max_retries=run.policy.retry.max_retries,
+        retry=retry_out(run.policy.retry),
+        timeout=format_duration(run.policy.timeout),
+        deadline=None if run.deadline is None else format_duration(max(run.deadline - run.due, 0)),
+        start_within=None if run.start_by is None else format_duration(max(run.start_by - run.due, 0)),
+        ordering_key=run.policy.ordering_key or None,
+        requires=requires_out(run.policy.requires),
+        datacenters=datacenters_out((), run.policy.requires),
+        weight=run.policy.weight,
+        retention=run.policy.retention or None,
+        guarantee=run.policy.guarantee,
+        limits=limits_out(run.policy.limits),
+        breaker=breaker_out(run.policy.breaker),
+        parent_id=about.parent,
+        depends_on=tuple(parents),
+        when=None if run.rule is None else run.rule.value,
+        owner=about.owner or None,
+        tags=about.tags,
+        updated_at=time_of(run.finished_at or run.started_at or run.queued_at or run.created_at),
+        next_fires=[isoformat(run.due)] if run.state.value in _WAITS else [],
+        warnings=warnings or [],
+    )
+
+
+def _gap(gap: DstGap) -> Literal["run_after", "skip"]:
+    return "run_after" if gap is DstGap.RUN_AFTER else "skip"
+
+
+def _when_closed(rule: WhenClosed) -> Literal["skip", "before", "after"]:
+    match rule:
+        case WhenClosed.SKIP:
+            return "skip"
+        case WhenClosed.BEFORE:
+            return "before"
+        case WhenClosed.AFTER:
+            return "after"
+
+
+def _fold(fold: DstFold) -> Literal["once", "twice"]:
+    return "once" if fold is DstFold.ONCE else "twice"

@@ -1,0 +1,509 @@
+"""A job over the wire, and what it means to the engine."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant, Micros, explain_past, parse_instant
+from mainspring.core.model.cluster.labels import label_words
+from mainspring.core.model.limits.key_template import policy_with_keys, with_keys
+from mainspring.core.model.runs.rank import DEFAULT_PRIORITY
+from mainspring.core.model.runs.reserved import FAN_OUT
+from mainspring.core.model.runs.retry import MAX_PATTERN, MAX_PATTERNS, MAX_RETRIES, RetryPolicy
+from mainspring.core.model.runs.run import MAX_NAME, MAX_WEIGHT, About, Idempotency, JobRef, NewRun, RunPolicy
+from mainspring.core.model.schedules.calendar import MOST_CALENDARS, WhenClosed
+from mainspring.core.model.schedules.catch_up import CatchUp
+from mainspring.core.model.schedules.cron import DstFold, DstGap
+from mainspring.core.model.schedules.job import Job, JobSpec, Overlap
+from mainspring.core.model.schedules.presets import preset_timeout
+from mainspring.core.model.schedules.schedule import CronSchedule, Interval
+from mainspring.core.model.schedules.slo import Slo
+from mainspring.core.model.tasks.task_entry import DECLARED, New, TaskEntry, fill_in_defaults
+from mainspring.core.model.workflows.dependencies import MAX_PARENTS
+from mainspring.core.model.workflows.fan_out import OWN_PRIORITY
+from mainspring.http.docs.portable import SHORTHAND
+from mainspring.http.schemas.common import Id, Labels, Name, Request, RetentionName, Span, Tags, Text, Time, micros_of
+from mainspring.http.schemas.datacenters import DatacentersIn, requires_of, targets_of
+from mainspring.http.schemas.limits import BreakerIn, Limits, UniqueIn, breaker_of, limits_of, unique_of
+
+ScheduleType: TypeAlias = Literal["immediate", "future", "cron", "interval"]
+SHELL_TASK = "shell"
+#: The fields that decide what is taken from the task catalog.
+_DECLARED = (*sorted(DECLARED), "datacenters")
+
+
+When: TypeAlias = Annotated[
+    Literal["all-succeeded", "all-done", "any-succeeded", "any-failed"],
+    Meta(description="Of what waits for others: when it goes. What can never go is skipped."),
+]
+Kinds = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN)], ...], Meta(max_length=MAX_PATTERNS)]
+
+
+class Retry(Request, omit_defaults=True):
+    """The pauses between attempts, and the errors after which there is another."""
+
+    backoff: Literal["exponential", "fixed", "list"] = "exponential"
+    first_delay: Span | None = None
+    """The first pause (exponential) or every pause (fixed)."""
+    max_delay: Span | None = None
+    delays: Annotated[tuple[Span, ...], Meta(max_length=100)] = ()
+    """The pauses one by one; the last one repeats."""
+    retry_on: Kinds = ()
+    """Kinds of errors, as patterns such as `ConnectionError` or `smtplib.*`. Where some are given, no other is tried
+    again."""
+    never_on: Kinds = ()
+    """Kinds of errors that are never tried again."""
+
+
+#: A catch-up rule that names its mode only.
+CatchUpMode: TypeAlias = Annotated[Literal["none", "latest", "all"], Meta(extra_json_schema=SHORTHAND)]
+
+
+class CatchUpIn(Request, omit_defaults=True):
+    """What happens to ticks that were missed."""
+
+    mode: Literal["none", "latest", "all"] = "latest"
+    grace: Span | None = None
+    cap: Annotated[int, Meta(ge=0, le=10_000)] | None = None
+    max_age: Span | None = None
+    pace: Span | None = None
+
+
+class SloIn(Request, omit_defaults=True):
+    """What a schedule owes. A miss is an event, and so is its end."""
+
+    start_within: Span | None = None
+    """The run of each tick has started this long after it."""
+    succeed_every: Span | None = None
+    """A run succeeds at least this often."""
+
+
+class JobFields(Request, omit_defaults=True):
+    """What can be said of a job. Everything may be left out but what to run."""
+
+    #: What other schedulers call these fields. A request may use each of these names, in snake_case or camelCase.
+    OTHER_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "task": ("job_type", "type"),
+        "schedule_time": ("execute_at",),
+        "max_retries": ("retries",),
+    }
+
+    name: Name | UnsetType = UNSET
+    task: Name | UnsetType = UNSET
+    payload: msgspec.Raw | UnsetType = UNSET
+    """What the task is given: any JSON, up to 256 KiB."""
+    schedule_type: ScheduleType | UnsetType = UNSET
+    """Found by itself where it is left out: by `cronExpression`, `every` or `scheduleTime`."""
+    schedule_time: Time | UnsetType | None = UNSET
+    """When a future job runs; of a recurring one the first moment it may."""
+    end_time: Time | UnsetType | None = UNSET
+    """Of a recurring job the last moment it may run."""
+    cron_expression: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    """Five fields, or six with seconds first; `@hourly` and its kin."""
+    every: Span | UnsetType = UNSET
+    interval_mode: Literal["fixedRate", "fixedDelay"] | UnsetType = UNSET
+    timezone: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
+    dst_gap: Literal["run_after", "skip"] | UnsetType = UNSET
+    dst_fold: Literal["once", "twice"] | UnsetType = UNSET
+    jitter: Span | UnsetType = UNSET
+    delay: Span | UnsetType = UNSET
+    """Of a one-off: not before this long from now."""
+    queue: Name | UnsetType = UNSET
+    priority: Annotated[int, Meta(ge=1, le=10)] | UnsetType = UNSET
+    """1 urgent … 10 idle."""
+    max_retries: Annotated[int, Meta(ge=0, le=MAX_RETRIES)] | UnsetType = UNSET
+    retry: Retry | UnsetType = UNSET
+    timeout: Span | UnsetType = UNSET
+    """How long one attempt may take."""
+    deadline: Span | UnsetType | None = UNSET
+    """How long after it was due it must have ended; else it fails."""
+    start_within: Span | UnsetType | None = UNSET
+    """How long after it was due it must have started; else it is skipped."""
+    overlap: Literal["allow", "skip", "queue", "cancel"] | UnsetType = UNSET
+    catch_up: CatchUpMode | CatchUpIn | UnsetType = UNSET
+    """What happens to ticks that were missed. A mode alone is accepted, too: `"latest"`."""
+    calendars: Annotated[tuple[Name, ...], Meta(max_length=MOST_CALENDARS)] | UnsetType = UNSET
+    """Of a recurring job: the calendars that it minds, by name."""
+    when_closed: Literal["skip", "before", "after"] | UnsetType = UNSET
+    """What a tick does when one of them is closed: it is skipped, or runs right before or right after."""
+    slo: SloIn | UnsetType | None = UNSET
+    """Of a recurring job: what it owes."""
+    preset: Literal["payouts"] | UnsetType = UNSET
+    """Instead of `timeout`: by priority, 1 a minute, 2 five, the others thirty."""
+    ordering_key: Annotated[str, Meta(max_length=MAX_NAME)] | UnsetType = UNSET
+    """Runs of one key happen one at a time, in order."""
+    requires: Labels | UnsetType = UNSET
+    """Labels, such as `{"gpu": "a100"}`: only a worker that has all of them runs it."""
+    datacenters: DatacentersIn | UnsetType = UNSET
+    """Where it runs. `["us", "eu"]` or `"all"`: each tick has a run in each of these data centers.
+    `{"prefer": ["us", "eu"], "failoverAfter": "30s"}`: one run, in the first of them that has a live worker.
+    `"any"`: wherever there is a worker."""
+    weight: Annotated[int, Meta(ge=1, le=MAX_WEIGHT)] | UnsetType = UNSET
+    """How many slots of its worker a run takes."""
+    retention: RetentionName | UnsetType | None = UNSET
+    """How long its runs are kept when they have ended; without, or with null, as their tenant has it."""
+    guarantee: Literal["at-least-once", "at-most-once"] | UnsetType = UNSET
+    limits: Limits | UnsetType = UNSET
+    """How many of a key go at a time, or start in a period."""
+    breaker: BreakerIn | UnsetType | None = UNSET
+    owner: Annotated[str, Meta(max_length=MAX_NAME)] | UnsetType = UNSET
+    tags: Tags | UnsetType = UNSET
+
+
+class JobIn(JobFields, omit_defaults=True):
+    """A job to be made."""
+
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | UnsetType = UNSET
+    """Sent again with the same body it makes no second job. The header `Idempotency-Key` does the same."""
+    unique: UniqueIn | UnsetType = UNSET
+    """Of a one-off: of one key there is one run."""
+    depends_on: Annotated[tuple[Name, ...], Meta(max_length=MAX_PARENTS)] | UnsetType = UNSET
+    """Of a one-off: the runs that it waits for, by id; in a batch also by `#0` for its first job."""
+    when: When | UnsetType = UNSET
+    placement: Name | UnsetType = UNSET
+    """Of a one-off, over several servers: runs of one key lie together, apart from the rest of the tenant."""
+    tenant: Name | UnsetType = UNSET
+
+
+class BroadcastIn(JobFields, omit_defaults=True):
+    """A one-off for every worker. Where a worker does not take its queue, it goes through the first that it takes."""
+
+    broadcast_id: Id | UnsetType = UNSET
+    """An id of your own, of the form of a run's. Sent again with the same one it makes no second run on any worker."""
+    tenant: Name | UnsetType = UNSET
+
+
+class JobPatch(JobFields, omit_defaults=True):
+    """What to change. What is not named stays."""
+
+    expected_version: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    """Refused with 409 if the job has another version by now."""
+    why: Text | UnsetType = UNSET
+
+
+def is_recurring(fields: JobFields) -> bool:
+    return schedule_type_of(fields) in ("cron", "interval")
+
+
+def schedule_type_of(fields: JobFields) -> ScheduleType:
+    given = fields.schedule_type
+    if fields.cron_expression is not UNSET and fields.every is not UNSET:
+        raise Invalid("every", "does not go with cronExpression", "one of them")
+    found: ScheduleType = (
+        "cron"
+        if fields.cron_expression is not UNSET
+        else "interval"
+        if fields.every is not UNSET
+        else "future"
+        if fields.schedule_time not in (UNSET, None) or fields.delay is not UNSET
+        else "immediate"
+    )
+    if given is UNSET:
+        return found
+    needs = {"cron": "cronExpression", "interval": "every", "future": "scheduleTime"}.get(given)
+    if needs == "cronExpression" and fields.cron_expression is UNSET:
+        raise Invalid("cronExpression", "is missing", 'for example "0 30 9 * * MON"')
+    if needs == "every" and fields.every is UNSET:
+        raise Invalid("every", "is missing", 'for example "10m"')
+    if needs == "scheduleTime" and found == "immediate":
+        raise Invalid("scheduleTime", "is missing", "for example 2026-12-31T23:59:59Z")
+    for kind, name, value in (
+        ("cron", "cronExpression", fields.cron_expression),
+        ("interval", "every", fields.every),
+    ):
+        if value is not UNSET and given != kind:
+            raise Invalid(name, f"does not go with scheduleType {given}", f'scheduleType "{kind}", or leave it out')
+    if given == "immediate" and found == "future":
+        raise Invalid("scheduleTime", "does not go with scheduleType immediate", 'scheduleType "future"')
+    return given
+
+
+def payload_of(fields: JobFields) -> bytes:
+    return b"null" if fields.payload is UNSET else bytes(fields.payload)
+
+
+def task_of(fields: JobFields) -> str:
+    """The task that is named, or the shell's for a payload with a script."""
+    if fields.task is not UNSET:
+        return fields.task
+    if fields.payload is not UNSET:
+        try:
+            script = msgspec.json.decode(fields.payload, type=_Script).script
+        except (msgspec.MsgspecError, RecursionError):
+            script = ""
+        if script:
+            return SHELL_TASK
+    raise Invalid("task", "is missing", "the name of a task; a payload with a script runs that script")
+
+
+class _Script(msgspec.Struct):
+    script: str
+
+
+def _priority_of(fields: JobFields) -> int:
+    if fields.priority is not UNSET:
+        return fields.priority
+    return OWN_PRIORITY if task_of(fields) == FAN_OUT else DEFAULT_PRIORITY
+
+
+def policy_of(fields: JobFields) -> RunPolicy:
+    retry = RetryPolicy()
+    changes: dict[str, Any] = {}
+    if fields.retry is not UNSET:
+        given = fields.retry
+        changes["backoff"] = given.backoff
+        if given.first_delay is not None:
+            changes["first_delay"] = micros_of(given.first_delay, "retry.firstDelay")
+        if given.max_delay is not None:
+            changes["max_delay"] = micros_of(given.max_delay, "retry.maxDelay")
+        changes["delays"] = tuple(micros_of(delay, "retry.delays") for delay in given.delays)
+        changes["retry_on"], changes["never_on"] = given.retry_on, given.never_on
+    if fields.max_retries is not UNSET:
+        changes["max_retries"] = fields.max_retries
+    retry = msgspec.structs.replace(retry, **changes)
+    retry.check_meant()
+    policy = RunPolicy(retry=retry)
+    return msgspec.structs.replace(
+        policy,
+        timeout=_timeout_of(fields, policy),
+        guarantee="at-least-once" if fields.guarantee is UNSET else fields.guarantee,
+        ordering_key="" if fields.ordering_key is UNSET else fields.ordering_key,
+        requires=requires_of(
+            fields.datacenters,
+            () if fields.requires is UNSET else label_words("requires", fields.requires),
+            one_off=not is_recurring(fields),
+        ),
+        weight=1 if fields.weight is UNSET else fields.weight,
+        retention="" if fields.retention is UNSET else fields.retention or "",
+        limits=limits_of(fields.limits),
+        breaker=breaker_of(fields.breaker),
+    )
+
+
+def _timeout_of(fields: JobFields, policy: RunPolicy) -> Micros:
+    if fields.preset is UNSET:
+        return policy.timeout if fields.timeout is UNSET else micros_of(fields.timeout, "timeout")
+    if fields.timeout is not UNSET:
+        raise Invalid("timeout", "is what the preset says", "one of them")
+    return preset_timeout(fields.preset, DEFAULT_PRIORITY if fields.priority is UNSET else fields.priority)
+
+
+def _slo_of(fields: JobFields) -> Slo | None:
+    given = fields.slo
+    if given is UNSET or given is None:
+        return None
+    return Slo(
+        start_within=_optional_span(given.start_within, "slo.startWithin"),
+        succeed_every=_optional_span(given.succeed_every, "slo.succeedEvery"),
+    )
+
+
+def spec_of(fields: JobFields) -> JobSpec:
+    """A recurring job's spec."""
+    if fields.name is UNSET:
+        raise Invalid("name", "is missing", "a recurring job is known by its name")
+    if isinstance(fields, JobIn) and fields.unique is not UNSET:
+        raise Invalid("unique", "is for one-off jobs", "a recurring one has its overlap rule")
+    if isinstance(fields, JobIn) and fields.depends_on is not UNSET:
+        raise Invalid("dependsOn", "is for one-off jobs", "a recurring workflow is a job of the task workflow")
+    if fields.delay is not UNSET:
+        raise Invalid("delay", "is for one-off jobs", "a recurring one begins at its scheduleTime")
+    start = _optional_time(fields.schedule_time, "scheduleTime")
+    end = _optional_time(fields.end_time, "endTime")
+    jitter = 0 if fields.jitter is UNSET else micros_of(fields.jitter, "jitter")
+    schedule: CronSchedule | Interval
+    if schedule_type_of(fields) == "cron":
+        assert fields.cron_expression is not UNSET
+        if fields.interval_mode is not UNSET:
+            raise Invalid("intervalMode", "is for intervals")
+        schedule = CronSchedule(
+            expression=fields.cron_expression,
+            timezone="UTC" if fields.timezone is UNSET else fields.timezone,
+            gap=DstGap.RUN_AFTER if fields.dst_gap is UNSET else DstGap(fields.dst_gap),
+            fold=DstFold.ONCE if fields.dst_fold is UNSET else DstFold(fields.dst_fold),
+            start=start,
+            end=end,
+            jitter=jitter,
+        )
+    else:
+        assert fields.every is not UNSET
+        for name, value in (("timezone", fields.timezone), ("dstGap", fields.dst_gap), ("dstFold", fields.dst_fold)):
+            if value is not UNSET:
+                raise Invalid(name, "is for cron")
+        schedule = Interval(
+            every=micros_of(fields.every, "every"),
+            mode="fixed_delay" if fields.interval_mode == "fixedDelay" else "fixed_rate",
+            start=start,
+            end=end,
+            jitter=jitter,
+        )
+    return JobSpec(
+        name=fields.name,
+        task=task_of(fields),
+        schedule=schedule,
+        queue="default" if fields.queue is UNSET else fields.queue,
+        priority=_priority_of(fields),
+        policy=policy_with_keys(policy_of(fields), payload_of(fields)),
+        overlap=Overlap.ALLOW if fields.overlap is UNSET else Overlap(fields.overlap),
+        catch_up=_catch_up_of(fields),
+        start_within=_optional_span(fields.start_within, "startWithin"),
+        deadline=_optional_span(fields.deadline, "deadline"),
+        slo=_slo_of(fields),
+        calendars=() if fields.calendars is UNSET else fields.calendars,
+        when_closed=WhenClosed.SKIP if fields.when_closed is UNSET else WhenClosed(fields.when_closed),
+        owner="" if fields.owner is UNSET else fields.owner,
+        tags=() if fields.tags is UNSET else fields.tags,
+        datacenters=targets_of(fields.datacenters),
+    )
+
+
+def past_of(run: NewRun, now: Instant) -> Invalid | None:
+    """What is wrong with a time that has passed. ``now`` is the store's, or a good guess of it."""
+    return explain_past(run.at, now, "scheduleTime")
+
+
+def check_key(key: str | None, header: str | None) -> str | None:
+    """An idempotency key that stands in the body, in the header, or in both."""
+    if header is not None and key != header:
+        raise Invalid("idempotencyKey", "differs from the header Idempotency-Key")
+    if key is not None and (not 0 < len(key) <= MAX_NAME or not key.isprintable()):
+        raise Invalid("idempotencyKey", "is not a key", f"1 to {MAX_NAME} printable characters")
+    return key
+
+
+def idempotency_of(key: str | None, said: object) -> Idempotency | None:
+    """An idempotency key, with a fingerprint of everything else that was said."""
+    if key is None:
+        return None
+    if not 0 < len(key) <= MAX_NAME or not key.isprintable():
+        raise Invalid("idempotencyKey", "is not a key", f"1 to {MAX_NAME} printable characters")
+    return Idempotency(key, hashlib.blake2b(msgspec.json.encode(said), digest_size=16).digest())
+
+
+def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun:
+    """A one-off job as a run."""
+    for name, value in (
+        ("endTime", fields.end_time),
+        ("timezone", fields.timezone),
+        ("jitter", fields.jitter),
+        ("overlap", fields.overlap),
+        ("catchUp", fields.catch_up),
+        ("slo", fields.slo),
+        ("calendars", fields.calendars),
+        ("whenClosed", fields.when_closed),
+        ("intervalMode", fields.interval_mode),
+        ("dstGap", fields.dst_gap),
+        ("dstFold", fields.dst_fold),
+    ):
+        if value not in (UNSET, None):
+            raise Invalid(name, "is for recurring jobs", "give cronExpression or every as well")
+    at = _optional_time(fields.schedule_time, "scheduleTime")
+    delay = 0 if fields.delay is UNSET else micros_of(fields.delay, "delay")
+    if at is not None and delay:
+        raise Invalid("delay", "cannot be given together with scheduleTime")
+    start_within = _optional_span(fields.start_within, "startWithin")
+    deadline = _optional_span(fields.deadline, "deadline")
+    name = "" if fields.name is UNSET else fields.name
+    owner = "" if fields.owner is UNSET else fields.owner
+    tags = () if fields.tags is UNSET else fields.tags
+    run = NewRun(
+        id=run_id,
+        task=task_of(fields),
+        payload=payload_of(fields),
+        queue="default" if fields.queue is UNSET else fields.queue,
+        tenant=tenant,
+        priority=_priority_of(fields),
+        policy=policy_of(fields),
+        at=at,
+        delay=delay,
+        start_within=start_within,
+        deadline=deadline,
+        about=About(name=name, owner=owner, tags=tags) if name or owner or tags else None,
+        author=author,
+        unique=unique_of(fields.unique) if isinstance(fields, JobIn) else None,
+        placement=placement_of(fields),
+    )
+    return with_keys(run)
+
+
+def apply_defaults(new: New, fields: JobFields, entry: TaskEntry | None) -> New:
+    """The same run or spec, with the options that its task declares where the fields say nothing."""
+    if entry is None:
+        return new
+    preset = None if fields.preset is UNSET else fields.preset
+    return fill_in_defaults(new, entry, given_names(fields), payload_of(fields), preset)
+
+
+def changes_call(patch: JobPatch) -> bool:
+    """Whether a change is one of what is run, and with which arguments."""
+    return patch.task is not UNSET or patch.payload is not UNSET
+
+
+def given_names(fields: JobFields) -> set[str]:
+    """Which of the options that a task can declare the fields say."""
+    return {name for name in _DECLARED if getattr(fields, name) is not UNSET}
+
+
+def placement_of(fields: JobFields) -> str:
+    return fields.placement if isinstance(fields, JobIn) and fields.placement is not UNSET else ""
+
+
+def run_of_job(job: Job, run_id: RunId, payload: bytes | None, ref: JobRef, author: str) -> NewRun:
+    """A run of a recurring job beside its schedule."""
+    spec = job.spec
+    return NewRun(
+        id=run_id,
+        task=spec.task,
+        payload=job.payload if payload is None else payload,
+        queue=spec.queue,
+        tenant=job.tenant,
+        priority=spec.priority,
+        policy=spec.policy,
+        start_within=spec.start_within,
+        deadline=spec.deadline,
+        job=ref,
+        author=author,
+    )
+
+
+def merged(base: JobFields, changes: JobPatch) -> JobFields:
+    """What is named in the changes, over what was there. Another kind of schedule leaves the old one behind."""
+    values: dict[str, Any] = {name: getattr(base, name) for name in JobFields.__struct_fields__}
+    given = {name: value for name in JobFields.__struct_fields__ if (value := getattr(changes, name)) is not UNSET}
+    if "cron_expression" in given:
+        values.update(every=UNSET, interval_mode=UNSET, schedule_type=UNSET)
+    elif "every" in given:
+        values.update(cron_expression=UNSET, timezone=UNSET, dst_gap=UNSET, dst_fold=UNSET, schedule_type=UNSET)
+    if "preset" in given:
+        values.update(timeout=UNSET)
+    return JobFields(**(values | given))
+
+
+def _optional_time(value: str | UnsetType | None, field: str) -> Instant | None:
+    return None if value is UNSET or value is None else parse_instant(value, field)
+
+
+def _optional_span(value: str | float | UnsetType | None, field: str) -> Micros | None:
+    return None if value is UNSET or value is None else micros_of(value, field)
+
+
+def _catch_up_of(fields: JobFields) -> CatchUp:
+    given = fields.catch_up
+    if given is UNSET:
+        return CatchUp()
+    if isinstance(given, str):
+        return CatchUp(mode=given)
+    changes: dict[str, Any] = {"mode": given.mode}
+    for name, value in (("grace", given.grace), ("max_age", given.max_age), ("pace", given.pace)):
+        if value is not None:
+            changes[name] = micros_of(value, f"catchUp.{name}")
+    if given.cap is not None:
+        changes["cap"] = given.cap
+    found = CatchUp(**changes)
+    found.check_meant()
+    return found

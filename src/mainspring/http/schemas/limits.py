@@ -1,0 +1,95 @@
+"""Limits, breakers and unique keys over the wire."""
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, UnsetType
+
+from mainspring.core.model.base.instant import format_duration
+from mainspring.core.model.limits.limits import MAX_KEY, MAX_LIMITS, MOST_AT_ONCE, Breaker, Limit
+from mainspring.core.model.runs.unique import Unique
+from mainspring.http.schemas.common import Request, Span, micros_of
+
+Key: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_KEY,
+        description="May name fields of the payload, such as `customer:{payload.customer}`.",
+    ),
+]
+
+
+class LimitIn(Request, omit_defaults=True):
+    """At most `most` runs of a key at a time; with `per`, at most so many starts in any period that long."""
+
+    key: Key
+    most: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)]
+    per: Span | None = None
+
+
+class BreakerIn(Request, omit_defaults=True):
+    """After so many failures within a period the runs of the task wait for a pause; then one goes ahead to see."""
+
+    failures: Annotated[int, Meta(ge=1, le=1_000)] = 5
+    within: Span = "1m"
+    pause: Span = "30s"
+
+
+class UniqueIn(Request, omit_defaults=True):
+    """Of one key there is one run, while it has not ended or for a period, and what a second one does."""
+
+    key: Key
+    period: Span | None = None
+    """For so long from when it was made; without, while it has not ended."""
+    otherwise: Literal["reject", "existing", "replace", "debounce"] = "existing"
+    """reject: 409. existing: the answer is the first one. replace: the first one is skipped. debounce: the first one
+    becomes what the second asks for. What was started is neither replaced nor changed."""
+
+
+Limits: TypeAlias = Annotated[tuple[LimitIn, ...], Meta(max_length=MAX_LIMITS)]
+
+
+def limits_of(given: tuple[LimitIn, ...] | UnsetType) -> tuple[Limit, ...]:
+    return tuple(
+        Limit(key=limit.key, most=limit.most, per=None if limit.per is None else micros_of(limit.per, "limits.per"))
+        for limit in (() if given is UNSET else given)
+    )
+
+
+def limits_out(limits: tuple[Limit, ...]) -> tuple[LimitIn, ...]:
+    return tuple(
+        LimitIn(key=limit.key, most=limit.most, per=None if limit.per is None else format_duration(limit.per))
+        for limit in limits
+    )
+
+
+def breaker_of(given: BreakerIn | UnsetType | None) -> Breaker | None:
+    if given is UNSET or given is None:
+        return None
+    return Breaker(
+        failures=given.failures,
+        within=micros_of(given.within, "breaker.within"),
+        pause=micros_of(given.pause, "breaker.pause"),
+    )
+
+
+def breaker_out(breaker: Breaker | None) -> BreakerIn | None:
+    if breaker is None:
+        return None
+    return BreakerIn(
+        failures=breaker.failures, within=format_duration(breaker.within), pause=format_duration(breaker.pause)
+    )
+
+
+def unique_of(given: UniqueIn | UnsetType) -> Unique | None:
+    if given is UNSET:
+        return None
+    period = None if given.period is None else micros_of(given.period, "unique.period")
+    return Unique(key=given.key, period=period, otherwise=given.otherwise)
+
+
+def unique_out(unique: Unique | None) -> UniqueIn | UnsetType:
+    if unique is None:
+        return UNSET
+    period = None if unique.period is None else format_duration(unique.period)
+    return UniqueIn(key=unique.key, period=period, otherwise=unique.otherwise)

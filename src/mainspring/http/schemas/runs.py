@@ -1,0 +1,319 @@
+"""A run over the wire."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import isoformat
+from mainspring.core.model.cluster.datacenters import place_of
+from mainspring.core.model.runs.reason import Reason
+from mainspring.core.model.runs.run import ENDED, AttemptView, Progress, RunState, RunView
+from mainspring.core.model.runs.traces import trace_of
+from mainspring.core.model.runs.waits import reason_told
+from mainspring.core.model.schedules.job import LedgerEntry
+from mainspring.core.ports.storage.catalog import LogLine
+from mainspring.http.schemas.common import Wire, time_of
+
+
+class AttemptOut(Wire):
+    attempt_number: int
+    outcome: str
+    start_time: str
+    end_time: str
+    reason: str = ""
+    error_message: str | None = None
+
+
+class RunOut(Wire):
+    """One execution."""
+
+    run_id: str
+    job_id: str
+    status: str
+    task: str
+    tenant: str
+    queue: str
+    priority: int
+    scheduled_for: str
+    created_at: str
+    modified_time: str
+    attempt_number: int
+    max_retries: int
+    log_url: str
+    name: str = ""
+    reason: str = ""
+    tick: str | None = None
+    """The tick of its recurring job."""
+    queued_at: str | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+    executor_id: str | None = None
+    datacenter: str | None = None
+    """The one that it requires."""
+    error_message: str | None = None
+    result: msgspec.Raw | UnsetType = UNSET
+    payload: msgspec.Raw | UnsetType = UNSET
+    progress: str | None = None
+    progress_done: float | None = None
+    progress_total: float | None = None
+    progress_note: str | None = None
+    replay_of: str | None = None
+    parent_id: str | None = None
+    """The run that made it."""
+    workflow_id: str | None = None
+    workflow: str | None = None
+    node: str | None = None
+    """Its name in the workflow."""
+    parents: int = 0
+    """How many runs it waits for, or waited for."""
+    depends_on: tuple[str, ...] | UnsetType = UNSET
+    """Which. Where one run is asked for."""
+    when: str | None = None
+    """By which rule."""
+    fingerprint: str | None = None
+    tags: tuple[str, ...] = ()
+    owner: str | None = None
+    trace_id: str | None = None
+    """The trace that it is recorded in."""
+    attempts: list[AttemptOut] | UnsetType = UNSET
+
+
+class StatusOut(Wire):
+    """Where a job stands: its newest run, or the job itself if it has none, is paused or is cancelled."""
+
+    job_id: str
+    status: str
+    run_id: str | None = None
+    run_status: str | None = None
+    """Of the run, also where `status` is that of the job."""
+    start_time: str | None = None
+    end_time: str | None = None
+    progress: str | None = None
+    progress_done: float | None = None
+    progress_total: float | None = None
+    executor_id: str | None = None
+    error_message: str | None = None
+
+
+class RunMade(Wire):
+    """A run that was just made."""
+
+    job_id: str
+    run_id: str
+    status: str
+    warnings: list[str] = []
+
+
+class TickOut(Wire):
+    """One tick of a recurring job: what was decided about it, and why."""
+
+    scheduled_for: str
+    decision: Literal["run", "skipped"]
+    job_version: int
+    reason: str = ""
+    run_id: str | None = None
+    ticks: int = 1
+    """More than one: a span of ticks too many to list. 0: too many to count."""
+    until: str | None = None
+    datacenter: str | None = None
+    """Of a job that goes to several data centres: which of them this is about."""
+
+
+class LogLineOut(Wire):
+    position: int
+    time: str
+    attempt_number: int
+    text: str
+
+
+class HolderOut(Wire):
+    """Who holds what is waited for."""
+
+    kind: Literal["run", "worker", "scheduler", "job", "tenant", "queue", "key", "budget"]
+    id: str
+
+
+class ReasonOut(Wire):
+    """One reason, for programs."""
+
+    code: str
+    """Stays the same when the sentence is worded anew."""
+    words: str
+    hint: str = ""
+    holders: list[HolderOut] = []
+    until: str | None = None
+    """When this is over by itself, if that is known."""
+
+
+class Explanation(Wire):
+    """Why a run is where it is."""
+
+    run_id: str
+    status: str
+    reasons: list[str]
+    hints: list[str] = []
+    because: list[ReasonOut] = []
+    """The reasons as data, the most important first."""
+    position: int | None = None
+    """Runs ahead of it in its queue, by rank."""
+    estimated_start: str | None = None
+
+
+class TickExplanation(Wire):
+    """Whether a job ran at a time, and if not, why."""
+
+    job_id: str
+    time: str
+    answer: Literal["ran", "running", "waiting", "skipped", "no-tick", "due", "ahead", "unknown"]
+    because: list[ReasonOut]
+    """The most important first."""
+    job_version: int | None = None
+    """The version that was in force then."""
+    tick: TickOut | None = None
+    """The row of the ledger."""
+    run: RunOut | None = None
+    """The run of the tick, or of the backfill that made up for it."""
+    tick_before: str | None = None
+    tick_after: str | None = None
+    """The nearest ticks of the schedule as it was then."""
+
+
+def reason_out(reason: Reason) -> ReasonOut:
+    return ReasonOut(
+        code=reason.code,
+        words=reason.words,
+        hint=reason.hint,
+        holders=[HolderOut(kind=holder.kind, id=holder.id) for holder in reason.holders],
+        until=time_of(reason.until),
+    )
+
+
+def tick_out(entry: LedgerEntry) -> TickOut:
+    return TickOut(
+        scheduled_for=isoformat(entry.scheduled_at),
+        decision=entry.decision,
+        job_version=entry.job_version,
+        reason=entry.reason,
+        run_id=entry.run_id,
+        ticks=entry.ticks,
+        until=time_of(entry.last_at),
+        datacenter=entry.target or None,
+    )
+
+
+def run_out(
+    run: RunView,
+    *,
+    attempts: list[AttemptView] | None = None,
+    parents: Sequence[RunId] | None = None,
+    traced_ticks: float = 0,
+) -> RunOut:
+    """``traced_ticks``: how much is recorded of what no caller has decided about."""
+    trace = trace_of(run, traced_ticks)
+    progress = progress_of(run)
+    about = run.about
+    modified = max(filter(None, (run.created_at, run.queued_at, run.started_at, run.finished_at)))
+    return RunOut(
+        run_id=run.id,
+        job_id=run.job_id or run.id,
+        status=run.state.value,
+        task=run.task,
+        tenant=run.tenant,
+        queue=run.queue,
+        priority=run.priority,
+        scheduled_for=isoformat(run.due),
+        created_at=isoformat(run.created_at),
+        modified_time=isoformat(modified),
+        attempt_number=run.attempt,
+        max_retries=run.policy.retry.max_retries,
+        log_url=f"/v1/runs/{run.id}/logs",
+        name=about.name if about is not None else "",
+        reason=reason_told(run),
+        tick=time_of(run.scheduled_at),
+        datacenter=place_of(run.policy.requires),
+        queued_at=time_of(run.queued_at),
+        start_time=time_of(run.started_at),
+        end_time=time_of(run.finished_at),
+        executor_id=executor_of(run),
+        error_message=run.error,
+        result=UNSET if run.result is None else msgspec.Raw(run.result),
+        payload=UNSET if run.payload is None else msgspec.Raw(run.payload),
+        progress=progress_words(run),
+        progress_done=None if progress is None else progress.done,
+        progress_total=None if progress is None else progress.total,
+        progress_note=progress.note or None if progress is not None else None,
+        replay_of=run.replay_of,
+        parent_id=about.parent if about is not None else None,
+        workflow_id=about.workflow if about is not None else None,
+        workflow=about.workflow_name or None if about is not None else None,
+        node=about.node or None if about is not None else None,
+        parents=run.parents,
+        depends_on=UNSET if parents is None else tuple(parents),
+        when=None if run.rule is None else run.rule.value,
+        fingerprint=run.fingerprint or None,
+        tags=about.tags if about is not None else (),
+        owner=about.owner or None if about is not None else None,
+        trace_id=None if trace is None else f"{trace[0]:032x}",
+        attempts=UNSET if attempts is None else [attempt_out(attempt) for attempt in attempts],
+    )
+
+
+def attempt_out(attempt: AttemptView) -> AttemptOut:
+    return AttemptOut(
+        attempt_number=attempt.number,
+        outcome=attempt.outcome.value,
+        start_time=isoformat(attempt.started_at),
+        end_time=isoformat(attempt.ended_at),
+        reason=attempt.reason,
+        error_message=attempt.error,
+    )
+
+
+def line_out(line: LogLine) -> LogLineOut:
+    return LogLineOut(position=line.position, time=isoformat(line.at), attempt_number=line.attempt, text=line.text)
+
+
+def status_out(job_id: str, status: str, run: RunView | None) -> StatusOut:
+    if run is None:
+        return StatusOut(job_id=job_id, status=status)
+    progress = progress_of(run)
+    return StatusOut(
+        job_id=job_id,
+        status=status,
+        run_id=run.id,
+        run_status=run.state.value,
+        start_time=time_of(run.started_at),
+        end_time=time_of(run.finished_at),
+        progress=progress_words(run),
+        progress_done=None if progress is None else progress.done,
+        progress_total=None if progress is None else progress.total,
+        executor_id=executor_of(run),
+        error_message=run.error,
+    )
+
+
+def executor_of(run: RunView) -> str | None:
+    if run.session is None:
+        return None
+    return f"{run.executor}#{run.session}" if run.executor else str(run.session)
+
+
+def progress_of(run: RunView) -> Progress | None:
+    """What its newest attempt has reported, not one before it."""
+    progress = run.progress
+    if progress is None or (run.started_at is not None and progress.at < run.started_at):
+        return None
+    return progress
+
+
+def progress_words(run: RunView) -> str | None:
+    """ "50%" where a total is known; a run that has succeeded is done."""
+    if run.state is RunState.SUCCEEDED:
+        return "100%"
+    progress = progress_of(run)
+    if progress is None or not progress.total or run.state in ENDED - {RunState.FAILED, RunState.CANCELLED}:
+        return None
+    return f"{min(max(progress.done / progress.total, 0.0), 1.0) * 100:.0f}%"

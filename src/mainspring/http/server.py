@@ -1,0 +1,122 @@
+"""HTTP for one process: an ASGI application on one address."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from granian.server.embed import Server
+
+#: Whoever comes beyond this waits to be accepted.
+_MOST_CONNECTIONS = 4_096
+#: How long requests are still taken when the process is about to stop, and how long those under way may go on after it.
+_FAREWELL: Micros = SECOND
+_ANSWERING_SECONDS = 10
+
+
+class HttpServer:
+    """A service."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        app: Any,
+        clock: Clock,
+        *,
+        leave: Callable[[], None] | None = None,
+        share_port: bool = False,
+    ) -> None:
+        """``leave`` is called a moment before the end, and lets go of whatever would not end by itself.
+        ``share_port``: several processes may listen on it, and the system shares out connections."""
+        self._host = _address(host)
+        self._port = port
+        self._app = app
+        self._clock = clock
+        self._leave = leave
+        self._share_port = share_port
+        self._server: Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        if not self._share_port:
+            refuse_taken(self._host, self._port)
+        # Here and not above: commands that serve nothing load this module, too.
+        from granian.constants import HTTPModes, Interfaces
+        from granian.server.embed import Server
+
+        self._server = Server(
+            self._app,
+            address=self._host,
+            port=self._port,
+            interface=Interfaces.ASGINL,
+            log_enabled=False,
+            # Several requests at once on one connection would be without a bound.
+            http=HTTPModes.http1,
+            backpressure=_MOST_CONNECTIONS,
+        )
+        self._task = asyncio.create_task(self._server.serve())
+        try:
+            while not self._task.done() and not await _reachable(self._host, self._port):
+                await self._clock.sleep(10 * MILLISECOND)
+            if self._task.done():
+                self._task.result()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        server, self._server = self._server, None
+        task, self._task = self._task, None
+        if server is None or task is None:
+            return
+        if self._leave is not None and not task.done():
+            self._leave()
+            # Whoever sends requests here learns that they should go elsewhere; until then they are answered.
+            await self._clock.sleep(_FAREWELL)
+        stop: Callable[[], None] = server.stop
+        stop()
+        # Takes no connections any more, and ends when what is under way has been answered.
+        done, _ = await asyncio.wait([task], timeout=_ANSWERING_SECONDS)
+        if not done:
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=not done)
+
+
+def address_of(host: str, port: int) -> str:
+    """As it stands in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _address(host: str) -> str:
+    """The server takes addresses only; what a file says about the name could reach further than this machine."""
+    return "127.0.0.1" if host == "localhost" else host
+
+
+def refuse_taken(host: str, port: int) -> None:
+    """Say it before anything starts, in words."""
+    host = _address(host)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise Invalid(
+            "port", f"{address_of(host, port)} cannot be used: {error.strerror}", "choose another with --port"
+        ) from None
+
+
+async def _reachable(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True

@@ -1,0 +1,48 @@
+"""Server-sent events."""
+
+from collections.abc import AsyncIterator
+from typing import Self
+
+from mainspring.core.model.access.access import Principal
+from mainspring.http.limits import Room
+
+
+def event(kind: str, data: bytes, identifier: str = "") -> bytes:
+    """One event. The data is JSON, which has no line breaks."""
+    head = f"id: {identifier}\n" if identifier else ""
+    return f"{head}event: {kind}\ndata: ".encode() + data + b"\n\n"
+
+
+def keep_alive() -> bytes:
+    """A comment, so that nobody in between takes the silence for death."""
+    return b": \n\n"
+
+
+class Stream(AsyncIterator[bytes]):
+    """A source that takes a place for as long as there is somebody to listen."""
+
+    def __init__(self, source: AsyncIterator[bytes], room: Room, listener: Principal) -> None:
+        self._room: Room | None = None
+        self._source = source
+        self._listener = listener
+        room.take(listener)
+        self._room = room
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._source)
+        except BaseException:
+            self._end()
+            raise
+
+    def __del__(self) -> None:
+        # A listener that leaves before the first event, or between two, is not told of here.
+        self._end()
+
+    def _end(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            room.give_back(self._listener)

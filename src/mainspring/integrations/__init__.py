@@ -1,0 +1,1 @@
+"""Clients of other people's servers. One folder each."""

@@ -1,0 +1,1 @@
+"""Objects and secrets in folders on disk."""

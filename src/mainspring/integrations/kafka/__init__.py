@@ -1,0 +1,1 @@
+"""Kafka: broker, event sink and requests."""

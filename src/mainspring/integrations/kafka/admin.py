@@ -1,0 +1,145 @@
+"""What there is in Kafka: topics, and how far behind a group of consumers is."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic
+
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import SECOND
+from mainspring.integrations.kafka.address import KafkaServer
+from mainspring.integrations.kafka.connection import PATIENCE, options_of, unavailable
+
+Answer = TypeVar("Answer")
+
+_SECONDS = PATIENCE / SECOND
+#: As many copies as the brokers make where nobody says.
+_DEFAULT_COPIES = -1
+_LEADERLESS = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_LEADER_EPOCH)
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+#: Where Kafka keeps how far consumers are.
+_ALWAYS_THERE = "__consumer_offsets"
+
+
+class KafkaAdmin:
+    """Asks only what is answered by a future: the client's call that lists topics may never return."""
+
+    def __init__(self, server: KafkaServer) -> None:
+        self._options = options_of(server)
+        self._client: AdminClient | None = None
+
+    async def make_topics(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
+        """Those that are not there yet. Where all are, nobody need be allowed to."""
+        names = list(names)
+        there = await self.partitions(names)
+        wanted = [
+            NewTopic(name, num_partitions=partitions, replication_factor=_DEFAULT_COPIES, config=dict(settings))
+            for name in names
+            if name not in there
+        ]
+        if wanted:
+            made = self._ask(lambda client: client.create_topics(wanted, request_timeout=_SECONDS))
+            for answer in made.values():
+                await _answer(answer, KafkaError.TOPIC_ALREADY_EXISTS)
+
+    async def delete_topics(self, names: Sequence[str]) -> None:
+        deleted = self._ask(lambda client: client.delete_topics(list(names), request_timeout=_SECONDS))
+        for answer in deleted.values():
+            await _answer(answer, KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+    async def partitions(self, names: Sequence[str]) -> dict[str, int]:
+        """How many each of these topics has; without those that are not there."""
+        if not names:
+            return {}
+        collection = TopicCollection(list(names))
+        asked = self._ask(lambda client: client.describe_topics(collection, request_timeout=_SECONDS))
+        found = {name: await _answer(answer, KafkaError.UNKNOWN_TOPIC_OR_PART) for name, answer in asked.items()}
+        return {name: len(topic.partitions) for name, topic in found.items() if topic is not None}
+
+    async def check(self) -> None:
+        """Whether a broker answers, whatever it says. It is asked about a topic: an answer with neither a topic nor a
+        broker, as one gives that is just starting, makes the client end the process (``describe_cluster`` of librdkafka
+        2.16)."""
+        collection = TopicCollection([_ALWAYS_THERE])
+        asked = self._ask(lambda client: client.describe_topics(collection, request_timeout=_SECONDS))
+        try:
+            await _answer(asked[_ALWAYS_THERE])
+        except EngineUnavailable as error:
+            if not _is_of_a_broker(error.__cause__):
+                raise
+
+    async def lag(self, group: str, topics: Sequence[str]) -> int:
+        """How many records of these topics a group has not committed."""
+        there = await self.partitions(topics)
+        places = [TopicPartition(name, number) for name, count in there.items() for number in range(count)]
+        if not places:
+            return 0
+        committed = await asyncio.to_thread(self._read_committed, group, places)
+        starts, ends = await self._offsets(places, _EARLIEST), await self._offsets(places, _LATEST)
+        return sum(
+            max(ends[place.topic, place.partition] - max(place.offset, starts[place.topic, place.partition]), 0)
+            for place in committed
+        )
+
+    def _read_committed(self, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
+        """Read the offsets with a consumer that does not join the group.
+
+        The call of the administration client ends the process with SIGSEGV if the group has moved to another broker
+        (librdkafka issue 5040, open in 2.16).
+        """
+        consumer = None
+        try:
+            consumer = Consumer(self._options | {"group.id": group, "enable.auto.commit": False})
+            try:
+                return consumer.committed(places, timeout=_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.NOT_COORDINATOR:
+                    raise
+                # The client has looked for the new coordinator since.
+                return consumer.committed(places, timeout=_SECONDS)
+        except KafkaException as error:
+            raise unavailable(error) from error
+        finally:
+            if consumer is not None:
+                consumer.close()
+
+    async def _offsets(self, places: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+        wanted = dict.fromkeys(places, spec)
+        asked = self._ask(lambda client: client.list_offsets(wanted, request_timeout=_SECONDS))
+        # A topic that was just made has no leader yet, and nothing in it.
+        found = {(place.topic, place.partition): await _answer(answer, *_LEADERLESS) for place, answer in asked.items()}
+        return {place: 0 if info is None else info.offset for place, info in found.items()}
+
+    def _ask(self, call: Callable[[AdminClient], Answer]) -> Answer:
+        try:
+            if self._client is None:
+                self._client = AdminClient(self._options)
+            return call(self._client)
+        except KafkaException as error:
+            raise unavailable(error) from error
+
+
+async def _answer(answer: "Future[Answer]", *unless: int) -> Answer | None:
+    """None: the answer was an error of one of these kinds."""
+    try:
+        async with asyncio.timeout(1.5 * _SECONDS):
+            return await asyncio.wrap_future(answer)
+    except TimeoutError:
+        raise EngineUnavailable("Kafka does not answer: timeout") from None
+    except KafkaException as error:
+        if error.args[0].code() in unless:
+            return None
+        raise unavailable(error) from error
+
+
+def _is_of_a_broker(error: BaseException | None) -> bool:
+    """Not of the client itself. Those have numbers below that of an error which nobody knows."""
+    return isinstance(error, KafkaException) and error.args[0].code() >= KafkaError.UNKNOWN

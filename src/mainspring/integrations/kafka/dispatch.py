@@ -1,0 +1,203 @@
+"""Kafka: hints in topics, keyed by a number made of their ordering key, and for each queue a group of consumers.
+
+Who reads a partition is Kafka's to say, so a taker is woken by what is in its own partitions alone. A record of another
+queue, or of another store, in a topic that is shared is passed over. What is held for too long is sent again.
+"""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import groupby, takewhile
+
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import HOUR, MILLISECOND, Micros
+from mainspring.core.model.cluster.hints import Hint, Sealer
+from mainspring.core.model.runs.dead_letters import DeadRun
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.dispatch import LEASE, Delivery
+from mainspring.integrations.kafka.address import read_kafka
+from mainspring.integrations.kafka.admin import KafkaAdmin
+from mainspring.integrations.kafka.consumer import BatchConsumer, Received
+from mainspring.integrations.kafka.producer import BatchProducer, Record
+from mainspring.integrations.kafka.topics import OPTIONS, read_topics
+
+_FIELD = "dispatch.engine"
+#: Whose a record is: the store, and the queue.
+_WHOSE = "mainspring"
+#: A hint that is older is stale, or was published again.
+_KEPT: Micros = HOUR
+_DEAD_KEPT: Micros = 7 * 24 * HOUR
+_DEAD_PARTITIONS = 1
+
+_Place = tuple[str, int, int]
+
+
+class KafkaDispatch:
+    kind = "kafka"
+
+    def __init__(self, url: str, clock: Clock, sealer: Sealer, lease: Micros = LEASE, datacenter: str = "") -> None:
+        self.refused = 0
+        self._server = read_kafka(url, _FIELD, OPTIONS)
+        self._names = read_topics(self._server, _FIELD)
+        self._clock = clock
+        self._sealer = sealer
+        self._lease = lease
+        #: Workers in a data centre read the topics of that one, and those for anywhere.
+        self.by_datacenter = self._names.by_datacenter
+        self._datacenter = datacenter
+        self._namespace = ""
+        self._producer: BatchProducer | None = None
+        self._admin = KafkaAdmin(self._server)
+        #: Where hints of each queue were put from here.
+        self._used: defaultdict[str, set[str]] = defaultdict(set)
+        #: Topics that are there, as far as is known.
+        self._known: set[str] = set()
+        self._consumers: dict[str, BatchConsumer] = {}
+        #: What was taken and is not done, with the end of its lease, the oldest first.
+        self._held: OrderedDict[_Place, tuple[Micros, str, Received]] = OrderedDict()
+
+    async def open(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._producer = BatchProducer(self._server)
+
+    async def close(self) -> None:
+        consumers, self._consumers = self._consumers, {}
+        for consumer in consumers.values():
+            await consumer.close()
+        self._held.clear()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.close()
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        records = [
+            Record(
+                self._names.of(hint),
+                self._sealer.seal(hint),
+                hint.key or hint.run,
+                [(_WHOSE, self._whose(hint.queue))],
+            )
+            for hint in sorted(hints, key=_rank)
+        ]
+        for hint in hints:
+            if hint.datacenter:
+                self._used[hint.queue].add(self._names.of(hint))
+        await self._send(records, self._names.partitions, _KEPT)
+
+    async def bury(self, dead: Sequence[DeadRun]) -> None:
+        records = [Record(self._names.dead, run.message(), run.id) for run in dead]
+        await self._send(records, _DEAD_PARTITIONS, _DEAD_KEPT)
+
+    async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
+        until = self._clock.monotonic() + wait
+        while limit > 0:
+            consumer = await self._consumer(queue)
+            await self._send_again()
+            left = max(until - self._clock.monotonic(), 0)
+            received = await consumer.take(limit, left)
+            deliveries = self._sorted_out(queue, received, consumer)
+            if deliveries or (not received and self._clock.monotonic() >= until):
+                return deliveries
+        return []
+
+    async def done(self, deliveries: Sequence[Delivery]) -> None:
+        for queue, group in groupby(sorted(deliveries, key=_queue_of), _queue_of):
+            receipts = [delivery.receipt for delivery in group if isinstance(delivery.receipt, Received)]
+            for one in receipts:
+                self._held.pop(_place(one), None)
+            if (consumer := self._consumers.get(queue)) is not None:
+                consumer.done(receipts)
+
+    async def depth(self, queue: str) -> int:
+        topics = {*self._names.served(queue, self._datacenter), *self._used[queue]}
+        return await self._admin.lag(self._group(queue), sorted(topics))
+
+    async def warnings(self) -> list[str]:
+        await self._admin.check()
+        partitions = await self._admin.partitions([*self._known])
+        return [
+            f"topic {name} has one partition: Kafka feeds one worker of a queue at a time"
+            for name, number in sorted(partitions.items())
+            if number == 1 and name != self._names.dead
+        ]
+
+    async def _consumer(self, queue: str) -> BatchConsumer:
+        """Its topics are there: a group that waits for one that is not does not hear of it for a while."""
+        topics = self._names.served(queue, self._datacenter)
+        consumer = self._consumers.get(queue)
+        if consumer is None or consumer.missing:
+            self._known.difference_update(topics)
+            await self._make(topics, self._names.partitions, _KEPT)
+        if consumer is None:
+            self._connected()
+            consumer = BatchConsumer(self._server, self._group(queue), topics, self._clock)
+            consumer = self._consumers.setdefault(queue, consumer)
+        consumer.missing = False
+        return consumer
+
+    def _sorted_out(self, queue: str, received: Sequence[Received], consumer: BatchConsumer) -> list[Delivery]:
+        whose, until = self._whose(queue), self._clock.monotonic() + self._lease
+        deliveries, passed = [], []
+        for one in received:
+            if any(name == _WHOSE and value != whose for name, value in one.headers):
+                passed.append(one)
+            elif (hint := self._sealer.open(queue, one.value)) is None:
+                self.refused += 1
+                passed.append(one)
+            else:
+                self._held[_place(one)] = (until, queue, one)
+                deliveries.append(Delivery(hint, one))
+        if passed:
+            consumer.done(passed)
+        return deliveries
+
+    async def _send_again(self) -> None:
+        """What nobody said done to in time, to whoever reads it then."""
+        now = self._clock.monotonic()
+        late = list(takewhile(lambda held: held[0] <= now, self._held.values()))
+        if not late:
+            return
+        mine = [one for _, _, one in late if not one.track.lost]
+        records = [Record(one.topic, one.value, one.key, [*one.headers]) for one in mine]
+        await self._connected().send(records)
+        for _, queue, one in late:
+            self._held.pop(_place(one), None)
+            self._consumers[queue].done([one])
+
+    async def _send(self, records: Sequence[Record], partitions: int, kept: Micros) -> None:
+        topics = {record.topic for record in records}
+        producer = self._connected()
+        try:
+            await self._make(topics, partitions, kept)
+            await producer.send(records)
+        except EngineUnavailable:
+            # Perhaps somebody has deleted one: the next call makes it anew.
+            self._known.difference_update(topics)
+            raise
+
+    async def _make(self, topics: Iterable[str], partitions: int, kept: Micros) -> None:
+        if missing := set(topics) - self._known:
+            await self._admin.make_topics(missing, partitions, {"retention.ms": str(kept // MILLISECOND)})
+            self._known |= missing
+
+    def _connected(self) -> BatchProducer:
+        if self._producer is None:
+            raise EngineUnavailable("the connection to Kafka is not open")
+        return self._producer
+
+    def _group(self, queue: str) -> str:
+        return f"mainspring.{self._namespace}.{queue}"
+
+    def _whose(self, queue: str) -> bytes:
+        return f"{self._namespace}/{queue}".encode()
+
+
+def _rank(hint: Hint) -> int:
+    return hint.rank
+
+
+def _queue_of(delivery: Delivery) -> str:
+    return delivery.hint.queue
+
+
+def _place(one: Received) -> _Place:
+    return one.topic, one.partition, one.offset

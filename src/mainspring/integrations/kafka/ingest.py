@@ -1,0 +1,219 @@
+"""Topics of requests for jobs, read by all schedulers as one group; rejected records go to a topic beside each."""
+
+import hashlib
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY, MILLISECOND, SECOND, Micros
+from mainspring.core.model.events.record_mapping import Record as MappedRecord
+from mainspring.core.model.runs.run import MAX_NAME
+from mainspring.core.model.runs.traces import read_traceparent
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.ingest import Ask, Refusal
+from mainspring.core.runtime.tracing.current import current_traceparent
+from mainspring.integrations.kafka.admin import KafkaAdmin
+from mainspring.integrations.kafka.connection import RecordTooLarge
+from mainspring.integrations.kafka.consumer import BatchConsumer, Received
+from mainspring.integrations.kafka.producer import BatchProducer, Headers, Record
+from mainspring.integrations.kafka.request_topic import (
+    AUTHOR_HEADER,
+    PROBLEM_HEADER,
+    RUN_HEADER,
+    SEAL_HEADER,
+    TENANT_HEADER,
+    TRACE_HEADER,
+    RequestTopic,
+    Voucher,
+    dead_topic,
+)
+
+_DEAD_KEPT: Micros = 30 * DAY
+#: How long a partition that goes to another waits for what the store is just committing.
+_SETTLE: Micros = 5 * SECOND
+_ROOM = 5_000
+#: Of one that Kafka does not take as a whole, with the reason beside it, so many bytes are kept; of each word of the
+#: reason so many characters.
+_CUT_TO = 10_000
+_WORDS = 1_000
+#: Nobody waits for what is refused.
+_PATIENCE: Micros = 10 * SECOND
+
+
+class KafkaRequests:
+    def __init__(
+        self,
+        topic: RequestTopic,
+        namespace: str,
+        clock: Clock,
+        voucher: Voucher | None = None,
+        mapped: Collection[str] = (),
+    ) -> None:
+        """``namespace``: which store this is about. Those of several read the same requests, each for itself.
+        ``voucher``: that of the APIs; without one, requests are not vouched for. ``mapped``: topics whose records other
+        programs write for themselves."""
+        self._topic = topic
+        self._mapped = frozenset(mapped)
+        self._topics = [name for name in (topic.name, *mapped) if name]
+        self._voucher = voucher
+        self._admin = KafkaAdmin(topic.server)
+        self._producer = BatchProducer(topic.server, patience=_PATIENCE)
+        self._consumer = BatchConsumer(
+            topic.server,
+            f"mainspring.{namespace}.ingest",
+            self._topics,
+            clock,
+            room=_ROOM,
+            settle=_SETTLE,
+            in_turn=True,
+        )
+        self._made = False
+
+    async def close(self) -> None:
+        await self._consumer.close()
+        await self._producer.close()
+
+    async def take(self, limit: int, wait: Micros) -> list[Ask]:
+        await self._make_topics()
+        return [self._ask(one) for one in await self._consumer.take(limit, wait)]
+
+    async def done(self, asks: Sequence[Ask]) -> None:
+        self._consumer.done([ask.receipt for ask in asks if isinstance(ask.receipt, Received)])
+
+    async def refuse(self, refused: Sequence[tuple[Ask, Refusal]]) -> None:
+        try:
+            await self._keep_apart([(_received(ask), why) for ask, why in refused])
+        except BaseException:
+            # Perhaps somebody has deleted it.
+            self._made = False
+            raise
+        await self.done([ask for ask, _ in refused])
+
+    async def _keep_apart(self, refused: Sequence[tuple[Received, Refusal]]) -> None:
+        try:
+            await self._producer.send([_dead_record(one, why) for one, why in refused])
+        except RecordTooLarge:
+            # One of them is, and nobody says which. Those that have arrived stand there twice.
+            for one, why in refused:
+                try:
+                    await self._producer.send([_dead_record(one, why)])
+                except RecordTooLarge:
+                    await self._producer.send([_dead_record(one, why, cut=True)])
+
+    async def _make_topics(self) -> None:
+        if not self._made or self._consumer.missing:
+            await self._admin.make_topics(self._topics, self._topic.partitions, {})
+            kept = {"retention.ms": str(_DEAD_KEPT // MILLISECOND)}
+            await self._admin.make_topics([dead_topic(name) for name in self._topics], 1, kept)
+            self._made, self._consumer.missing = True, False
+
+    def _ask(self, one: Received) -> Ask:
+        if one.topic in self._mapped:
+            return Ask(
+                body=one.value,
+                # Not the record's key: other programs key their records for order.
+                key=_place(one),
+                tenant=_header(one, TENANT_HEADER),
+                trace=read_traceparent(_header(one, TRACE_HEADER) or ""),
+                topic=one.topic,
+                record=MappedRecord(one.key, dict(one.headers), one.value),
+                sent_at=one.timestamp * MILLISECOND,
+                receipt=one,
+            )
+        return Ask(
+            body=one.value,
+            key=_key(one),
+            tenant=_header(one, TENANT_HEADER),
+            run=_header(one, RUN_HEADER),
+            author=self._author(one),
+            trace=read_traceparent(_header(one, TRACE_HEADER) or ""),
+            sent_at=one.timestamp * MILLISECOND,
+            receipt=one,
+        )
+
+    def _author(self, one: Received) -> str | None:
+        author, tenant, run = (_header(one, name) for name in (AUTHOR_HEADER, TENANT_HEADER, RUN_HEADER))
+        seal = next((value for name, value in one.headers if name == SEAL_HEADER), None)
+        if self._voucher is None or author is None or tenant is None or run is None or seal is None:
+            return None
+        return author if self._voucher.holds(seal, author, tenant, run, one.value) else None
+
+
+class KafkaAcceptance:
+    """A service of an API: what it accepts while the store is away is in the topic."""
+
+    def __init__(self, topic: RequestTopic, voucher: Voucher | None = None) -> None:
+        self._topic = topic
+        self._voucher = voucher
+        self._admin = KafkaAdmin(topic.server)
+        self._producer = BatchProducer(topic.server)
+        self._made = False
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        await self._producer.close()
+
+    async def accept(self, body: bytes, *, key: str, tenant: str, run: RunId, author: str) -> None:
+        if not self._made:
+            await self._admin.make_topics([self._topic.name], self._topic.partitions, {})
+            self._made = True
+        headers: Headers = [(TENANT_HEADER, tenant.encode()), (RUN_HEADER, run.encode())]
+        if self._voucher is not None:
+            seal = self._voucher.seal(author, tenant, run, body)
+            headers += [(AUTHOR_HEADER, author.encode()), (SEAL_HEADER, seal)]
+        if trace := current_traceparent():
+            headers.append((TRACE_HEADER, trace.encode()))
+        await self._producer.send([Record(self._topic.name, body, key, headers)])
+
+
+def _received(ask: Ask) -> Received:
+    assert isinstance(ask.receipt, Received)
+    return ask.receipt
+
+
+def _dead_record(one: Received, why: Refusal, *, cut: bool = False) -> Record:
+    """What was refused, with the reason beside it. ``cut``: no more of it than fits anywhere."""
+    said: dict[str, object] = {
+        # They quote what was sent, which may be long.
+        "title": why.title[:_WORDS],
+        "field": why.field[:_WORDS],
+        "detail": why.detail[:_WORDS],
+        "hint": why.hint[:_WORDS],
+        "topic": one.topic,
+        "partition": one.partition,
+        "offset": one.offset,
+    }
+    headers = [(name, value or b"") for name, value in one.headers if name != PROBLEM_HEADER]
+    value, key = one.value, one.key
+    if cut:
+        said["cutFrom"] = len(value)
+        value = value[:_CUT_TO]
+        key = key if key is not None and len(key) <= _CUT_TO else None
+        headers = headers if sum(len(name) + len(value) for name, value in headers) <= _CUT_TO else []
+    return Record(dead_topic(one.topic), value, key, [*headers, (PROBLEM_HEADER, msgspec.json.encode(said))])
+
+
+def _header(one: Received, wanted: str) -> str | None:
+    found = next((value for name, value in one.headers if name == wanted), None)
+    return None if found is None else found.decode(errors="replace")
+
+
+def _key(one: Received) -> str:
+    """The record's own key, or its place."""
+    if one.key:
+        try:
+            key = one.key.decode()
+        except UnicodeDecodeError:
+            key = ""
+        # As a caller of the API would write it; what cannot be written like that is known by its digest.
+        plain = key == key.strip() and key.isprintable() and 0 < len(key) <= MAX_NAME
+        return key if plain else f"key:{hashlib.blake2b(one.key, digest_size=32).hexdigest()}"
+    return _place(one)
+
+
+def _place(one: Received) -> str:
+    """With its time: a topic that was deleted and made again has the same offsets again."""
+    place = f"{one.partition}/{one.offset}/{one.timestamp}"
+    return f"{one.topic[: MAX_NAME - len(place) - 1]}/{place}"

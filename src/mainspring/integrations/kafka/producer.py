@@ -1,0 +1,143 @@
+"""Sending to Kafka: a batch is sent when every broker that must has all of it."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.runtime.threads import joined
+from mainspring.integrations.kafka.address import KafkaServer
+from mainspring.integrations.kafka.connection import PATIENCE, options_of, unavailable
+
+#: An idle client is looked after so often: it has errors to tell.
+_IDLE_SECONDS = 30
+_POLL_SECONDS = 0.2
+#: Which record is too large is for a broker to say. To more than this it says nothing at all, and hangs up.
+_LARGEST = 100_000_000
+
+#: As the client takes them, unchanged.
+Headers = list[tuple[str, str | bytes | None]]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """What is sent. Records of one key stay in order, in one partition."""
+
+    topic: str
+    value: bytes
+    key: str | bytes | None = None
+    headers: Headers | None = None
+
+
+class _Batch:
+    """Counts the reports of one batch, and tells its loop once, of the last."""
+
+    def __init__(self, size: int) -> None:
+        self.sent: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._left = size
+        self._error: KafkaError | None = None
+
+    def report(self, error: KafkaError | None, message: Message | None) -> None:
+        """Of one record. Only the thread that looks after the client comes here."""
+        if error is not None:
+            self._error = error
+        self._left -= 1
+        if not self._left:
+            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        if not self.sent.done():
+            self.sent.set_result(self._error)
+
+
+class BatchProducer:
+    """One for a process and a purpose. The client's thread sleeps while there is nothing under way."""
+
+    def __init__(self, server: KafkaServer, patience: Micros = PATIENCE, linger: Micros = 0) -> None:
+        """``patience``: how long a record is tried for. ``linger``: how long the first waits for others."""
+        self._options = options_of(server, self._erred) | {
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": patience // MILLISECOND,
+            "linger.ms": linger / MILLISECOND,
+            "compression.type": "lz4",
+            "message.max.bytes": _LARGEST,
+            # As the clients in Java do, so that a key is in the same partition whoever sends it.
+            "partitioner": "murmur2_random",
+        }
+        self._patience = patience
+        self._producer: Producer | None = None
+        self._thread: threading.Thread | None = None
+        self._work = threading.Event()
+        self._under_way = 0
+        self._said = ""
+
+    async def send(self, records: Sequence[Record]) -> None:
+        """Return when all are with Kafka. If it raises, some of them may be: send all again, or be content."""
+        if not records:
+            return
+        producer, batch = self._connected(), _Batch(len(records))
+        self._under_way += 1
+        self._work.set()
+        try:
+            error = self._enqueue(producer, records, batch) or await batch.sent
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._work.clear()
+        if error is not None:
+            if isinstance(error, KafkaError) and error.fatal():
+                # This client sends nothing any more; the next call makes another.
+                await self.close()
+            raise unavailable(error, self._said)
+        self._said = ""
+
+    async def close(self) -> None:
+        """What is under way is given up after its patience."""
+        producer, self._producer = self._producer, None
+        thread, self._thread = self._thread, None
+        if producer is None or thread is None:
+            return
+        self._work.set()
+        await joined(thread)
+        if not self._under_way:
+            self._work.clear()
+
+    def _enqueue(self, producer: Producer, records: Sequence[Record], batch: _Batch) -> KafkaError | BufferError | None:
+        produce, report = producer.produce, batch.report
+        try:
+            for record in records:
+                produce(record.topic, record.value, record.key, on_delivery=report, headers=record.headers)
+        except (KafkaException, BufferError) as error:
+            # Its client is full, or does not know this topic any more.
+            return error if isinstance(error, BufferError) else error.args[0]
+        return None
+
+    def _connected(self) -> Producer:
+        if self._producer is None:
+            try:
+                self._producer = Producer(self._options)
+            except KafkaException as error:
+                raise EngineUnavailable(f"Kafka cannot be spoken to: {error.args[0].str()}") from error
+            self._thread = threading.Thread(target=self._serve, args=[self._producer], name="kafka: send", daemon=True)
+            self._thread.start()
+        return self._producer
+
+    def _serve(self, producer: Producer) -> None:
+        while self._producer is producer:
+            if self._work.wait(_IDLE_SECONDS):
+                producer.poll(_POLL_SECONDS)
+            else:
+                producer.poll(0)
+        producer.flush(self._patience / SECOND)
+
+    def _erred(self, error: KafkaError) -> None:
+        # That all are away is said after why.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._said:
+            self._said = error.str()

@@ -1,0 +1,169 @@
+"""The queues in RabbitMQ that belong to a queue of ours: their names, how they are made, and how much is in them.
+
+classic   mainspring.<store>.queue.<queue>         one, with priorities 0 to 9
+quorum    mainspring.<store>.p1.<queue>, p2, p3    one for each band of priorities: these queues have none themselves
+template  such as <queue>.priority.<1 to 10>       one for each priority if it has {priority}, of either kind
+dead      mainspring.<store>.dead                  an exchange, and a queue of that name that is bound to it
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from pamqp import commands
+from pamqp.base import Frame
+
+from mainspring.core.model.cluster.hints import Hint
+from mainspring.core.model.runs.rank import DEFAULT_PRIORITY, IDLE
+from mainspring.core.runtime.log import get_logger
+from mainspring.integrations.rabbitmq.address import Broker
+from mainspring.integrations.rabbitmq.channel import Channel
+from mainspring.integrations.rabbitmq.client import Client
+from mainspring.integrations.rabbitmq.connection import Connection
+from mainspring.integrations.rabbitmq.errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelClosed
+
+_log = get_logger("mainspring.rabbitmq")
+
+#: RabbitMQ counts upwards, to 9; we from 1, the most urgent, to 10.
+_MAX_PRIORITY = 9
+#: The last priority of each band.
+_BANDS = (3, 6, IDLE)
+#: A hint that so many have given back is no use to anybody; the sweeper makes a new one.
+_DELIVERIES = 10
+#: If nobody reads the dead letters the oldest go.
+_DEAD_KEPT = 100_000
+#: Names that stand as they are; pamqp allows no others than ASCII, and 127 bytes.
+_PLAIN = re.compile(r"[A-Za-z0-9_.:@-]{1,64}")
+
+
+class Queues:
+    """What is known of them holds for one connection. Questions go one after the other: a wrong one ends a channel."""
+
+    def __init__(self, client: Client, broker: Broker, namespace: str) -> None:
+        #: What is there and is not as we would have made it: what the broker says of each.
+        self.odd: dict[str, str] = {}
+        self.dead = f"mainspring.{namespace}.dead"
+        self._client = client
+        self._kind = broker.kind
+        self._broker = broker
+        self._namespace = namespace
+        self._prefix = f"mainspring.{namespace}"
+        self._connection: Connection | None = None
+        self._channel: Channel | None = None
+        self._known: set[str] = set()
+        self._asking = asyncio.Lock()
+
+    def names(self, queue: str, priority: int | None = None) -> tuple[str, ...]:
+        """The best first. ``priority``: only that of this one, where each has its own."""
+        plain = queue if _PLAIN.fullmatch(queue) else "#" + blake2b(queue.encode(), digest_size=16).hexdigest()
+        if template := self._broker.queues:
+            filled = template.replace("{store}", self._namespace).replace("{queue}", plain)
+            priorities = range(1, IDLE + 1) if priority is None else (priority,)
+            return tuple(dict.fromkeys(filled.replace("{priority}", str(one)) for one in priorities))
+        if self._kind == "classic":
+            return (f"{self._prefix}.queue.{plain}",)
+        return tuple(f"{self._prefix}.p{band}.{plain}" for band in range(1, len(_BANDS) + 1))
+
+    def place(self, hint: Hint) -> tuple[str, int]:
+        """In which queue, with which priority."""
+        # A hint that says none is one like most.
+        priority = hint.priority or DEFAULT_PRIORITY
+        if self._broker.by_priority:
+            return self.names(hint.queue, priority)[0], 0
+        names = self.names(hint.queue)
+        if len(names) == 1:
+            return names[0], min(max(IDLE - priority, 0), _MAX_PRIORITY)
+        return next(name for name, last in zip(names, _BANDS, strict=True) if priority <= last or last == IDLE), 0
+
+    async def ensure(self, names: Sequence[str]) -> None:
+        """They are there, on the connection of now."""
+        connection = await self._client.connection()
+        if connection is self._connection and self._known.issuperset((self.dead, *names)):
+            return
+        async with self._asking:
+            await self._renew()
+            if self.dead not in self._known:
+                await self._make(commands.Exchange.Declare(exchange=self.dead, exchange_type="fanout", durable=True))
+                await self._make_queue(self.dead, {"x-max-length": _DEAD_KEPT})
+                await self._ask(commands.Queue.Bind(queue=self.dead, exchange=self.dead))
+                self._known.add(self.dead)
+            for name in names:
+                if name not in self._known:
+                    await self._make_queue(name, self._arguments())
+                    self._known.add(name)
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Somebody has deleted them, it seems."""
+        self._known.difference_update(names)
+
+    async def counts(self, names: Sequence[str]) -> list[int | None]:
+        """How many messages of each wait to be taken; None of one that is not there."""
+        async with self._asking:
+            await self._renew()
+            try:
+                asked = [self._open().ask(commands.Queue.Declare(queue=name, passive=True)) for name in names]
+                return [_count(await answer) for answer in asked]
+            except ChannelClosed as error:
+                if error.code != NOT_FOUND:
+                    raise
+            found: list[int | None] = []
+            for name in names:
+                try:
+                    found.append(_count(await self._ask(commands.Queue.Declare(queue=name, passive=True))))
+                except ChannelClosed as error:
+                    if error.code != NOT_FOUND:
+                        raise
+                    found.append(None)
+            return found
+
+    def _arguments(self) -> dict[str, object]:
+        if self._kind == "classic":
+            ordered = {} if self._broker.by_priority else {"x-max-priority": _MAX_PRIORITY}
+            return {**ordered, "x-dead-letter-exchange": self.dead}
+        return {"x-delivery-limit": _DELIVERIES, "x-dead-letter-exchange": self.dead}
+
+    async def _make_queue(self, name: str, arguments: dict[str, object]) -> None:
+        if self._kind == "quorum":
+            arguments = {**arguments, "x-queue-type": "quorum"}
+        await self._make(commands.Queue.Declare(queue=name, durable=True, arguments=arguments))  # type: ignore[arg-type]
+
+    async def _make(self, declare: commands.Queue.Declare | commands.Exchange.Declare) -> None:
+        """Make it, or use the one that is there, if it is another kind or not ours to make."""
+        try:
+            await self._ask(declare)
+        except ChannelClosed as error:
+            if error.code not in (ACCESS_REFUSED, PRECONDITION_FAILED):
+                raise
+            declare.passive = True
+            await self._ask(declare)
+            name = declare.queue if isinstance(declare, commands.Queue.Declare) else declare.exchange
+            if error.code == PRECONDITION_FAILED:
+                self.note(name, error)
+
+    def note(self, name: str, error: ChannelClosed) -> None:
+        """Something is wrong with it, and it is used as it is."""
+        if name not in self.odd:
+            _log.warning("not as it should be, and used as it is", name=name, says=str(error))
+        self.odd[name] = str(error)
+
+    async def _renew(self) -> None:
+        connection = await self._client.connection()
+        if connection is not self._connection:
+            self._connection, self._channel = connection, None
+            self._known.clear()
+        if self._channel is None or self._channel.closed is not None:
+            self._channel = await connection.channel()
+
+    def _open(self) -> Channel:
+        assert self._channel is not None
+        return self._channel
+
+    async def _ask(self, method: Frame) -> Frame:
+        await self._renew()
+        return await self._open().ask(method)
+
+
+def _count(answer: Frame) -> int:
+    assert isinstance(answer, commands.Queue.DeclareOk)
+    return answer.message_count or 0

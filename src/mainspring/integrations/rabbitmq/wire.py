@@ -1,0 +1,120 @@
+"""Frames of AMQP 0-9-1. What comes by the thousand is read and written here, the rest by pamqp.
+
+frame    kind (1) · channel (2) · size (4) · payload · 0xCE
+message  a method, then a header with the size of its body, then the body in as many frames as it needs
+"""
+
+import struct
+
+from pamqp import commands, frame
+from pamqp.base import Frame
+from pamqp.header import ContentHeader
+
+from mainspring.integrations.rabbitmq.errors import ConnectionLost
+
+PROTOCOL = b"AMQP\x00\x00\x09\x01"
+METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
+#: Methods by class and number, as they stand in a frame.
+DELIVER, ACK, NACK = 0x003C003C, 0x003C0050, 0x003C0078
+#: The largest frame that we agree to, and the largest body that is kept: ours are small.
+FRAME_MAX = 131_072
+MOST_KEPT = 65_536
+
+_HEAD = struct.Struct(">BHI")
+_INDEX = struct.Struct(">I")
+_TAG = struct.Struct(">Q")
+_CONFIRM = struct.Struct(">QB")
+_SIZE = struct.Struct(">4xQ")
+_SETTLE = struct.Struct(">BHIIQBB")
+_END = 0xCE
+_END_BYTE = b"\xce"
+_BEAT = _HEAD.pack(HEARTBEAT, 0, 0) + _END_BYTE
+_REJECT = 0x003C005A
+
+
+class FrameReader:
+    """Cuts what comes into frames; what is not whole yet waits for the rest."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
+        """Kind, channel and payload of each frame that is whole."""
+        if self._rest:
+            data = self._rest + data
+        if data[:4] == b"AMQP":
+            raise ConnectionLost("the broker speaks another version of AMQP")
+        found, start, length = [], 0, len(data)
+        while length - start >= 8:
+            kind, channel, size = _HEAD.unpack_from(data, start)
+            if size > FRAME_MAX:
+                raise ConnectionLost("what came is not AMQP")
+            end = start + 7 + size
+            if end >= length:
+                break
+            if data[end] != _END:
+                raise ConnectionLost("what came is not AMQP")
+            found.append((kind, channel, data[start + 7 : end]))
+            start = end + 1
+        self._rest = data[start:]
+        return found
+
+
+def index_of(payload: bytes) -> int:
+    """Which method this is."""
+    return int(_INDEX.unpack_from(payload)[0])
+
+
+def read_method(payload: bytes) -> Frame:
+    """By pamqp, for what does not come often."""
+    _, _, method = frame.unmarshal(_HEAD.pack(METHOD, 0, len(payload)) + payload + _END_BYTE)
+    assert isinstance(method, Frame)
+    return method
+
+
+def read_deliver(payload: bytes) -> int:
+    """The delivery tag; it stands behind the consumer's."""
+    return int(_TAG.unpack_from(payload, 5 + payload[4])[0])
+
+
+def read_confirm(payload: bytes) -> tuple[int, bool]:
+    """The tag, and whether all before it are meant as well."""
+    tag, bits = _CONFIRM.unpack_from(payload, 4)
+    return tag, bool(bits & 1)
+
+
+def read_size(payload: bytes) -> int:
+    """How large the body is that follows a header."""
+    return int(_SIZE.unpack_from(payload)[0])
+
+
+def method_frame(channel: int, method: Frame) -> bytes:
+    return frame.marshal(method, channel)
+
+
+def header_frame(channel: int, size: int, properties: commands.Basic.Properties) -> bytes:
+    return frame.marshal(ContentHeader(body_size=size, properties=properties), channel)
+
+
+def around_body(channel: int, size: int) -> tuple[bytes, bytes]:
+    """What stands before and after a body. Nothing for an empty one: a header that says 0 is all of it."""
+    assert size <= FRAME_MAX - 8, "what is larger would need several frames"
+    return (_HEAD.pack(BODY, channel, size), _END_BYTE) if size else (b"", b"")
+
+
+def ack_frame(channel: int, tag: int, *, multiple: bool) -> bytes:
+    return _SETTLE.pack(METHOD, channel, 13, ACK, tag, multiple, _END)
+
+
+def nack_frame(channel: int, tag: int) -> bytes:
+    """Back to where it was, for somebody else."""
+    return _SETTLE.pack(METHOD, channel, 13, NACK, tag, 2, _END)
+
+
+def reject_frame(channel: int, tag: int) -> bytes:
+    """To the dead letters."""
+    return _SETTLE.pack(METHOD, channel, 13, _REJECT, tag, 0, _END)
+
+
+def heartbeat_frame() -> bytes:
+    return _BEAT

@@ -1,0 +1,1 @@
+"""Redis: broker, coordinator, event sink and status cache."""

@@ -1,0 +1,1 @@
+"""ZooKeeper as a coordinator."""

@@ -1,1 +1,0 @@
-"""What we need: Protocols whose docstrings are the contracts, held by the suites under tests/contracts."""

@@ -1,1 +1,0 @@
-"""How things run: services that start and stop, loops that tick, batches that gather."""

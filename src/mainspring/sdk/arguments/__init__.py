@@ -1,0 +1,1 @@
+"""Arguments of tasks: their schema, and encoding them."""

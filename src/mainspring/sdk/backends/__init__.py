@@ -1,0 +1,1 @@
+"""Where the SDK submits: a store in this process, or the HTTP API."""

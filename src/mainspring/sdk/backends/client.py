@@ -1,0 +1,159 @@
+"""Speaks to the HTTP API: repeats what is safe to repeat, and makes errors of problems."""
+
+from collections.abc import AsyncGenerator, Mapping
+from random import Random
+from typing import Any, TypeVar
+
+import httpx2
+import msgspec
+
+from mainspring.core.model.base.errors import Conflict, Denied, Invalid, MainspringError, NotFound, StoreUnavailable
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.ports.clock import Clock
+from mainspring.core.runtime.tracing.current import current_traceparent
+from mainspring.http.problems import Problem
+
+T = TypeVar("T")
+
+#: How long an API that does not answer, or says that it cannot now, is asked again, and how soon.
+PATIENCE: Micros = 30 * SECOND
+_FIRST_PAUSE: Micros = 100 * MILLISECOND
+_LONGEST_PAUSE: Micros = 5 * SECOND
+_TIMEOUT = httpx2.Timeout(30, connect=5)
+_AGAIN = frozenset({429, 502, 503, 504})
+_encode = msgspec.json.Encoder().encode
+
+
+class ApiClient:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        clock: Clock,
+        *,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        patience: Micros | None = None,
+    ) -> None:
+        """``transport``: how requests travel; over the network unless it says otherwise."""
+        self.clock = clock
+        self._patience = PATIENCE if patience is None else patience
+        self._random = Random()
+        headers = {} if key is None else {"authorization": f"Bearer {_checked_key(key)}"}
+        self._http = httpx2.AsyncClient(
+            base_url=checked_url(url), headers=headers, timeout=_TIMEOUT, transport=transport, follow_redirects=False
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        body: Any = None,
+        query: Mapping[str, object] | None = None,
+        repeatable: bool | None = None,
+    ) -> T:
+        """Send a request and read its answer. What only reads is sent again when it gets none; ``repeatable`` says
+        that a change may be, too, since it has a key or is the same when done twice."""
+        content = None if body is None else _encode(body)
+        answer = await self._send(method, path, content, query, method == "GET" if repeatable is None else repeatable)
+        try:
+            return msgspec.json.decode(answer.content, type=kind)
+        except msgspec.MsgspecError as error:
+            raise StoreUnavailable(f"{self._http.base_url}: not an answer of this API: {error}") from None
+
+    async def lines(
+        self, path: str, query: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[str, None]:
+        """The lines of a stream, as they arrive. Close it when you stop early: ``contextlib.aclosing``."""
+        try:
+            async with self._http.stream(
+                "GET", path, params=_query(query), headers=headers, timeout=httpx2.Timeout(60, connect=5)
+            ) as answer:
+                if answer.status_code >= 400:
+                    await answer.aread()
+                    raise _error(answer)
+                async for line in answer.aiter_lines():
+                    yield line
+        except httpx2.TransportError as error:
+            raise StoreUnavailable(f"{self._http.base_url}: {str(error) or type(error).__name__}") from error
+
+    async def _send(
+        self, method: str, path: str, content: bytes | None, query: Mapping[str, object] | None, repeatable: bool
+    ) -> httpx2.Response:
+        headers = {} if content is None else {"content-type": "application/json"}
+        if traceparent := current_traceparent():
+            headers["traceparent"] = traceparent
+        give_up_at = self.clock.monotonic() + self._patience
+        pause = _FIRST_PAUSE
+        while True:
+            wait = pause
+            try:
+                answer = await self._http.request(method, path, content=content, params=_query(query), headers=headers)
+            except httpx2.TransportError as error:
+                # Nothing was sent where no connection was made.
+                safe = repeatable or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+                if not safe or self.clock.monotonic() + pause > give_up_at:
+                    raise StoreUnavailable(f"{self._http.base_url}: {str(error) or type(error).__name__}") from error
+            else:
+                if answer.status_code < 400:
+                    return answer
+                said = answer.headers.get("retry-after", "")
+                wait = max(pause, int(said) * SECOND if said.isdecimal() else 0)
+                # Refused before anything was done, or safe to repeat.
+                again = answer.status_code == 429 or (answer.status_code in _AGAIN and repeatable)
+                if not again or self.clock.monotonic() + wait > give_up_at:
+                    raise _error(answer)
+            await self.clock.sleep(round(wait * (1 + self._random.random() / 4)))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _checked_key(key: str) -> str:
+    # Not shown: it may be a good one with a line's end behind it.
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise Invalid("key", "is not a key", "letters, digits and signs of ASCII, without spaces and line ends")
+    return key
+
+
+def checked_url(url: str) -> str:
+    try:
+        read = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        read = httpx2.URL("")
+    if read.scheme not in ("http", "https") or not read.host:
+        raise Invalid("url", f"{url[:60]!r} is not the address of an API", "for example http://127.0.0.1:7070")
+    return url.rstrip("/")
+
+
+def _query(given: Mapping[str, object] | None) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in (given or {}).items()
+        if value is not None
+    }
+
+
+def _error(answer: httpx2.Response) -> MainspringError:
+    status = answer.status_code
+    try:
+        problem = msgspec.json.decode(answer.content, type=Problem)
+    except msgspec.MsgspecError:
+        return StoreUnavailable(f"{answer.url.host} answered {status}, and not as this API does")
+    detail = problem.detail or problem.title
+    match status:
+        case 400 | 413 | 415:
+            reason = detail.removeprefix(f"{problem.field}: ")
+            return Invalid(problem.field or "request", reason, problem.hint)
+        case 401 | 403:
+            return Denied(f"{detail} ({problem.hint})" if problem.hint else detail)
+        case 404:
+            return NotFound(detail)
+        case 409:
+            return Conflict(detail)
+        case _:
+            return StoreUnavailable(f"the API answered {status}: {detail}")

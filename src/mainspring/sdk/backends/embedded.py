@@ -1,0 +1,172 @@
+"""Where an application's work goes: a store, or an API that stands before one."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from mainspring.config.engine import Engine
+from mainspring.core.model.base.errors import Conflict, NotFound
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import Instant, check_ahead, explain_past
+from mainspring.core.model.runs.run import NewRun, RunState, RunView
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.model.workflows.workflow import Node, wired
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.ports.wakeups import queue_topic
+from mainspring.core.store import Accepted
+from mainspring.features.broadcasts.service import copies_of
+from mainspring.sdk.task import Prepared
+
+#: The options that callers give, of runs whose tasks are declared elsewhere. The task catalog has the others.
+Given: TypeAlias = Mapping[RunId, Collection[str]]
+
+
+class Backend(Protocol):
+    clock: Clock
+
+    def new_run_ids(self, ordering_keys: Sequence[str], tenant: str, placement: str = "") -> list[RunId]:
+        """Ids to submit with. An API may answer with others."""
+        ...
+
+    async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
+        """Committed when it returns. Asked again with the same ids it makes nothing twice."""
+        ...
+
+    async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
+        """The run once for every live worker that knows its task. Asked again with the same id it makes none twice."""
+        ...
+
+    async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
+        """All of them or none; its id, and what became of each node."""
+        ...
+
+    async def parents(self, run: RunId) -> list[RunView]:
+        """What a run waits for, or waited for, in the order they were named."""
+        ...
+
+    async def runs(self, runs: Sequence[RunId]) -> list[RunView | None]: ...
+
+    async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
+        """Ask runs to stop; those that are known, and what they are now."""
+        ...
+
+    async def pause_job(self, name: str, author: Author, until: Instant | None) -> None:
+        """The recurring job of this name, of the author's tenant: ``NotFound`` without one, ``Conflict`` if it is over,
+        ``Invalid`` if it is to go on at a time that has passed. The same holds of the others."""
+        ...
+
+    async def resume_job(self, name: str, author: Author) -> None: ...
+
+    async def pause_queue(self, queue: str, author: Author, until: Instant | None) -> None:
+        """For the author's tenant."""
+        ...
+
+    async def resume_queue(self, queue: str, author: Author) -> None: ...
+
+
+def new_ids(backend: Backend, calls: Sequence[Prepared[Any]], tenant: str) -> list[RunId]:
+    """Ids for calls, in order. Those of one tenant and placement are made together."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for number, call in enumerate(calls):
+        groups.setdefault((call.options.tenant or tenant, call.options.placement), []).append(number)
+    ids: dict[int, RunId] = {}
+    for (whose, placement), numbers in groups.items():
+        keys = [calls[number].options.policy.ordering_key for number in numbers]
+        ids |= zip(numbers, backend.new_run_ids(keys, whose, placement), strict=True)
+    return [ids[number] for number in range(len(calls))]
+
+
+async def check_times(engine: Engine, runs: Sequence[NewRun]) -> None:
+    """Refuse due times that have passed, as an API does.
+
+    A run under a key that was used before may be late: its time may have passed since it was first submitted.
+    """
+    now = engine.clock.now()
+    for run in runs:
+        past = explain_past(run.at, now, "at")
+        if past is None:
+            continue
+        key = run.idempotency
+        if key is None or not await engine.store.used_keys(run.tenant, [key.key]):
+            raise past
+
+
+class StoreBackend:
+    """The store itself, through an open engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.clock = engine.clock
+        self._engine = engine
+
+    def new_run_ids(self, ordering_keys: Sequence[str], tenant: str, placement: str = "") -> list[RunId]:
+        return self._engine.jobs.new_run_ids(ordering_keys, tenant=tenant, placement=placement)
+
+    async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
+        if given:
+            runs = await self._engine.catalog.fill_in(runs, given)
+        await check_times(self._engine, runs)
+        if len(runs) == 1:
+            # Those who submit one at a time, at the same time, share a commit.
+            return [await self._engine.jobs.submit(runs[0])]
+        return await self._engine.jobs.submit_many(runs)
+
+    async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
+        [run] = await self._engine.catalog.fill_in([run], given)
+        await check_times(self._engine, [run])
+        copies = copies_of(run, await self._engine.store.sessions("worker"))
+        return await self._engine.jobs.submit_many(copies)
+
+    async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
+        jobs = self._engine.jobs
+        await check_times(self._engine, [node.run for node in nodes])
+        workflow, *ids = jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)], tenant=tenant)
+        return workflow, await jobs.submit_whole(wired(workflow, name, nodes, ids))
+
+    async def parents(self, run: RunId) -> list[RunView]:
+        return await self._engine.store.parents(run)
+
+    async def runs(self, runs: Sequence[RunId]) -> list[RunView | None]:
+        return await self._engine.store.runs(runs)
+
+    async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
+        return await self._engine.jobs.cancel_runs(runs)
+
+    async def pause_job(self, name: str, author: Author, until: Instant | None) -> None:
+        await self._check_end(until)
+        job = await self._named(name, author)
+        states = await self._engine.jobs.pause([job], author, resume_at=until)
+        _check_state(name, states.get(job), JobState.PAUSED)
+
+    async def resume_job(self, name: str, author: Author) -> None:
+        job = await self._named(name, author)
+        _check_state(name, (await self._engine.jobs.resume([job], author)).get(job), JobState.SCHEDULED)
+
+    async def pause_queue(self, queue: str, author: Author, until: Instant | None) -> None:
+        await self._check_end(until)
+        await self._engine.store.pause(Pause(tenant=author.tenant, queue=queue, until=until), author)
+
+    async def resume_queue(self, queue: str, author: Author) -> None:
+        await self._engine.store.resume(author.tenant, queue, author)
+        self._engine.wakeups.ring([queue_topic(queue)])
+
+    async def _named(self, name: str, author: Author) -> JobId:
+        job = await self._engine.store.job_named(author.tenant or "", name)
+        if job is None:
+            raise no_job(name)
+        return job
+
+    async def _check_end(self, until: Instant | None) -> None:
+        if until is not None:
+            check_ahead(until, await self._engine.store.now(), "until")
+
+
+def no_job(name: str) -> NotFound:
+    return NotFound(f"there is no recurring job {name!r:.60}")
+
+
+def _check_state(name: str, state: JobState | None, wanted: JobState) -> None:
+    if state is None:
+        raise no_job(name)
+    if state is not wanted:
+        raise Conflict(f"the job is {state.value}")

@@ -1,0 +1,1 @@
+"""Where rows live. Statements and access to rows, no rules."""

@@ -1,0 +1,53 @@
+"""Rows of the statement that counts what is in the queues, as depths."""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.store import Depth, Pinned
+
+#: Queue, required data center, queued, running, oldest due, oldest ready. Several may be of the same queue.
+DepthRow: TypeAlias = tuple[str, str | None, int, int, Instant | None, Instant | None]
+
+
+def fold_depths(rows: Iterable[DepthRow]) -> list[Depth]:
+    """Add up rows by queue, in the order of their names."""
+    by_queue: dict[str, list[DepthRow]] = {}
+    for row in rows:
+        by_queue.setdefault(row[0], []).append(row)
+    return [_fold(queue, by_queue[queue]) for queue in sorted(by_queue)]
+
+
+def merge_pinned(found: Iterable[Pinned]) -> tuple[Pinned, ...]:
+    """Add up by data center, in the order of their names."""
+    merged: dict[str, Pinned] = {}
+    for one in found:
+        other = merged.get(one.datacenter, Pinned(datacenter=one.datacenter, queued=0))
+        merged[one.datacenter] = Pinned(
+            datacenter=one.datacenter,
+            queued=one.queued + other.queued,
+            oldest_due=earliest(one.oldest_due, other.oldest_due),
+            oldest_ready=earliest(one.oldest_ready, other.oldest_ready),
+        )
+    return tuple(merged[datacenter] for datacenter in sorted(merged))
+
+
+def earliest(*times: Instant | None) -> Instant | None:
+    return min((at for at in times if at is not None), default=None)
+
+
+def _fold(queue: str, rows: list[DepthRow]) -> Depth:
+    pinned = [
+        Pinned(datacenter=place, queued=queued, oldest_due=due, oldest_ready=ready)
+        for _, place, queued, _, due, ready in rows
+        if place is not None and queued
+    ]
+    anywhere = [row for row in rows if row[1] is None]
+    return Depth(
+        queue=queue,
+        queued=sum(row[2] for row in rows),
+        running=sum(row[3] for row in rows),
+        pinned=merge_pinned(pinned),
+        oldest_due=earliest(*(row[4] for row in anywhere)),
+        oldest_ready=earliest(*(row[5] for row in anywhere)),
+    )

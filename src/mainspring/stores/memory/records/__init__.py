@@ -1,0 +1,1 @@
+"""Everything else that is kept in memory."""

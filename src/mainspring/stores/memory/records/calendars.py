@@ -1,0 +1,75 @@
+"""The calendars of tenants."""
+
+from collections.abc import Collection
+
+from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
+from mainspring.core.model.schedules.job import NewJob
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
+from mainspring.stores.changes import Change
+from mainspring.stores.memory.tables import Tables
+
+
+class MemoryCalendars:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def calendars(self, tenant: str | None) -> list[Calendar]:
+        newest = (versions[-1] for _, versions in sorted(self._tables.calendars.items()))
+        return [calendar for calendar in newest if tenant in (None, calendar.tenant) and not calendar.deleted]
+
+    async def calendar_versions(self, tenant: str, name: str, limit: int = 100) -> list[Calendar]:
+        return self._tables.calendars.get((tenant, name), [])[: -limit - 1 : -1]
+
+    async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
+        versions = sorted(self._tables.calendars.items())
+        return almanacs_of(kept[-1] for (tenant, _), kept in versions if tenant in tenants)
+
+    async def put_calendar(
+        self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None
+    ) -> Calendar:
+        tables = self._tables
+        with tables.transaction() as now:
+            versions = tables.calendars.get((tenant, name), [])
+            before = versions[-1] if versions else None
+            made = next_version(before, tenant, name, spec, author, now, expected_version)
+            if made is None:
+                return versions[-1]
+            self._add(before, made, author, "calendars.put")
+            return made
+
+    async def delete_calendar(self, tenant: str, name: str, author: Author) -> bool:
+        tables = self._tables
+        with tables.transaction() as now:
+            before = tables.calendars.get((tenant, name), [None])[-1]
+            if before is None or before.deleted:
+                return False
+            users = [job.spec for job in tables.jobs.values() if job.tenant == tenant and job.ticking]
+            refuse_used(name, sorted(spec.name for spec in users if name in spec.calendars))
+            self._add(before, gone(before, author, now), author, "calendars.delete")
+            return True
+
+    def _add(self, before: Calendar | None, made: Calendar, author: Author, action: str) -> None:
+        tables = self._tables
+        tables.calendars.setdefault((made.tenant, made.name), []).append(made)
+        tables.audit(action, author, [Change(made.tenant, made.name, *calendar_differs(before, made))])
+        rev = tables.calendar_rev(made.tenant)
+        for job in tables.jobs.values():
+            if job.tenant == made.tenant and job.ticking:
+                job.calendar_rev = rev
+                if job.next_tick is not None:
+                    tables.move_schedule(job, tables.now, job.next_tick)
+                else:
+                    job.rev += 1
+
+
+def mind_calendars(tables: Tables, job: NewJob) -> None:
+    """Refuse a job that names what is not there."""
+    if job.spec.calendars:
+        known = {
+            name
+            for (tenant, name), versions in tables.calendars.items()
+            if tenant == job.tenant and not versions[-1].deleted
+        }
+        refuse_unknown(job.spec, known)

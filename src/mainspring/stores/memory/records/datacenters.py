@@ -1,0 +1,100 @@
+"""Where processes are, and who stands in for whom."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import DAY, Instant
+from mainspring.core.model.cluster.datacenters import place_of, preference_of, serving
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
+from mainspring.stores.memory.tables import Tables
+
+
+class MemoryDatacenters:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def places(self) -> list[Place]:
+        with self._tables.transaction() as now:
+            return self._places(now)
+
+    def _places(self, now: Instant) -> list[Place]:
+        found: dict[str, Place] = {}
+        for row in self._tables.sessions.values():
+            if not row.datacenter or (row.lease_until < now - DAY and row.dead):
+                continue
+            place = found.get(row.datacenter, Place(name=row.datacenter))
+            alive, works = row.alive(now), row.kind == "worker"
+            found[row.datacenter] = msgspec.structs.replace(
+                place,
+                workers=place.workers + (works and alive and not row.draining),
+                draining=place.draining + (works and alive and row.draining),
+                schedulers=place.schedulers + (alive and not works),
+                seen_at=max(place.seen_at or 0, min(row.lease_until, now)) if works else place.seen_at,
+            )
+        return sorted(found.values(), key=lambda place: place.name)
+
+    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
+        row = self._tables.sessions.get(session)
+        if row is not None:
+            row.datacenter, row.version = datacenter, version
+
+    async def serve_orders(self) -> list[Order]:
+        tables = self._tables
+        with tables.transaction() as now:
+            if not tables.orders:
+                return []
+            seen = {place.name: place.seen_at for place in self._places(now) if place.seen_at is not None}
+            for word, order in tables.orders.items():
+                preference = preference_of((word,))
+                assert preference is not None
+                to, why = serving(preference, seen, order.since, now)
+                if to != order.serving:
+                    tables.orders[word] = msgspec.structs.replace(order, serving=to, why=why)
+                    self._note(word, why or f"moved back to {to}")
+            return list(tables.orders.values())
+
+    async def orders(self) -> list[Order]:
+        return list(self._tables.orders.values())
+
+    def _note(self, word: str, why: str) -> None:
+        tables = self._tables
+        for job in list(tables.active):
+            for run in tables.runs_of(job):
+                if word in run.policy.requires and run.state is not RunState.RUNNING and run.scheduled_at is not None:
+                    tables.ledgers[job].note(run.scheduled_at, run.id, why)
+
+    async def place_loads(self) -> list[PlaceLoad]:
+        tables = self._tables
+        with tables.transaction():
+            loads: dict[str, PlaceLoad] = {}
+            for run in tables.runs.values():
+                name = self._place_of_run(run.state, run.session, run.policy.requires)
+                if name is None:
+                    continue
+                load = loads.get(name, PlaceLoad(name=name))
+                queued = run.state is RunState.QUEUED
+                oldest = [due for due in (load.oldest_due, run.due if queued else None) if due is not None]
+                loads[name] = msgspec.structs.replace(
+                    load,
+                    queued=load.queued + queued,
+                    running=load.running + (not queued),
+                    oldest_due=min(oldest, default=None),
+                )
+            return sorted(loads.values(), key=lambda load: load.name)
+
+    def _place_of_run(self, state: RunState, session: int | None, requires: Iterable[str]) -> str | None:
+        tables = self._tables
+        if state is RunState.RUNNING:
+            return next((row.datacenter or None for row in tables.sessions.values() if row.id == session), None)
+        if state is not RunState.QUEUED:
+            return None
+        return required_place(tables, requires)
+
+
+def required_place(tables: Tables, requires: Iterable[str]) -> str | None:
+    """Return the data center that a run requires, or that serves its order of preference now."""
+    order = next((tables.orders[word] for word in requires if word in tables.orders), None)
+    return place_of(requires) if order is None else order.serving

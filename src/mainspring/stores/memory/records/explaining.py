@@ -1,0 +1,36 @@
+"""What an answer to "why?" needs."""
+
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.cluster.datacenters import place_of
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.schedules.job import LedgerEntry, tick_run_id
+from mainspring.core.ports.storage.catalog import SessionView
+from mainspring.stores.memory.records.catalog import MemoryCatalog
+
+
+class MemoryExplaining(MemoryCatalog):
+    async def holder_of(self, run: RunId) -> RunId | None:
+        row = self._tables.runs.get(run)
+        if row is None or row.state is not RunState.BLOCKED or row.gate is None:
+            return None
+        gate = self._tables.gates.get(row.gate)
+        return None if gate is None else gate.holder
+
+    async def owner_of(self, shard: int) -> SessionView | None:
+        owner = self._tables.owners[shard].owner
+        return next((session for session in await self.sessions("scheduler") if session.id == owner), None)
+
+    async def ledger_at(self, job: JobId, at: Instant) -> LedgerEntry | None:
+        ledger = self._tables.ledgers.get(job)
+        return None if ledger is None else ledger.newest_until(at)
+
+    async def backfilled(self, job: JobId, since: Instant, until: Instant) -> dict[Instant, RunId]:
+        found: dict[Instant, RunId] = {}
+        for run in sorted(self._tables.runs.values(), key=lambda run: run.id):
+            at = run.scheduled_at
+            if run.job_id != job or at is None or not since <= at < until:
+                continue
+            if run.id not in (tick_run_id(job, at), tick_run_id(job, at, place_of(run.policy.requires) or "")):
+                found[at] = run.id
+        return found

@@ -1,0 +1,182 @@
+"""What can be looked at: runs, jobs, ticks, queues, and the stream of changes."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from itertools import chain, islice
+
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
+from mainspring.core.model.base.instant import Instant, Micros
+from mainspring.core.model.cluster.datacenters import place_of
+from mainspring.core.model.cluster.hints import Hint
+from mainspring.core.model.events.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
+from mainspring.core.model.runs.run import AttemptView, RunState, RunView
+from mainspring.core.model.schedules.job import Job, LedgerEntry
+from mainspring.core.ports.events_out import ReaderView
+from mainspring.core.store import Depth, EventBatch
+from mainspring.stores.depths import DepthRow, fold_depths
+from mainspring.stores.memory.records.datacenters import required_place
+from mainspring.stores.memory.rows import Lane, RunRow
+from mainspring.stores.memory.tables import Tables
+
+
+class MemoryReading:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def now(self) -> Instant:
+        with self._tables.transaction() as now:
+            return now
+
+    async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
+        rows = (self._tables.runs.get(run) for run in ids)
+        return [None if row is None else row.view(with_payload=payloads) for row in rows]
+
+    async def attempts(self, run: RunId) -> list[AttemptView]:
+        return list(self._tables.attempts.get(run, ()))
+
+    async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
+        rows = (self._tables.jobs.get(job) for job in ids)
+        return [None if row is None else row.job(with_payload=True) for row in rows]
+
+    async def job_named(self, tenant: str, name: str) -> JobId | None:
+        return self._tables.job_names.get((tenant, name))
+
+    async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
+        ledger = self._tables.ledgers.get(job)
+        return [] if ledger is None else ledger.between(since, until, limit)
+
+    async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
+        ledgers = [self._tables.ledgers.get(job) for job in jobs]
+        return [[] if ledger is None else ledger.newest(limit) for ledger in ledgers]
+
+    async def parents(self, run: RunId) -> list[RunView]:
+        found = (self._tables.runs.get(parent) for parent in self._tables.families.parents.get(run, ()))
+        return [row.view() for row in found if row is not None]
+
+    async def parent_ids(self, run: RunId) -> list[RunId]:
+        return list(self._tables.families.parents.get(run, ()))
+
+    async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
+        named = sorted(self._tables.families.children.get(run, ()))
+        found = (self._tables.runs[child] for child in named if after is None or child > after)
+        return [row.view() for row in islice(found, limit)]
+
+    async def depths(self, tenant: str | None = None) -> list[Depth]:
+        tables, now = self._tables, await self.now()
+        held = (tables.runs[run] for runs in tables.held.values() for run in runs)
+        running = Counter(run.queue for run in held if tenant in (None, run.tenant))
+        rows: list[DepthRow] = [(queue, None, 0, count, None, None) for queue, count in running.items()]
+        for queue, lanes in tables.ready.items():
+            for _, row in chain.from_iterable(index.entries for index in lanes.values()):
+                run = tables.runs[RunId(row)]
+                if tenant in (None, run.tenant):
+                    is_paused = tables.is_paused(run, now)
+                    ready = None if is_paused else max(run.due, run.ready_at, tables.resumed_at(run, now))
+                    rows.append((queue, required_place(tables, run.policy.requires), 1, 0, run.due, ready))
+        return fold_depths(rows)
+
+
+class MemoryOutbox:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def hint_key(self) -> str:
+        return self._tables.hint_key
+
+    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
+        found = (self._tables.runs.get(run) for run in runs)
+        return [
+            _hint(run)
+            for run in found
+            if run is not None and run.state is RunState.QUEUED and _place(run.lane) is not None
+        ]
+
+    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+        tables = self._tables
+        return [
+            _hint(tables.runs[RunId(run)])
+            for queue, lanes in tables.ready.items()
+            if queues is None or queue in queues
+            for lane, index in lanes.items()
+            if _place(lane) is not None
+            for _, run in index.entries[:limit]
+        ]
+
+    async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
+        found = (self._tables.runs.get(run) for run in runs)
+        return [_facts(run) for run in found if run is not None]
+
+    async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
+        found = (self._tables.sessions.get(session) for session in sessions)
+        return [
+            WorkerFacts(id=row.id, name=row.name, version=row.version, datacenter=row.datacenter, queues=row.queues)
+            for row in found
+            if row is not None
+        ]
+
+    async def readers(self) -> list[ReaderView]:
+        tables = self._tables
+        return [
+            ReaderView(name, next((batch.at for batch in tables.outbox if batch.position > seen), None))
+            for name, seen in sorted(tables.readers.items())
+        ]
+
+    async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
+        tables = self._tables
+        with tables.transaction() as now:
+            if not tables.readers:
+                tables.begin_outbox()
+            tables.readers.setdefault(name, tables.position)
+            if ttl is None:
+                tables.readers_until.pop(name, None)
+            else:
+                tables.readers_until[name] = now + ttl
+
+    async def detach_reader(self, name: str) -> None:
+        with self._tables.transaction():
+            self._tables.forget_reader(name)
+
+    async def events(self, name: str, limit: int) -> list[EventBatch]:
+        seen = self._tables.readers.get(name)
+        if seen is None:
+            return []
+        return list(islice((batch for batch in self._tables.outbox if batch.position > seen), limit))
+
+    async def acknowledge(self, name: str, position: str) -> None:
+        readers = self._tables.readers
+        if name in readers:
+            readers[name] = max(readers[name], position)
+
+
+def _hint(run: RunRow) -> Hint:
+    return Hint(
+        run.id,
+        run.queue,
+        run.rank,
+        run.priority,
+        "" if run.gate is None else str(run.gate),
+        run.attempt + 1,
+        _place(run.lane) or "",
+    )
+
+
+def _place(lane: Lane) -> str | None:
+    """The data centre whose workers may take what stands there, "" for any worker; None: nobody is hinted at it."""
+    if not isinstance(lane, tuple) or len(lane) > 1:
+        return None
+    return place_of(lane) if lane else ""
+
+
+def _facts(run: RunRow) -> RunFacts:
+    ended = run.state.ended
+    return RunFacts(
+        id=run.id,
+        task=run.task,
+        queue=run.queue,
+        job_id=run.job_id,
+        scheduled_at=run.scheduled_at,
+        ended=ended,
+        attempt=run.attempt if ended else 0,
+        reason=run.reason if ended else "",
+        error=run.error[-MAX_TOLD_ERROR:] if ended and run.error is not None else None,
+    )

@@ -1,0 +1,103 @@
+"""What schedules owe, and whether they keep it."""
+
+from collections.abc import Collection, Sequence
+from itertools import islice
+
+import msgspec
+
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.schedules.job import JobSpec
+from mainspring.core.model.schedules.slo import SloState, begin
+from mainspring.core.ports.storage.slos import SloDue, SloSettled
+from mainspring.stores.memory.rows import JobRow, SloRow
+from mainspring.stores.memory.tables import Tables
+
+
+class MemorySlos:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def slos_due(self, limit: int) -> list[SloDue]:
+        tables = self._tables
+        with tables.transaction() as now:
+            due = [JobId(job) for _, job in islice(tables.slo_checks.until(now), limit)]
+            return [
+                SloDue(
+                    job=tables.jobs[job].job(with_payload=False),
+                    state=tables.slos[job].state,
+                    rev=tables.slos[job].rev,
+                    last_success=self._last_success(job),
+                )
+                for job in due
+            ]
+
+    def _last_success(self, job: JobId) -> Instant | None:
+        tables = self._tables
+        newest = (
+            next(
+                (
+                    row
+                    for run in reversed(ended)
+                    if _of(tables, run, job) and (row := tables.runs[run]).state is RunState.SUCCEEDED
+                ),
+                None,
+            )
+            for ended in (tables.succeeded, *tables.of_class.values())
+        )
+        return max((row.finished_at for row in newest if row is not None and row.finished_at is not None), default=None)
+
+    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
+        tables = self._tables
+        with tables.transaction():
+            heard = 0
+            for one in settled:
+                row = tables.slos.get(one.job)
+                if row is None or row.rev != one.rev:
+                    continue
+                heard += 1
+                tables.slo_checks.remove(row.next_check, one.job)
+                if one.next_check is None:
+                    del tables.slos[one.job]
+                else:
+                    tables.slos[one.job] = SloRow(state=one.state, rev=one.rev + 1, next_check=one.next_check)
+                    tables.slo_checks.add(one.next_check, one.job)
+                for event in one.events:
+                    tables.note_job(event, tables.jobs[one.job].tenant, one.job)
+            return heard
+
+    async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
+        return {job: self._tables.slos[job].state for job in jobs if job in self._tables.slos}
+
+    async def slos_missed(self, tenant: str | None, limit: int) -> dict[JobId, SloState]:
+        tables = self._tables
+        missed = (
+            (job, row.state)
+            for job, row in sorted(tables.slos.items())
+            if row.state.is_missed and tenant in (None, tables.jobs[job].tenant)
+        )
+        return dict(islice(missed, limit))
+
+
+def watch(tables: Tables, job: JobRow, before: JobSpec | None) -> None:
+    """Judge the objectives of a declared job from now on, if they or its schedule changed.
+
+    ``before``: the spec that it replaces, if the job was neither new nor over.
+    """
+    known, state = tables.slos.get(job.id), begin(tables.now)
+    if known is not None and before is not None and before.slo == job.spec.slo:
+        if before.timing == job.spec.timing:
+            return
+        state = msgspec.structs.replace(known.state, rescheduled_at=tables.now)
+    if known is not None:
+        tables.slo_checks.remove(known.next_check, job.id)
+        del tables.slos[job.id]
+    if job.spec.slo is not None and job.ticking:
+        rev = 1 if known is None else known.rev + 1
+        tables.slos[job.id] = SloRow(state=state, rev=rev, next_check=tables.now)
+        tables.slo_checks.add(tables.now, job.id)
+
+
+def _of(tables: Tables, run: RunId, job: JobId) -> bool:
+    return run in tables.runs and tables.runs[run].job_id == job

@@ -1,0 +1,74 @@
+"""The store in memory, put together."""
+
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.catalog import Reads
+from mainspring.core.ports.wakeups import Wakeups
+from mainspring.stores.memory.records.access import MemoryAccess
+from mainspring.stores.memory.records.calendars import MemoryCalendars
+from mainspring.stores.memory.records.catalog import MemoryReports
+from mainspring.stores.memory.records.coordination import MemoryCoordination
+from mainspring.stores.memory.records.datacenters import MemoryDatacenters
+from mainspring.stores.memory.records.dead_letters import MemoryDeadLetters
+from mainspring.stores.memory.records.explaining import MemoryExplaining
+from mainspring.stores.memory.records.notifications import MemoryNotifications
+from mainspring.stores.memory.records.operations import MemoryOperations
+from mainspring.stores.memory.records.reading import MemoryOutbox, MemoryReading
+from mainspring.stores.memory.records.slos import MemorySlos
+from mainspring.stores.memory.records.tasks import MemoryTasks
+from mainspring.stores.memory.records.usage import MemoryUsage
+from mainspring.stores.memory.tables import Tables
+from mainspring.stores.memory.work.reaping import MemoryReaping
+from mainspring.stores.memory.work.staging import MemoryStaging
+from mainspring.stores.memory.work.submissions import MemorySubmissions
+from mainspring.stores.memory.work.workforce import MemoryWorkforce
+from mainspring.stores.seen import Seen
+
+
+class MemoryStore(
+    MemorySubmissions,
+    MemoryWorkforce,
+    MemoryStaging,
+    MemoryReaping,
+    MemoryReading,
+    MemoryOutbox,
+    MemoryExplaining,
+    MemoryUsage,
+    MemoryReports,
+    MemoryAccess,
+    MemoryOperations,
+    MemoryCoordination,
+    MemoryDeadLetters,
+    MemoryCalendars,
+    MemorySlos,
+    MemoryDatacenters,
+    MemoryNotifications,
+    MemoryTasks,
+):
+    """Store and coordinator of one process, by the given clock.
+
+    No method waits for anything once it has begun, so each is a transaction by itself on the loop that calls it.
+    """
+
+    def __init__(self, clock: Clock, shards: int = 100, wakeups: Wakeups | None = None) -> None:
+        super().__init__(Tables(clock, shards, wakeups))
+        self.shards = shards
+
+    async def open(self) -> None:
+        """There is nothing to connect to."""
+
+    async def close(self) -> None:
+        """What it holds goes with the object."""
+
+    def next_change(self) -> Instant | None:
+        """When something here comes due by itself, or has and was not dealt with; None: never.
+
+        A clock that jumps may jump there: up to then nobody who looks finds anything new.
+        """
+        return self._tables.next_change()
+
+    def seen_by(self, tenant: str | None) -> Reads:
+        return self if tenant is None else Seen(self, tenant)
+
+    def listed_by(self, tenant: str | None) -> Reads:
+        return self.seen_by(tenant)

@@ -1,0 +1,181 @@
+"""What is taken away from those who do not answer, and what is forgotten."""
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from mainspring.core.model.base.fingerprint import fingerprint_of
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import DAY, MINUTE, Instant, Micros
+from mainspring.core.model.runs.run import WORKER_LEFT, HeldRun, RunState
+from mainspring.core.model.runs.usage import USAGE_KEPT
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.ports.storage.catalog import LOADS_KEPT, TIMINGS_KEPT, Load
+from mainspring.core.store import KEYS_KEPT, Retention, Unattempted
+from mainspring.stores.memory.rows import RunRow
+from mainspring.stores.memory.tables import Tables, blocked_first
+
+
+class MemoryReaping:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def lost_runs(self, limit: int) -> list[HeldRun]:
+        tables = self._tables
+        with tables.transaction() as now:
+            for session in tables.sessions.values():
+                if not session.dead and session.expired(now):
+                    session.dead = True
+                    tables.tell_worker("worker.lost", session)
+            dead = (tables.runs[run] for row in tables.sessions.values() if row.dead for run in tables.held[row.id])
+            return [run.held() for run in islice(dead, limit)]
+
+    async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
+        tables = self._tables
+        with tables.transaction() as now:
+            running = (
+                tables.runs[run] for row in tables.sessions.values() if not row.dead for run in tables.held[row.id]
+            )
+            overdue = (run for run in running if run.attempt_until + grace < now)
+            return [run.held() for run in islice(overdue, limit)]
+
+    async def expire(self, limit: int) -> int:
+        tables = self._tables
+        with tables.transaction() as now:
+            passed = chain(tables.start_bys.until(now), tables.deadlines.until(now))
+            rows = (tables.runs[RunId(row)] for _, row in passed)
+            late = (run for run in rows if run.state is not RunState.RUNNING)
+            missed = (run for run in late if run.start_missed(now) or run.deadline_missed(now))
+            # A run can have missed both, and its worker may have left as well.
+            expired = {run.id: run for run in islice(chain(self._left_behind(), missed), limit)}
+            for run in blocked_first(expired.values()):
+                if run.target is not None and self._is_gone(run.target):
+                    tables.end(run, RunState.SKIPPED, WORKER_LEFT)
+                elif run.start_missed(now):
+                    tables.end(run, RunState.SKIPPED, "expired")
+                else:
+                    tables.end(run, RunState.FAILED, "deadline", fingerprint=fingerprint_of("deadline", ""))
+            return len(expired)
+
+    def _left_behind(self) -> Iterator[RunRow]:
+        """What was for one worker that has gone. What still runs there is lost first."""
+        tables = self._tables
+        for target, runs in tables.targeted.items():
+            if self._is_gone(target):
+                yield from (row for run in runs if (row := tables.runs[run]).state is not RunState.RUNNING)
+
+    def _is_gone(self, session: SessionId) -> bool:
+        row = self._tables.sessions.get(session)
+        return row is None or row.dead
+
+    async def resolve(self, limit: int) -> int:
+        with self._tables.transaction():
+            return self._tables.tell_children(limit)
+
+    async def sweep(self, limit: int) -> int:
+        tables = self._tables
+        with tables.transaction() as now:
+            untold = tables.families.untold(tables.runs)
+            for child in untold:
+                tables.decide(child)
+            found = len(untold) + tables.limiters.recount() + len(tables.pass_on())
+            for key, gate in list(tables.gates.items()):
+                if found >= limit:
+                    return found
+                if gate.holder is None or not _holds(tables.runs.get(gate.holder)):
+                    gate.holder = None
+                    found += tables.promote(key)
+            for job in tables.jobs.values():
+                if found >= limit:
+                    return found
+                delay = job.spec.fixed_delay
+                waits = delay is not None and job.ticking and job.next_fire is None
+                if waits and job.awaits not in tables.active[job.id]:
+                    assert delay is not None
+                    tables.move_schedule(job, now + delay)
+                    found += 1
+            return found
+
+    async def tidy(self) -> list[Unattempted]:
+        """Figures are counted as things happen; what is left is to forget what nobody may ask for any more."""
+        tables = self._tables
+        with tables.transaction() as now:
+            for reader in [name for name, until in tables.readers_until.items() if until < now]:
+                tables.forget_reader(reader)
+            tables.forget_events()
+            old = [key for key, used in tables.used_keys.items() if used.at + KEYS_KEPT <= now]
+            for key in old:
+                del tables.used_keys[key]
+            over = [key for key, taken in tables.unique_keys.items() if taken.until is not None and taken.until <= now]
+            for key in over:
+                del tables.unique_keys[key]
+            tables.limiters.forget_unused(now)
+            for day in [key for key in tables.log_days if key[1] < now // DAY]:
+                del tables.log_days[day]
+            for job in tables.jobs.values():
+                if job.state is JobState.PAUSED and job.resume_at is not None and job.resume_at <= now:
+                    job.end_pause(now)
+                    job.state, job.resume_at = JobState.SCHEDULED, None
+                    job.updated_at = now
+                    job.rev += 1
+            # A day after their end: whatever still waits then is late, however that is counted.
+            for place in [place for place, pause in tables.pauses.items() if pause.is_over(now - DAY)]:
+                del tables.pauses[place]
+            ended = [
+                Unattempted(task=task, state=state, runs=runs) for (task, state), runs in tables.unattempted.items()
+            ]
+            tables.unattempted.clear()
+            return ended
+
+    async def sample_load(self) -> Instant:
+        tables = self._tables
+        with tables.transaction() as now:
+            at = now // MINUTE * MINUTE
+            for old in [minute for minute in tables.loads if minute < now - LOADS_KEPT]:
+                del tables.loads[old]
+            if at in tables.loads:
+                return now
+            found = tables.loads[at] = {}
+            ready = (entry for lanes in tables.ready.values() for index in lanes.values() for entry in index.entries)
+            live = chain((run for _, run in ready), *tables.held.values())
+            for run in (tables.runs[RunId(one)] for one in live):
+                waits = run.state is RunState.QUEUED
+                before = found.get((run.tenant, run.queue), Load(at=at, queued=0, running=0, lag=0))
+                found[run.tenant, run.queue] = Load(
+                    at=at,
+                    queued=before.queued + waits,
+                    running=before.running + (not waits),
+                    lag=max(before.lag, now - run.due) if waits else before.lag,
+                )
+            return now
+
+    async def prune(self, retention: Retention, limit: int) -> int:
+        tables = self._tables
+        with tables.transaction() as now:
+            gone = 0
+            for ended, cut in (
+                (tables.succeeded, retention.cut("succeeded", now)),
+                (tables.unsuccessful, retention.cut("unsuccessful", now)),
+                *((runs, retention.cut(name, now)) for name, runs in tables.of_class.items()),
+            ):
+                while ended and gone < limit:
+                    finished_at = tables.runs[ended[0]].finished_at
+                    assert finished_at is not None
+                    if finished_at >= cut:
+                        break
+                    tables.forget_run(ended.popleft())
+                    gone += 1
+            for at, queue, tenant in [key for key in tables.figures if key[0] < now - retention.unsuccessful]:
+                del tables.figures[at, queue, tenant]
+            for counted in [key for key in tables.timings if key[0] < now - TIMINGS_KEPT]:
+                del tables.timings[counted]
+            for sums in [key for key in tables.usage if key[0] < now - USAGE_KEPT]:
+                del tables.usage[sums]
+            ticks = min(retention.cut("ledger", now), retention.cut("short", now))
+            for ledger in tables.ledgers.values():
+                gone += ledger.forget(ticks - 1, limit - gone, tables.is_kept)
+            return gone
+
+
+def _holds(run: RunRow | None) -> bool:
+    """A gate is held from when a run comes to its limits, or is queued, until it has ended."""
+    return run is not None and not run.state.ended and not run.in_line and not run.waits_for_parents

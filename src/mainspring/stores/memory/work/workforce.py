@@ -1,0 +1,284 @@
+"""What workers ask for: a session, runs to start, and an end to what they started."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from heapq import merge
+from typing import assert_never
+
+import msgspec
+
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import Instant, Micros
+from mainspring.core.model.limits.limits import Ending
+from mainspring.core.model.limits.queues import Candidate, Choice, Turns, Wanted, choose, made
+from mainspring.core.model.runs.run import AttemptView, HeldRun, Outcome, RunState, Settlement, Verdict
+from mainspring.core.store import Beat, NewSession, Want
+from mainspring.stores.memory.rows import RunRow, SessionRow
+from mainspring.stores.memory.tables import Tables
+
+#: So many children of what was settled are decided at once; the rest is left for ``resolve``.
+FEW_CHILDREN = 100
+
+
+class MemoryWorkforce:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def open_session(self, session: NewSession) -> SessionId:
+        with self._tables.transaction() as now:
+            row = SessionRow(
+                id=SessionId(len(self._tables.sessions) + 1),
+                name=session.name,
+                kind=session.kind,
+                started_at=now,
+                lease_until=now + session.ttl,
+                version=session.version,
+                datacenter=session.datacenter,
+                queues=session.queues,
+                tasks=session.tasks,
+                labels=session.labels,
+                priorities=session.priorities,
+                slots=session.slots,
+                lease=session.ttl,
+                owner=session.owner,
+                serves=session.serves,
+            )
+            self._tables.sessions[row.id] = row
+            self._tables.tell_worker("worker.joined", row)
+            return row.id
+
+    async def beat(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
+    ) -> Beat:
+        tables = self._tables
+        with tables.transaction() as now:
+            row = tables.sessions.get(session)
+            if row is None or row.dead:
+                return Beat(now=now, alive=False)
+            row.lease_until = now + ttl
+            known, unanswered = set(held), set(pending)
+            running = [tables.runs[run] for run in tables.held[session]]
+            unknown = [
+                run
+                for run in running
+                if run.id not in known and run.claim not in unanswered and run.claim <= last_claim
+            ]
+            for run in unknown:
+                # The worker never saw this attempt, so there was none.
+                run.attempt -= 1
+                self._go_on(run, RunState.QUEUED, run.rank, Outcome.RELEASED)
+            cancels = tuple(run.id for run in running if run.id in known and run.cancel_at is not None)
+            return Beat(now=now, alive=True, cancels=cancels, returned=len(unknown), draining=row.draining)
+
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
+        return [await self.beat(session, ttl, (), (), -1) for session, ttl in leases]
+
+    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        tables = self._tables
+        with tables.transaction() as now:
+            claimant = tables.live_session(session)
+            if claimant is None or claimant.draining:
+                return []
+            chosen: list[RunRow] = []
+            for want in wants:
+                found = self._best(claimant, want, now)
+                if found:
+                    fence = chosen[0].fence if chosen else tables.next_fence()
+                    for run in found:
+                        tables.start(run, session, number, fence)
+                    chosen += found
+            held = [run.held() for run in chosen]
+            for run, one in zip(chosen, held, strict=True) if tables.pauses else ():
+                one.ready_at = max(run.ready_at, tables.resumed_at(run, now))
+            for one in held if tables.queue_policies else ():
+                one.limited = tables.policy_of(one.queue).concurrency is not None
+            return held
+
+    def _best(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
+        tables = self._tables
+        if want.queue in tables.weighted or tables.policy_of(want.queue).looks_closely:
+            return self._best_by_policy(claimant, msgspec.structs.replace(want, runs=None), now)
+        best: list[RunRow] = []
+        room: dict[str, int] = {}
+        for run in self._candidates(claimant, want, now):
+            if len(best) >= want.limit:
+                break
+            left = room.setdefault(run.tenant, tables.room(run.tenant))
+            if left > 0:
+                room[run.tenant] = left - 1
+                best.append(run)
+        return best
+
+    def _candidates(self, claimant: SessionRow, want: Want, now: Instant) -> Iterator[RunRow]:
+        """What it could be given, best first."""
+        tables = self._tables
+        lines = (
+            index.entries for lane, index in tables.ready[want.queue].items() if claimant.may_take(lane, tables.orders)
+        )
+        for _, row in self._hinted(want) if want.runs is not None else merge(*lines):
+            run = tables.runs[RunId(row)]
+            if want.tenant not in (None, run.tenant) or want.priority not in (None, run.priority):
+                continue
+            if not (run.start_missed(now) or run.deadline_missed(now) or tables.is_paused(run, now)):
+                yield run
+
+    def _hinted(self, want: Want) -> list[tuple[int, str]]:
+        found = (self._tables.runs.get(run) for run in dict.fromkeys(want.runs or ()))
+        return sorted(
+            (run.rank, run.id)
+            for run in found
+            if run is not None and run.state is RunState.QUEUED and run.queue == want.queue and run.lane == ()
+        )
+
+    def _best_by_policy(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
+        tables, queue = self._tables, want.queue
+        policy = tables.policy_of(queue)
+        most = want.limit if policy.concurrency is None else policy.concurrency - tables.running_in(queue)
+        groups: dict[str, list[Candidate]] = {}
+        own: list[Candidate] = []
+        for run in self._candidates(claimant, want, now):
+            candidate = Candidate(run.id, run.tenant, run.rank, run.policy.weight)
+            if policy.fair and run.target is not None:
+                own.append(candidate)
+            else:
+                groups.setdefault(run.tenant if policy.fair else "", []).append(candidate)
+        room = {tenant: tables.room(tenant) for tenant in tables.tenants}
+        limit = want.limit
+        chosen: list[Candidate] = []
+        if own:
+            # For this worker alone: they wait for nobody's turn.
+            chosen = _chosen(choose(limit, want.slots, most, None, room), {"": own})
+            limit -= sum(min(candidate.weight, want.slots or limit) for candidate in chosen)
+        turns = None
+        if policy.fair:
+            turns = Turns(tables.queue_clocks[queue], tables.queue_turns[queue], policy.shares, groups)
+        chosen += _chosen(choose(limit, want.slots, most - len(chosen), turns, room), groups)
+        if turns is not None:
+            tables.queue_clocks[queue], tables.queue_turns[queue] = turns.clock, turns.kept()
+        return [tables.runs[candidate.id] for candidate in chosen]
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        with self._tables.transaction() as now:
+            verdicts = [self._settle(settlement, now) for settlement in settlements]
+            self._tables.tell_children(FEW_CHILDREN)
+            return verdicts
+
+    def _settle(self, settlement: Settlement, now: Instant) -> Verdict:
+        tables = self._tables
+        run = tables.runs.get(settlement.run)
+        if run is None:
+            return Verdict.FENCED
+        if run.state is not RunState.RUNNING or run.fence != settlement.fence:
+            return Verdict.ALREADY if self._settled_before(run, settlement) else Verdict.FENCED
+        if settlement.outcome is not Outcome.SUCCESS:
+            tables.attempts[run.id].append(_attempt(run, settlement, now))
+        if settlement.outcome in (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST):
+            tables.figures_of(run)["retried"] += 1
+        tables.count_cost(run, settlement)
+        if settlement.outcome is Outcome.RELEASED:
+            run.attempt -= 1
+        elif settlement.outcome is Outcome.LOST:
+            run.lost += 1
+        match settlement.state:
+            case RunState.SCHEDULED:
+                due = now + settlement.delay
+                if run.cancel_at is None:
+                    due = tables.due_of_retry(run, due)
+                self._go_on(run, settlement.state, due, settlement.outcome)
+            case RunState.QUEUED:
+                released = settlement.outcome is Outcome.RELEASED
+                self._go_on(run, settlement.state, run.rank if released else tables.rank_now(run), settlement.outcome)
+            case RunState.SUCCEEDED | RunState.FAILED | RunState.CANCELLED:
+                tables.end(
+                    run,
+                    settlement.state,
+                    settlement.reason,
+                    ended_by=settlement.fence,
+                    result=settlement.result,
+                    error=settlement.error,
+                    fingerprint=settlement.fingerprint,
+                    ending=_ending_of(settlement.outcome),
+                )
+            case _:
+                raise AssertionError(f"an attempt cannot end in {settlement.state}")
+        return Verdict.APPLIED
+
+    def _settled_before(self, run: RunRow, settlement: Settlement) -> bool:
+        """By this very fence, and in the same way. A success has no attempt."""
+        if settlement.outcome is Outcome.SUCCESS:
+            return run.state is RunState.SUCCEEDED and run.ended_by == settlement.fence
+        return any(
+            (attempt.fence, attempt.outcome) == (settlement.fence, settlement.outcome)
+            for attempt in self._tables.attempts.get(run.id, ())
+        )
+
+    def _go_on(self, run: RunRow, state: RunState, place: int, outcome: Outcome) -> None:
+        """Another attempt follows, at a due time or a rank; but what was asked to stop has now stopped."""
+        if run.cancel_at is not None:
+            self._tables.end(run, RunState.CANCELLED, "cancelled", ending=_ending_of(outcome))
+        elif state is RunState.SCHEDULED:
+            self._tables.start_later(run, place, _event_of(outcome), _ending_of(outcome))
+        else:
+            self._tables.start_again(run, place, _event_of(outcome), _ending_of(outcome))
+
+    async def close_session(self, session: SessionId) -> None:
+        with self._tables.transaction():
+            row = self._tables.sessions.get(session)
+            if row is not None and not row.dead:
+                row.dead = True
+                row.lease_until = min(row.lease_until, self._tables.now)
+                self._tables.tell_worker("worker.left", row)
+
+
+def _chosen(choice: Choice, groups: Mapping[str, list[Candidate]]) -> list[Candidate]:
+    """A choice among what is there."""
+
+    def find(wanted: Wanted) -> dict[str, list[Candidate]]:
+        return {
+            group: [
+                candidate
+                for candidate in groups.get(group, ())
+                if candidate.id not in wanted.seen and candidate.tenant not in wanted.full
+            ][:count]
+            for group, count in wanted.most.items()
+        }
+
+    return made(choice, find)
+
+
+def _attempt(run: RunRow, settlement: Settlement, now: Instant) -> AttemptView:
+    assert run.started_at is not None
+    return AttemptView(
+        run_id=run.id,
+        fence=run.fence,
+        number=run.attempt,
+        outcome=settlement.outcome,
+        reason=settlement.reason,
+        error=settlement.error,
+        started_at=run.started_at,
+        ended_at=now,
+    )
+
+
+def _ending_of(outcome: Outcome) -> Ending:
+    """What an attempt's end says of its task."""
+    match outcome:
+        case Outcome.SUCCESS:
+            return "succeeded"
+        case Outcome.ERROR | Outcome.TIMEOUT:
+            return "failed"
+        case Outcome.LOST | Outcome.CANCELLED | Outcome.RELEASED:
+            return "other"
+        case _:
+            assert_never(outcome)
+
+
+def _event_of(outcome: Outcome) -> str:
+    match outcome:
+        case Outcome.RELEASED:
+            return "run.released"
+        case Outcome.LOST:
+            return "run.lost"
+        case Outcome.ERROR | Outcome.TIMEOUT | Outcome.SUCCESS | Outcome.CANCELLED:
+            return "run.retried"
+        case _:
+            assert_never(outcome)

@@ -1,0 +1,405 @@
+"""Connections to PostgreSQL: settings, retries, and what an error means."""
+
+import asyncio
+import functools
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias, TypeVar
+
+import asyncpg
+
+from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.core.ports.health import PoolUse
+from mainspring.stores import named_sql
+from mainspring.stores.postgres.servers import servers_of
+
+Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
+Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
+Answer = TypeVar("Answer")
+
+PACKAGE = "mainspring.stores.postgres"
+_FILES = (
+    "archive",
+    *("submit", "claim", "settle", "limit", "family", "stage", "fire", "reap", "read", "coordinate", "api"),
+    *("explain", "usage", "dead_letters", "calendars", "slos", "queues", "datacenters", "places", "notifications"),
+    "tasks",
+)
+_SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_TRIES = 6
+#: How many seconds to wait for a free connection …
+_PATIENCE = 10
+#: … and for the server to confirm that it has dropped a cancelled call, before the connection is given up.
+_CONFIRMATION = 1
+
+#: How many seconds to wait for what processes that start together do one after the other.
+_TURN = 60
+
+#: A client that is gone, cut off or frozen is given up by the server after some seconds, with the locks that it held.
+#: While the server cannot send an answer no other timeout is looked at.
+SILENCE = {
+    "tcp_user_timeout": "5s",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
+#: Set on every connection.
+SESSION = SILENCE | {
+    "application_name": "mainspring",
+    "statement_timeout": "10s",
+    "lock_timeout": "3s",
+    "idle_in_transaction_session_timeout": "2s",
+    "jit": "off",
+    # A plan that was cached while a table was empty must still be good when it has a million rows.
+    "enable_seqscan": "off",
+}
+
+#: How to connect where a pooler is in between: it keeps neither settings nor prepared statements.
+POOLED: dict[str, Any] = {"statement_cache_size": 0, "server_settings": {"application_name": "mainspring"}}
+
+#: The server chose another transaction, not this one, or a migration has changed a table under it: do it again.
+_AGAIN = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.InvalidCachedStatementError,
+    asyncpg.OutdatedSchemaCacheError,
+)
+#: The connection, the server or its disk is away. 25006: a demoted primary, which would refuse writes for ever.
+_AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.PostgresIOError,
+    asyncpg.InternalClientError,
+)
+#: The server has ended the session: a process that stood still inside a transaction, an administrator, a shutdown.
+_SESSION_ENDED = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+)
+#: Only when connecting. At the start that is a wrong setting; later somebody is just changing it.
+_NOT_LET_IN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
+#: Of these the connection itself is still good.
+_CONNECTION_IS_GOOD = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
+#: Whoever asked knows what to make of these.
+_FOR_THE_CALLER = (
+    asyncpg.UniqueViolationError,
+    asyncpg.UndefinedTableError,
+    asyncpg.ObjectNotInPrerequisiteStateError,
+)
+#: A role without rights, or a schema that is somebody else's. At the start that is a wrong setting, too.
+_WRONG_SETTING = (asyncpg.SyntaxOrAccessError, asyncpg.InvalidSchemaNameError)
+_REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
+
+
+class _LostBeforeCommit(Exception):
+    """The connection was closed before COMMIT was sent, so the server has rolled the transaction back.
+
+    The error that the driver raised is its cause.
+    """
+
+
+@contextmanager
+def connecting() -> Iterator[None]:
+    """Says what it means when a first connection cannot be made."""
+    try:
+        yield
+    except (asyncpg.ClientConfigurationError, OverflowError) as error:
+        raise Invalid("store", f"the address of PostgreSQL is wrong: {error}") from error
+    except _AWAY as error:
+        raise StoreUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
+    except asyncpg.PostgresError as error:
+        raise Invalid("store", f"PostgreSQL refused: {error}") from error
+    except ValueError as error:
+        # Not in its words: they could hold a part of a password.
+        raise Invalid(
+            "store", "the address of PostgreSQL cannot be read", "postgresql://user:password@host:port/database"
+        ) from error
+
+
+def wrong_setting(error: BaseException) -> Invalid | None:
+    """What an error at the start means, if a setting is wrong."""
+    cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
+    return Invalid("store", f"PostgreSQL refused: {cause}") if isinstance(cause, _WRONG_SETTING) else None
+
+
+class Statements(ABC):
+    """The named statements of a schema, and where they are run."""
+
+    schema: str
+    sql: Mapping[str, str]
+
+    @abstractmethod
+    async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        """Run one statement, or one transaction that ``work`` opens itself.
+
+        ``work`` runs again after a deadlock, a serialization failure, or a connection that was lost before COMMIT.
+        """
+
+    async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        return await self.run(functools.partial(_in_transaction, work, ""))
+
+    async def fetch(self, name: str, *arguments: object) -> list[asyncpg.Record]:
+        statement = self.sql[name]
+
+        async def work(connection: Connection) -> list[asyncpg.Record]:
+            return await connection.fetch(statement, *arguments)
+
+        return await self.run(work)
+
+    async def execute(self, name: str, *arguments: object) -> int:
+        """Run a statement; how many rows it touched."""
+        statement = self.sql[name]
+
+        async def work(connection: Connection) -> int:
+            return rows_of(await connection.execute(statement, *arguments))
+
+        return await self.run(work)
+
+
+class Database(Statements):
+    """A pool with our settings on every connection, and one way to run work on it."""
+
+    def __init__(
+        self,
+        dsn: str,
+        schema: str,
+        connections: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        reading: bool = False,
+    ) -> None:
+        """``settings``: of the connections, beyond ours. ``reading``: a standby will do."""
+        if not _SCHEMA_NAME.fullmatch(schema):
+            raise Invalid("schema", f"{schema!r} is not a plain lower-case name")
+        self.dsn = dsn
+        self.servers = servers_of(dsn, reading=reading)
+        self.schema = schema
+        self.sql: Mapping[str, str] = {
+            name: text.replace("mainspring.", f"{schema}.")
+            for file in _FILES
+            for name, text in named_sql.load(PACKAGE, f"queries/{file}.sql").items()
+        }
+        self._connections = connections
+        self._session = SESSION | dict(settings or {})
+        self._pool: Pool | None = None
+        #: The connection that came back last is kept out of the pool, where each release costs a task, unless somebody
+        #: waits for one there.
+        self._at_hand: Connection | None = None
+        self._waiting = 0
+        self._releasing: set[asyncio.Task[None]] = set()
+        #: Of the servers, when what is remembered of them was learnt.
+        self._generation = self.servers.generation
+        #: Called when another server has taken over: what was written last may not have reached it.
+        self.forget: Callable[[], None] = _nothing
+        #: Called when a row met no partition; then the work is tried again.
+        self.make_partitions: Callable[[], Awaitable[None]] | None = None
+
+    async def open(self) -> None:
+        with connecting():
+            await self.servers.probe(SESSION)
+            pooled = self.servers.pooled
+            self._generation = self.servers.generation
+            self._pool = await asyncpg.create_pool(
+                self.dsn,
+                # None: while there is no primary it would try again and again, and say so each time.
+                min_size=0,
+                max_size=self._connections,
+                max_inactive_connection_lifetime=300,
+                connect=self.servers.connect,
+                init=prepare_connection,
+                reset=_keep_as_it_is,
+                timeout=5,
+                command_timeout=15,
+                **(POOLED if pooled else {"server_settings": self._session}),
+            )
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        at_hand, self._at_hand = self._at_hand, None
+        if pool is not None:
+            if at_hand is not None:
+                await pool.release(at_hand)
+            try:
+                await asyncio.wait_for(pool.close(), 5)
+            except TimeoutError:
+                pool.terminate()
+
+    def pool(self) -> PoolUse | None:
+        """How its connections are used right now; none while it is not open."""
+        if self._pool is None:
+            return None
+        # The one at hand is lent as far as the pool knows.
+        idle = self._pool.get_idle_size() + (self._at_hand is not None)
+        return PoolUse(self._pool.get_size() - idle, idle, self._connections, self._waiting)
+
+    async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        # Behind a pooler all work is in one.
+        return await (self.run(work) if self.servers.pooled else super().transaction(work))
+
+    async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        if self._pool is None:
+            raise StoreUnavailable("the store is not open")
+        made = False
+        if self.servers.pooled:
+            # A statement is prepared and run in two steps, which are one server's only inside a transaction.
+            work = functools.partial(_in_transaction, work, self._settings_for_one)
+        for attempt in range(_TRIES):
+            try:
+                return await self._lend(self._pool, work)
+            except (*_AGAIN, _LostBeforeCommit) as error:
+                if attempt == _TRIES - 1:
+                    cause = error.__cause__ or error
+                    raise StoreUnavailable(f"PostgreSQL: {cause}") from cause
+                await asyncio.sleep(random.random() * 0.02 * (attempt + 1))  # noqa: TID251
+            except asyncpg.CheckViolationError as error:
+                # Without the name of a check it is a row that met no partition; the text is in the server's language.
+                if error.constraint_name is not None or self.make_partitions is None or made:
+                    raise Invalid("batch", str(error)) from error
+                made = True
+                await self.make_partitions()
+            except (*_AWAY, *_NOT_LET_IN) as error:
+                raise StoreUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
+            except _FOR_THE_CALLER:
+                raise
+            except _REFUSED as error:
+                raise Invalid("batch", str(error)) from error
+            except asyncpg.PostgresError as error:
+                # Such as a right that was taken away: nothing of what was asked is at fault.
+                raise StoreUnavailable(f"PostgreSQL: {error}") from error
+        raise AssertionError("unreachable")
+
+    async def _lend(self, pool: Pool, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        connection = await self._acquire(pool)
+        if self._generation != self.servers.generation:
+            await self._change_servers(pool, connection)
+        try:
+            answer = await work(connection)
+        except asyncio.CancelledError:
+            # The server is asked to stop, and rolls back. The caller does not wait for that: the server may be out of
+            # reach, and the caller's lease at its end.
+            releasing = asyncio.create_task(pool.release(connection, timeout=_CONFIRMATION))
+            self._releasing.add(releasing)
+            releasing.add_done_callback(self._released)
+            raise
+        except BaseException as error:
+            if isinstance(error, (*_AWAY, _LostBeforeCommit)) and not isinstance(error, _CONNECTION_IS_GOOD):
+                # One that broke is back in the pool already.
+                with suppress(asyncpg.InterfaceError):
+                    connection.terminate()
+            await pool.release(connection)
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                # The others are connected to the same server, which writes no more; those that only read would stay.
+                await pool.expire_connections()
+            raise
+        if self._at_hand is None and not self._waiting and pool is self._pool:
+            self._at_hand = connection
+        else:
+            await pool.release(connection)
+        return answer
+
+    async def _change_servers(self, pool: Pool, connection: Connection) -> None:
+        """Another server has taken over: leave the old one, and let callers look things up anew.
+
+        What the caller has looked up, such as the number of a name, is of the old server, so it has to ask again.
+        """
+        self._generation = self.servers.generation
+        self.forget()
+        await pool.expire_connections()
+        connection.terminate()
+        await pool.release(connection)
+        raise asyncpg.ConnectionDoesNotExistError("another server has taken over")
+
+    @property
+    def _settings_for_one(self) -> str:
+        """Our settings for one transaction: behind a pooler the next one may be another server's."""
+        return "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in self._session.items())
+
+    async def _acquire(self, pool: Pool) -> Connection:
+        connection, self._at_hand = self._at_hand, None
+        if connection is not None:
+            if not _is_closed(connection):
+                return connection
+            await pool.release(connection)
+        self._waiting += 1
+        try:
+            return await pool.acquire(timeout=_PATIENCE)
+        finally:
+            self._waiting -= 1
+
+    def _released(self, task: "asyncio.Task[None]") -> None:
+        self._releasing.discard(task)
+        if not task.cancelled():
+            # A connection that could not be put right was closed by the pool: nothing is left to be done.
+            task.exception()
+
+
+async def wait_for_turn(connection: Connection, name: str) -> None:
+    """What processes that start together do one after the other: the first may take long, and the others wait for it
+    longer than for any other lock. In a transaction that holds nothing yet."""
+    await connection.execute(f"SET LOCAL lock_timeout = '{_TURN}s'; SET LOCAL statement_timeout = '{_TURN}s'")
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", name, timeout=_TURN + 5)
+    await connection.execute("SET LOCAL lock_timeout TO DEFAULT; SET LOCAL statement_timeout TO DEFAULT")
+
+
+async def _in_transaction(
+    work: Callable[[Connection], Awaitable[Answer]], settings: str, connection: Connection
+) -> Answer:
+    """``settings``: statements before the work, that hold for this transaction."""
+    transaction = connection.transaction()
+    # Not ``async with``: on cancellation the pool's release rolls back, and the caller does not wait for it.
+    try:
+        await transaction.__aenter__()
+        if settings:
+            await connection.execute(settings)
+        answer = await work(connection)
+    except Exception as error:
+        # A broken connection cannot roll back; raise the error that broke it, not this one.
+        with suppress(OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.PostgresError):
+            await transaction.__aexit__(type(error), error, error.__traceback__)
+        if isinstance(error, _SESSION_ENDED) or _is_closed(connection):
+            raise _LostBeforeCommit from error
+        raise
+    await transaction.__aexit__(None, None, None)
+    return answer
+
+
+def _nothing() -> None:
+    return
+
+
+def rows_of(status: str) -> int:
+    """The number at the end of a command tag such as ``DELETE 3``."""
+    last = status.rsplit(" ", 1)[-1]
+    return int(last) if last.isdigit() else 0
+
+
+def _is_closed(connection: Connection) -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:
+        # The pool has taken it back already.
+        return True
+
+
+async def prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    # In a transaction: the codec is asked for in two steps, and a pooler may give them to two servers.
+    async with connection.transaction():
+        # Ids are 32 hexadecimal digits here and 16 bytes there; both directions are one call in C.
+        await connection.set_type_codec(
+            "uuid", schema="pg_catalog", encoder=bytes.fromhex, decoder=bytes.hex, format="binary"
+        )
+
+
+async def _keep_as_it_is(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    """Nothing to undo: no session state is ever set, so a round trip is saved on every release."""

@@ -1,0 +1,89 @@
+"""Tenants, tasks, queues and sets of labels by number: rows carry integers, and each process remembers the names."""
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.stores.postgres.database import Connection, Database
+
+
+class Kind(IntEnum):
+    TENANT = 1
+    TASK = 2
+    QUEUE = 3
+    #: What runs require: words in order, with a comma between them.
+    LABELS = 4
+    #: A lane for a tenant or a priority: tenant:lane:priority, with the lane it would be otherwise.
+    TURN = 5
+
+
+class Unnamed(StoreUnavailable):
+    """Not known here. To whoever made sure of it before: meanwhile another server has taken over."""
+
+    def __init__(self) -> None:
+        super().__init__("PostgreSQL: another server has taken over")
+
+
+class Names:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._numbers: dict[tuple[int, str], int] = {}
+        self._names: dict[int, str] = {}
+
+    async def number_all(self, wanted: Iterable[tuple[Kind, str]]) -> None:
+        """Make sure that each of these names has a number that ``number`` knows."""
+        missing = {pair for pair in wanted if pair not in self._numbers}
+        if not missing:
+            return
+        for kind in Kind:
+            names = sorted(name for of, name in missing if of is kind)
+            if names:
+                await self._database.execute("intern", int(kind), names)
+                if kind is Kind.LABELS:
+                    # Before anything that requires them is made: whoever has them will look for it.
+                    await self._database.execute("widen_lanes", None)
+        await self._load()
+
+    def forget(self) -> None:
+        self._numbers, self._names = {}, {}
+
+    def number(self, kind: Kind, name: str) -> int:
+        try:
+            return self._numbers[kind, name]
+        except KeyError:
+            raise Unnamed from None
+
+    async def find(self, kind: Kind, name: str) -> int | None:
+        """The number of a name, if it has one: asking gives it none."""
+        if (kind, name) not in self._numbers:
+            await self._load()
+        return self._numbers.get((kind, name))
+
+    async def numbers_saying(self, kind: Kind, text: str) -> list[int]:
+        """Those with a text, in lower case, in their names."""
+        await self._load()
+        return [number for (of, name), number in self._numbers.items() if of is kind and text in name.lower()]
+
+    async def name_all(self, numbers: Iterable[int], connection: "Connection | None" = None) -> None:
+        """Make sure that ``name`` knows each of these. Whoever stands in a transaction gives its connection."""
+        if not self._names.keys() >= set(numbers):
+            await self._load(connection)
+
+    def name(self, number: int) -> str:
+        try:
+            return self._names[number]
+        except KeyError:
+            raise Unnamed from None
+
+    async def find_datacenters(self, lanes: Iterable[int]) -> dict[int, str]:
+        """The data center that each of these lanes requires; lanes without one are missing."""
+        labeled = sorted({lane for lane in lanes if lane})
+        rows = await self._database.fetch("datacenters_of_lanes", labeled) if labeled else []
+        return {row["id"]: row["datacenter"] for row in rows if row["datacenter"] is not None}
+
+    async def _load(self, connection: "Connection | None" = None) -> None:
+        database = self._database
+        rows = await (database.fetch("names") if connection is None else connection.fetch(database.sql["names"]))
+        for row in rows:
+            self._numbers[Kind(row["kind"]), row["name"]] = row["id"]
+            self._names[row["id"]] = row["name"]

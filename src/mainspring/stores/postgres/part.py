@@ -1,0 +1,60 @@
+"""What the parts of the store share: the database, the names, and the audit."""
+
+from collections.abc import Iterable, Sequence
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import shard_of
+from mainspring.core.ports.storage.access import Author
+from mainspring.stores.changes import Change, sum_up
+from mainspring.stores.postgres.database import Connection, Statements
+from mainspring.stores.postgres.names import Kind, Names
+from mainspring.stores.postgres.rows import Policies
+from mainspring.stores.postgres.wakeups import PostgresWakeups
+
+
+class Part:
+    shards: int
+    _db: Statements
+    _names: Names
+    _policies: Policies
+    _wakeups: PostgresWakeups | None
+    #: Whose things are there; None: everybody's.
+    _bound_to: str | None = None
+
+    def _shards_of(self, identifiers: Sequence[str]) -> list[int]:
+        """The shards that ids carry. Nobody would ever look at one that the store does not have."""
+        shards = [shard_of(identifier) for identifier in identifiers]
+        if shards and max(shards) >= self.shards:
+            shard, identifier = max(zip(shards, identifiers, strict=True))
+            raise Invalid("id", f"{identifier} carries shard {shard}", f"0 to {self.shards - 1}")
+        return shards
+
+    def _scope(self, asked: str | None) -> str | None:
+        """The tenant whose things are meant. Of another's there is nothing: no name begins with a space."""
+        if self._bound_to is None:
+            return asked
+        return self._bound_to if asked in (None, self._bound_to) else " "
+
+    async def _scope_number(self, asked: str | None = None) -> int | None:
+        """The same by number; 0 is nobody's."""
+        tenant = self._scope(asked)
+        return None if tenant is None else await self._names.find(Kind.TENANT, tenant) or 0
+
+    async def _audit(
+        self, connection: Connection, action: str, author: Author | None, changes: Iterable[Change]
+    ) -> None:
+        """One row a tenant, inside the transaction of the change; none for nobody, or for nothing."""
+        if author is None:
+            return
+        for tenant, change, count in sum_up(author, changes):
+            await connection.execute(
+                self._db.sql["add_audit"],
+                tenant,
+                author.name,
+                action,
+                change.target,
+                count,
+                change.before,
+                change.after,
+                author.why,
+            )

@@ -1,0 +1,133 @@
+"""The calendars of tenants."""
+
+from collections.abc import Collection, Sequence
+
+import asyncpg
+import msgspec
+
+from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
+from mainspring.core.model.schedules.job import NewJob
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
+from mainspring.stores.changes import Change
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.rows import decode_spec
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(CalendarSpec).decode
+
+
+class CalendarReads(Part):
+    async def calendars(self, tenant: str | None) -> list[Calendar]:
+        number = await self._scope_number(tenant)
+        rows = await self._db.fetch("newest_calendars", None if number is None else [number])
+        return [calendar for calendar in await self._calendars(rows) if not calendar.deleted]
+
+    async def calendar_versions(self, tenant: str, name: str, limit: int = 100) -> list[Calendar]:
+        number = await self._scope_number(tenant)
+        return await self._calendars(await self._db.fetch("calendar_versions", number, name, limit))
+
+    async def _calendars(
+        self, rows: Sequence[asyncpg.Record], connection: "Connection | None" = None
+    ) -> list[Calendar]:
+        await self._names.name_all({row["tenant"] for row in rows}, connection)
+        found = [
+            Calendar(
+                tenant=self._names.name(row["tenant"]),
+                name=row["name"],
+                version=row["version"],
+                spec=_decode(row["spec"]),
+                made_by=row["made_by"],
+                why=row["why"],
+                made_at=row["made_at"],
+                deleted=row["deleted"],
+            )
+            for row in rows
+        ]
+        return sorted(found, key=lambda calendar: (calendar.tenant, calendar.name, -calendar.version))
+
+
+class Calendars(CalendarReads):
+    async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
+        numbers = [number for tenant in tenants if (number := await self._names.find(Kind.TENANT, tenant)) is not None]
+        return almanacs_of(await self._calendars(await self._db.fetch("newest_calendars", numbers)))
+
+    async def put_calendar(
+        self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None
+    ) -> Calendar:
+        await self._names.number_all([(Kind.TENANT, tenant)])
+
+        async def put(connection: Connection) -> Calendar:
+            before = await self._hold(connection, tenant, name)
+            now = await connection.fetchval("SELECT " + f"{self._db.schema}.now_us()")
+            made = next_version(before, tenant, name, spec, author, now, expected_version)
+            if made is None:
+                assert before is not None
+                return before
+            await self._add(connection, before, made, author, "calendars.put")
+            return made
+
+        return await self._db.transaction(put)
+
+    async def delete_calendar(self, tenant: str, name: str, author: Author) -> bool:
+        number = await self._names.find(Kind.TENANT, tenant)
+        if number is None:
+            return False
+
+        async def delete(connection: Connection) -> bool:
+            before = await self._hold(connection, tenant, name)
+            if before is None or before.deleted:
+                return False
+            rows = await connection.fetch(self._db.sql["calendar_users"], number)
+            specs = [(row["name"], decode_spec(row["spec"])) for row in rows]
+            refuse_used(name, [user for user, spec in specs if spec is not None and name in spec.calendars])
+            now = await connection.fetchval("SELECT " + f"{self._db.schema}.now_us()")
+            await self._add(connection, before, gone(before, author, now), author, "calendars.delete")
+            return True
+
+        return await self._db.transaction(delete)
+
+    async def _hold(self, connection: Connection, tenant: str, name: str) -> Calendar | None:
+        """Nobody else changes the tenant's calendars, or declares jobs that mind them; the newest version of one."""
+        number = self._names.number(Kind.TENANT, tenant)
+        await connection.execute(self._db.sql["hold_calendars"], number)
+        rows = await connection.fetch(self._db.sql["calendar_versions"], number, name, 1)
+        found = await self._calendars(rows, connection)
+        return found[0] if found else None
+
+    async def _add(
+        self, connection: Connection, before: Calendar | None, made: Calendar, author: Author, action: str
+    ) -> None:
+        number = self._names.number(Kind.TENANT, made.tenant)
+        sql = self._db.sql
+        await connection.execute(
+            sql["add_calendar"],
+            number,
+            made.name,
+            made.version,
+            _encode(made.spec),
+            made.deleted,
+            made.made_by,
+            made.why,
+            made.made_at,
+        )
+        rows = await connection.fetch(sql["newest_calendars"], [number])
+        await connection.execute(sql["calendars_changed"], number, sum(row["version"] for row in rows))
+        await self._audit(connection, action, author, [Change(made.tenant, made.name, *calendar_differs(before, made))])
+
+    async def _mind_calendars(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, int]:
+        """Refuse jobs that name what is not there; how many changes the calendars of their tenants have seen."""
+        tenants = {job.tenant for job in jobs}
+        numbers = sorted(self._names.number(Kind.TENANT, tenant) for tenant in tenants)
+        await connection.execute(self._db.sql["share_calendars"], numbers)
+        rows = await connection.fetch(self._db.sql["newest_calendars"], numbers)
+        found = {almanac.tenant: almanac for almanac in almanacs_of(await self._calendars(rows, connection))}
+        for job in jobs:
+            if job.spec.calendars:
+                almanac = found.get(job.tenant)
+                known = set() if almanac is None else {calendar.name for calendar in almanac.calendars}
+                refuse_unknown(job.spec, known)
+        return {tenant: found[tenant].rev if tenant in found else 0 for tenant in tenants}

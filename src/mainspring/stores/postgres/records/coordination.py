@@ -1,0 +1,61 @@
+"""Shards owned by lease, in the store itself."""
+
+from collections.abc import Collection, Mapping
+
+from mainspring.core.model.base.errors import Fenced
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import Micros
+from mainspring.core.model.cluster.clock_guard import ClockReading
+from mainspring.core.ports.storage.coordination import Membership
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.schema import newest
+
+
+class Coordination(Part):
+    _store_id: str
+
+    async def join(self, name: str, ttl: Micros) -> SessionId:
+        rows = await self._db.fetch("open_session", 2, name, "", "", ttl, (), (), "", "", (), (), None)
+        return SessionId(rows[0]["id"])
+
+    async def renew(self, member: SessionId, ttl: Micros) -> Membership:
+        # Statements of their own, none waiting for the client inside a transaction: a frozen member holds no lock.
+        async def work(connection: Connection) -> Membership:
+            now = await connection.fetchval(self._db.sql["renew"], member, ttl)
+            if now is None:
+                raise Fenced(f"member {member} was buried: its lease ran out")
+            await connection.execute(self._db.sql["bury_members"])
+            members = await connection.fetch(self._db.sql["members"])
+            owned = await connection.fetch(self._db.sql["owned"], member)
+            return Membership(
+                now=now,
+                members=tuple(SessionId(row["id"]) for row in members),
+                owned={row["id"]: row["epoch"] for row in owned},
+                first_end=min((row["lease_until"] - now for row in members if row["id"] != member), default=None),
+            )
+
+        return await self._db.run(work)
+
+    async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
+        rows = await self._db.fetch("take", member, sorted(shards))
+        return {row["id"]: row["epoch"] for row in rows}
+
+    async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
+        await self._db.execute("give_up", member, sorted(shards))
+
+    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
+        await self._db.execute("tell_clock", list(sessions), reading.offset, reading.error, newest(), tzdata)
+
+    async def leave(self, member: SessionId) -> None:
+        await self._db.execute("leave", member)
+
+    async def identity(self) -> str:
+        return str(self._store_id)
+
+    async def epochs(self, shards: Collection[int]) -> dict[int, int]:
+        return {row["id"]: row["epoch"] for row in await self._db.fetch("epochs", sorted(shards))}
+
+    async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
+        rows = await self._db.fetch("seal", member, list(epochs), list(epochs.values()))
+        return {row["id"]: row["epoch"] for row in rows}

@@ -1,0 +1,86 @@
+"""Where processes are, and who stands in for whom."""
+
+from collections.abc import Sequence
+
+import asyncpg
+
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.cluster.datacenters import preference_of, serving
+from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.rows import set_of_labels
+
+
+class Datacenters(Part):
+    async def places(self) -> list[Place]:
+        return [_place(row) for row in await self._db.fetch("places")]
+
+    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
+        await self._db.execute("say_where", session, datacenter, version)
+
+    async def place_loads(self) -> list[PlaceLoad]:
+        return [
+            PlaceLoad(name=row["name"], queued=row["queued"], running=row["running"], oldest_due=row["oldest_due"])
+            for row in await self._db.fetch("place_loads")
+        ]
+
+    async def orders(self) -> list[Order]:
+        found: dict[str, Order] = {}
+        for row in await self._db.fetch("orders"):
+            preference = preference_of(row["requires"].split(","))
+            if preference is not None and row["serving"] is not None:
+                word = preference.word
+                found[word] = Order(word=word, serving=row["serving"], why=row["why"], since=row["since"])
+        return list(found.values())
+
+    async def serve_orders(self) -> list[Order]:
+        rows = await self._db.fetch("orders")
+        if not rows:
+            return []
+        now = (await self._db.fetch("now"))[0][0]
+        seen = {place.name: place.seen_at for place in await self.places() if place.seen_at is not None}
+        orders = {row["lane"]: _order(row, seen, now) for row in rows}
+        moving = [row for row in rows if row["serving"] != orders[row["lane"]].serving]
+        if moving:
+            await self._db.transaction(lambda connection: self._move(connection, moving, orders))
+        lanes = list(orders)
+        besides = [_besides(row["requires"], orders[row["lane"]].word) for row in rows]
+        await self._db.execute("share_orders", lanes, [order.serving for order in orders.values()], besides)
+        return list({order.word: order for order in orders.values()}.values())
+
+    async def _move(self, connection: Connection, moving: Sequence[asyncpg.Record], orders: dict[int, Order]) -> None:
+        sql = self._db.sql
+        lanes = [row["lane"] for row in moving]
+        serves, whys = [orders[lane].serving for lane in lanes], [orders[lane].why for lane in lanes]
+        moved = {row["lane"] for row in await connection.fetch(sql["move_orders"], lanes, serves, whys)}
+        # What is served for the first time has come from nowhere.
+        for row in moving:
+            if row["lane"] in moved and row["serving"] is not None:
+                order = orders[row["lane"]]
+                turns = [turn["id"] for turn in await connection.fetch(sql["turns_of"], row["lane"])]
+                why = order.why or f"moved back to {order.serving}"
+                await connection.execute(sql["note_move"], [row["lane"], *turns], why)
+
+
+def _place(row: asyncpg.Record) -> Place:
+    return Place(
+        name=row["name"],
+        workers=row["workers"],
+        draining=row["draining"],
+        schedulers=row["schedulers"],
+        seen_at=row["seen_at"],
+    )
+
+
+def _order(row: asyncpg.Record, seen: dict[str, int], now: int) -> Order:
+    preference = preference_of(row["requires"].split(","))
+    assert preference is not None
+    since = now if row["since"] is None else row["since"]
+    to, why = serving(preference, seen, since, now)
+    return Order(word=preference.word, serving=to, why=why, since=since)
+
+
+def _besides(requires: str, word: str) -> str:
+    """What else is required; an empty text is an empty set."""
+    return set_of_labels(tuple(other for other in requires.split(",") if other != word))

@@ -1,0 +1,103 @@
+"""Dead letters that are watched, and replays."""
+
+from collections.abc import Sequence
+
+import asyncpg
+import msgspec
+
+from mainspring.core.model.base.instant import DAY, HOUR, SECOND, Micros
+from mainspring.core.model.runs.dead_letters import QUIET, TREND, Watch, watch
+from mainspring.core.model.runs.replay import Replay
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.part import Part
+
+#: Longer than a transaction may take, so that nothing dies behind our back.
+_BEHIND: Micros = 15 * SECOND
+_KEPT: Micros = 30 * DAY
+_IDLE: Micros = HOUR
+_decode = msgspec.json.Decoder(Replay).decode
+
+
+class DeadLetters(Part):
+    async def watch_dead_letters(self) -> int:
+        return await self._db.transaction(self._watch)
+
+    async def _watch(self, connection: Connection) -> int:
+        sql = self._db.sql
+        if not await connection.fetchval(sql["try_to_tidy"], f"{self._db.schema}.undertaker"):
+            return 0
+        alarms = 0
+        rows = await connection.fetch(sql["newly_dead"], _BEHIND)
+        for row in rows:
+            group = (row["tenant"], row["task"], row["fingerprint"])
+            before = row["seen_at"] and Watch(
+                since=row["since"], count=row["count"], seen_at=row["seen_at"], grew_at=row["grew_at"]
+            )
+            after, alarm = watch(before, row["new"], row["until"])
+            kept = (after.since, after.count, after.seen_at, after.grew_at)
+            await connection.execute(sql["remember_dead"], *group, *kept)
+            if alarm is not None:
+                await connection.execute(sql["tell_dead"], alarm, row["tenant"], row["sample"])
+                alarms += 1
+        # Not at every look: a database at rest is not written to.
+        await connection.execute(sql["dead_seen"], _BEHIND, 0 if rows else _IDLE)
+        await connection.execute(sql["forget_dead_groups"], QUIET + _BEHIND)
+        await connection.execute(sql["forget_replays"], _KEPT)
+        return alarms
+
+    async def put_replay(self, replay: Replay) -> None:
+        record = msgspec.json.encode(replay)
+        await self._db.fetch(
+            "put_replay", replay.id, replay.tenant, replay.is_open, replay.rev, replay.ended_at, record
+        )
+
+    async def move_replay(self, replay: Replay) -> bool:
+        record = msgspec.json.encode(replay)
+        moved = await self._db.fetch("move_replay", replay.id, replay.rev, replay.is_open, replay.ended_at, record)
+        return bool(moved)
+
+    async def open_replays(self) -> Sequence[Replay]:
+        return [_replay(row) for row in await self._db.fetch("open_replays")]
+
+    async def replays(self, tenant: str | None, limit: int) -> Sequence[Replay]:
+        return [_replay(row) for row in await self._db.fetch("replays", tenant, limit)]
+
+    async def replay(self, identifier: str) -> Replay | None:
+        return next((_replay(row) for row in await self._db.fetch("replay", identifier)), None)
+
+
+def _replay(row: asyncpg.Record) -> Replay:
+    return msgspec.structs.replace(_decode(row["record"]), rev=row["rev"])
+
+
+def dead_groups_sql(schema: str, conditions: str) -> str:
+    """Groups of those dead letters ``d`` that meet the conditions. For those that are shown, and only for them, the
+    trend is made of what died within its hours, and the newest is looked up."""
+    hours = ", ".join(f"coalesce(sum(count) FILTER (WHERE hour = {ago}), 0)" for ago in reversed(range(TREND)))
+    # A sub-select, or the clock would be asked for every row.
+    now = f"(SELECT {schema}.now_us())"
+    return f"""
+        WITH g AS MATERIALIZED (
+            SELECT d.fingerprint, d.task, count(*) AS count, min(d.at) AS first_at, max(d.at) AS last_at
+            FROM {schema}.dead_letter d WHERE {conditions}
+            GROUP BY d.fingerprint, d.task ORDER BY count(*) DESC, max(d.at) DESC LIMIT $1
+        ), t AS (
+            SELECT fingerprint, task, ARRAY[{hours}]::bigint[] AS trend
+            FROM (
+                SELECT d.fingerprint, d.task, ({now} - d.at) / {HOUR} AS hour, count(*) AS count
+                FROM {schema}.dead_letter d
+                WHERE {conditions} AND d.at > {now} - {TREND * HOUR} AND d.at <= {now}
+                  AND d.fingerprint IN (SELECT g.fingerprint FROM g)
+                GROUP BY d.fingerprint, d.task, hour
+            ) AS by_hour
+            GROUP BY fingerprint, task
+        )
+        SELECT g.*, coalesce(t.trend, array_fill(0::bigint, ARRAY[{TREND}])) AS trend, newest.run_id AS sample
+        FROM g LEFT JOIN t ON t.fingerprint = g.fingerprint AND t.task IS NOT DISTINCT FROM g.task, LATERAL (
+            SELECT d.run_id FROM {schema}.dead_letter d
+            WHERE {conditions} AND d.at = g.last_at AND d.fingerprint = g.fingerprint
+              AND d.task IS NOT DISTINCT FROM g.task
+            ORDER BY d.run_id DESC LIMIT 1
+        ) AS newest
+        ORDER BY g.count DESC, g.last_at DESC
+    """

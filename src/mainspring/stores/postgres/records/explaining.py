@@ -1,0 +1,25 @@
+"""What an answer to "why?" needs."""
+
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.schedules.job import LedgerEntry
+from mainspring.core.ports.storage.catalog import SessionView
+from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.records.catalog import session_view
+from mainspring.stores.postgres.rows import ledger_entry
+
+
+class Explaining(Part):
+    async def holder_of(self, run: RunId) -> RunId | None:
+        rows = await self._db.fetch("holder_of", run)
+        return RunId(rows[0]["holder"]) if rows and rows[0]["holder"] is not None else None
+
+    async def owner_of(self, shard: int) -> SessionView | None:
+        return next((session_view(row) for row in await self._db.fetch("owner_of", shard)), None)
+
+    async def ledger_at(self, job: JobId, at: Instant) -> LedgerEntry | None:
+        return next((ledger_entry(row) for row in await self._db.fetch("ledger_at", job, at)), None)
+
+    async def backfilled(self, job: JobId, since: Instant, until: Instant) -> dict[Instant, RunId]:
+        rows = await self._db.fetch("backfilled", job, since, until)
+        return {row["scheduled_at"]: RunId(row["id"]) for row in rows}

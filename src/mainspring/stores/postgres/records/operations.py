@@ -1,0 +1,446 @@
+"""What people change, beyond submitting."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+
+import asyncpg
+import msgspec
+
+from mainspring.core.model.base.ids import JobId, RunId, SessionId, made_at, shard_of
+from mainspring.core.model.base.instant import DAY, Instant
+from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.run import About, NewRun, RunState, RunView
+from mainspring.core.model.schedules.job import NewJob, version_body_id
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.store import Accepted
+from mainspring.stores.changes import Change, retagged, what_differs, words_of_run
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.rows import (
+    AT_LIMIT,
+    BY_PARENTS,
+    DAYS_AHEAD,
+    JOB_STATES,
+    STATE_CODES,
+    STATES,
+    SUBMITTED,
+    decode_about,
+    decode_spec,
+    encode_about,
+    gate_of,
+    kept_bucket,
+    set_of_labels,
+)
+from mainspring.stores.postgres.work.jobs import OVER, Jobs
+from mainspring.stores.postgres.work.passage import Leaver, candidate, gates_in
+from mainspring.stores.postgres.work.submissions import Placed, moved_state
+
+#: A run may come due between a look at the one table and at the other; and whoever edits it writes its row anew, so
+#: that those who waited for the old one find nothing.
+_LOOKS = 20
+
+
+class Operations(Jobs):
+    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
+        [run] = await self._classed([run])
+        labels = [(Kind.LABELS, set_of_labels(run.policy.requires))] if run.policy.requires else []
+        await self._names.number_all([(Kind.TASK, run.task), (Kind.QUEUE, run.queue), *labels])
+        if run.policy.weight > 1:
+            await self._mark_weighted([run.queue])
+        tenant = await self._names.find(Kind.TENANT, run.tenant)
+        if tenant is None:
+            return None
+
+        async def edit(connection: Connection) -> Accepted | None:
+            row = await self._editable(connection, run.id, tenant)
+            if row is None:
+                return None
+            # New tags are written under this lock: they are read before the edit, or come after it.
+            await connection.fetch(self._db.sql["lock_bodies"], [run.id], [row["body_bucket"]])
+            before = (await self._views([run.id], payloads=True, within=connection))[run.id]
+            if was is not None and words_of_run(was) != words_of_run(before):
+                return Accepted(run.id, before.state, new=False, conflict=True)
+            state = await self._edit(connection, run, row)
+            after = (await self._views([run.id], payloads=True, within=connection))[run.id]
+            differs = what_differs(words_of_run(before), words_of_run(after))
+            if differs is not None:
+                await self._audit(connection, "runs.edit", author, [Change(run.tenant, run.id, *differs)])
+            return Accepted(run.id, state, new=False)
+
+        return await self._db.transaction(edit)
+
+    async def _editable(self, connection: Connection, run: RunId, tenant: int) -> asyncpg.Record | None:
+        """The row of a one-off that never started, locked."""
+        for _ in range(_LOOKS):
+            for name in ("editable_waiting", "editable_queued"):
+                row = await connection.fetchrow(self._db.sql[name], run, tenant)
+                if row is not None:
+                    return row
+        return None
+
+    async def _edit(self, connection: Connection, run: NewRun, row: asyncpg.Record) -> RunState:
+        """Give a run another due time, key, queue … and the place that goes with them; its state there.
+
+        What stays queued keeps its age. What holds its key keeps it as long as it is the first of its line.
+        """
+        now: Instant = row["now"]
+        was, old_gate, gate = STATES[row["state"]], row["gate"], gate_of(run)
+        due = run.at if run.at is not None else now + run.delay
+        limits = run.policy.gates(run.tenant, run.task)
+        if row["state"] == BY_PARENTS:
+            await connection.execute(self._db.sql["wait_longer"], run.id, run.start_within, run.deadline)
+            return await self._change(connection, row, Placed(run, due, BY_PARENTS, gate, limits, row["has_children"]))
+        holders = await self._lock_gates(connection, [key for key in (old_gate, gate) if key is not None])
+        held = old_gate is not None and holders[old_gate] == run.id
+        kept = held and due <= now and gate == old_gate and await self._is_first(connection, old_gate, due, run.id)
+        if due > now:
+            state = RunState.SCHEDULED
+        elif gate is None or kept:
+            state = RunState.QUEUED
+        elif holders[gate] is None:
+            state = RunState.QUEUED
+            await connection.execute(self._db.sql["hold_gates"], [gate], [run.id])
+        else:
+            state = RunState.BLOCKED
+        placed = Placed(run, due, STATE_CODES[state], gate, limits, row["has_children"])
+        state = await self._change(connection, row, placed)
+        # What was made in the same transaction has just been told of.
+        if state is RunState.QUEUED and was is not RunState.QUEUED and row["created_at"] != now:
+            await self._tell(connection, "run.queued", [(run.id, self._tenant(run))])
+        if held and not kept:
+            await connection.execute(self._db.sql["hold_gates"], [old_gate], [None])
+            limited = [candidate(one) for one in await self._open_gates(connection, [old_gate]) if one["limits"]]
+            if limited:
+                await self._pass(connection, (), limited)
+            if state is RunState.BLOCKED:
+                # With nobody before it in its line it holds its key again.
+                [now_row] = await connection.fetch(self._db.sql["states"], [run.id])
+                state = STATES[now_row["state"]]
+        return state
+
+    async def _change(self, connection: Connection, row: asyncpg.Record, placed: Placed) -> RunState:
+        """Move its row, and let it leave the limits it was inside and pass those it has now; its state after that."""
+        run = placed.run
+        inside = () if row["limits"] is None else gates_in(row["limits"])
+        was_queued = STATES[row["state"]] is RunState.QUEUED
+        await connection.execute(self._db.sql["remove_queued" if was_queued else "remove_waiting"], run.id)
+        passage = None
+        if not (inside and placed.state == STATE_CODES[RunState.QUEUED] and inside == placed.limits):
+            leaving = [Leaver(inside)] if inside else []
+            left = () if row["waits"] is None else (row["waits"],)
+            passage = await self._pass_new(connection, [placed], leaving, left)
+        await self._edit_body(connection, run, row["body_bucket"])
+        await self._put_back(connection, placed, row)
+        if passage is not None:
+            await self._carry_out(connection, passage)
+        return STATES[placed.state]
+
+    async def _edit_first(self, connection: Connection, run: NewRun, tenant: int) -> RunState | None:
+        row = await self._editable(connection, run.id, tenant)
+        return None if row is None else await self._edit(connection, run, row)
+
+    async def _is_first(self, connection: Connection, gate: int, due: Instant, run: RunId) -> bool:
+        first = await connection.fetchrow(self._db.sql["first_in_line"], gate, run)
+        return first is None or (due, run) < (first["due"], first["id"])
+
+    async def _edit_body(self, connection: Connection, run: NewRun, bucket: int) -> None:
+        await connection.execute(self._db.sql["remove_labels"], [bucket, kept_bucket(run.policy)], [run.id] * 2)
+        await connection.execute(
+            self._db.sql["edit_body"],
+            run.id,
+            self._names.number(Kind.TASK, run.task),
+            self._policies.encode(run.policy),
+            run.payload,
+            self._tenant(run),
+            encode_about(run.about),
+            kept_bucket(run.policy),
+        )
+        await self._label(connection, [run], kept_bucket(run.policy))
+
+    async def _put_back(self, connection: Connection, placed: Placed, row: asyncpg.Record) -> None:
+        run, due = placed.run, placed.due
+        waits = placed.state == BY_PARENTS
+        common = (
+            run.id,
+            shard_of(run.id),
+            run.priority,
+            self._tenant(run),
+            self._names.number(Kind.QUEUE, run.queue),
+            kept_bucket(run.policy),
+            due,
+            row["created_at"],
+            run.policy.timeout,
+            None if run.start_within is None or waits else due + run.start_within,
+            None if run.deadline is None or waits else due + run.deadline,
+            placed.gate,
+            None,
+            None,
+            None,
+            None,
+            row["replay_of"],
+            SUBMITTED,
+            self._lane(run.policy, row["target"]),
+            row["target"],
+            *placed.row,
+        )
+        if placed.state == STATE_CODES[RunState.QUEUED]:
+            queued_at: Instant = row["now"] if row["queued_at"] is None else row["queued_at"]
+            queued = (*common, rank_of(queued_at, run.priority), queued_at)
+            await connection.execute(self._db.sql["insert_queued"], *([value] for value in queued))
+            await connection.execute(self._db.sql["keep_ready"], run.id, row["ready_at"])
+        else:
+            holds = placed.state == AT_LIMIT and placed.gate is not None
+            waiting = (*common, placed.state, False, placed.waits, holds)
+            await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
+
+    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+        for end in ends:
+            end.check()
+        known = {end.run: end for end in ends}
+        found, queues = await self._db.transaction(partial(self._finish, known=known, author=author))
+        await self._ring(queues)
+        return found
+
+    async def _finish(
+        self, connection: Connection, known: Mapping[RunId, KnownEnd], author: Author
+    ) -> tuple[dict[RunId, RunState], Counter[int]]:
+        """What they are now, and how many others were queued, by queue."""
+        found: dict[RunId, RunState] = {}
+        changed: dict[RunId, asyncpg.Record] = {}
+        queues: Counter[int] = Counter()
+        # What moved from one table to the other meanwhile is found by asking again.
+        for _ in range(_LOOKS):
+            missing = [known[run] for run in sorted(known) if run not in found]
+            if not missing:
+                break
+            rows = await connection.fetch(self._db.sql["finish"], *_ends(missing))
+            queues += await self._let_go(connection, rows)
+            found |= {RunId(row["id"]): STATES[row["state"]] for row in rows}
+            changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
+            if not rows and not await connection.fetch(self._db.sql["states"], [end.run for end in missing]):
+                break
+        await self._names.name_all({row["tenant"] for row in changed.values()}, connection)
+        changes = [
+            moved_state(self._names.name(row["tenant"]), run, _was(row).value, found[run].value)
+            for run in known
+            if (row := changed.get(run)) is not None
+        ]
+        await self._audit(connection, "runs.finish", author, changes)
+        return found, queues
+
+    async def discard(self, runs: Collection[RunId], author: Author) -> int:
+        return await self._deal_with("discard", runs, author)
+
+    async def bring_back(self, runs: Collection[RunId], author: Author) -> int:
+        return await self._deal_with("bring_back", runs, author)
+
+    async def _deal_with(self, statement: str, runs: Collection[RunId], author: Author) -> int:
+        async def work(connection: Connection) -> int:
+            rows = {row["id"]: row for row in await connection.fetch(self._db.sql[statement], sorted(set(runs)))}
+            await self._audit(connection, f"runs.{statement}", author, await self._changes(connection, runs, rows))
+            return len(rows)
+
+        return await self._db.transaction(work)
+
+    async def _changes(
+        self, connection: Connection, ids: Collection[str], rows: dict[str, asyncpg.Record]
+    ) -> list[Change]:
+        """Those of the ids that have a row, in the order they were given."""
+        await self._names.name_all({row["tenant"] for row in rows.values()}, connection)
+        return [
+            Change(self._names.name(rows[identifier]["tenant"]), identifier)
+            for identifier in dict.fromkeys(ids)
+            if identifier in rows
+        ]
+
+    async def purge(self, ids: Collection[RunId | JobId], author: Author) -> list[str]:
+        async def work(connection: Connection) -> list[str]:
+            sql, asked = self._db.sql, sorted(set(ids))
+            jobs = {
+                row["id"]: row
+                for row in await connection.fetch(sql["lock_jobs"], asked)
+                if JOB_STATES[row["state"]] in OVER
+            }
+            runs = {row["id"]: row for row in await connection.fetch(sql["purge_history"], asked)}
+            if runs:
+                own = [(run, row["body_bucket"], made_at(run) // DAY) for run, row in runs.items() if row["own_body"]]
+                if own:
+                    await connection.execute(sql["purge_bodies"], *zip(*own, strict=True), DAYS_AHEAD)
+                await connection.execute(sql["purge_rest"], list(runs))
+            if jobs:
+                await connection.execute(sql["purge_jobs"], list(jobs))
+            changes = await self._changes(connection, ids, runs | jobs)
+            await self._audit(connection, "jobs.purge", author, changes)
+            return [change.target for change in changes]
+
+        return await self._db.transaction(work)
+
+    async def retag(
+        self, ids: Collection[RunId | JobId], add: Collection[str], remove: Collection[str], author: Author
+    ) -> int:
+        async def work(connection: Connection) -> int:
+            changed = await self._retag_runs(connection, ids, add, remove, author)
+            changed |= await self._retag_jobs(connection, ids, add, remove, author)
+            changes = [changed[identifier] for identifier in dict.fromkeys(ids) if identifier in changed]
+            await self._audit(connection, "jobs.retag", author, changes)
+            return len(changes)
+
+        return await self._db.transaction(work)
+
+    async def _retag_runs(
+        self,
+        connection: Connection,
+        ids: Collection[str],
+        add: Collection[str],
+        remove: Collection[str],
+        author: Author,
+    ) -> dict[str, Change]:
+        sql = self._db.sql
+        rows = await connection.fetch(sql["bodies_of"], sorted(set(ids)))
+        await self._names.name_all({row["tenant"] for row in rows}, connection)
+        numbers = {row["id"]: row["tenant"] for row in rows}
+        places = [
+            (row["id"], row["bucket"]) for row in rows if author.tenant in (None, self._names.name(row["tenant"]))
+        ]
+        if not places:
+            return {}
+        changed: dict[str, Change] = {}
+        abouts: list[tuple[str, int, bytes | None]] = []
+        labels: list[tuple[int, str, int, str]] = []
+        for row in await connection.fetch(sql["lock_bodies"], *zip(*places, strict=True)):
+            run, bucket, about = row["id"], row["bucket"], decode_about(row["about"]) or About()
+            tags = retagged(about.tags, add, remove)
+            if tags is None:
+                continue
+            new = msgspec.structs.replace(about, tags=tags)
+            abouts.append((run, bucket, None if new == About() else encode_about(new)))
+            labels += [(bucket, run, numbers[run], tag) for tag in tags]
+            changed[run] = _retagged(self._names.name(numbers[run]), run, about.tags, tags)
+        if abouts:
+            await connection.execute(sql["set_about"], *zip(*abouts, strict=True))
+            await connection.execute(
+                sql["remove_labels"], [bucket for _, bucket, _ in abouts], [run for run, _, _ in abouts]
+            )
+        if labels:
+            await connection.execute(sql["add_labels"], *zip(*labels, strict=True))
+        return changed
+
+    async def _retag_jobs(
+        self,
+        connection: Connection,
+        ids: Collection[str],
+        add: Collection[str],
+        remove: Collection[str],
+        author: Author,
+    ) -> dict[str, Change]:
+        sql = self._db.sql
+        rows = {row["id"]: row for row in await connection.fetch(sql["lock_jobs"], sorted(set(ids)))}
+        if not rows:
+            return {}
+        # All that there are: the tasks of these jobs are among them.
+        await self._names.name_all([0], connection)
+        versions = [row["version"] for row in rows.values()]
+        bodies = [version_body_id(JobId(job), row["version"]) for job, row in rows.items()]
+        changed: dict[str, Change] = {}
+        new_versions: list[tuple[object, ...]] = []
+        updates: list[tuple[object, ...]] = []
+        for known in await connection.fetch(sql["job_versions"], list(rows), versions, bodies):
+            job, row = JobId(known["job_id"]), rows[known["job_id"]]
+            tenant, spec = self._names.name(row["tenant"]), decode_spec(known["spec"])
+            tags = None if spec is None else retagged(spec.tags, add, remove)
+            if spec is None or tags is None or author.tenant not in (None, tenant):
+                continue
+            new = NewJob(
+                id=job,
+                spec=msgspec.structs.replace(spec, tags=tags),
+                payload=known["payload"],
+                tenant=tenant,
+                author=author.name,
+                why=author.why,
+            )
+            new_versions.append(self._new_version(new, job, row["version"] + 1))
+            updates.append((job, row["version"] + 1, row["state"]))
+            changed[job] = _retagged(tenant, job, spec.tags, tags)
+        if changed:
+            await connection.execute(sql["add_versions"], *zip(*new_versions, strict=True))
+            await connection.execute(sql["update_jobs"], *zip(*updates, strict=True))
+            await connection.execute(sql["touch_schedule"], sorted(changed), True)
+        return changed
+
+    async def pause(self, pause: Pause, author: Author) -> None:
+        await self._names.number_all(
+            (kind, name) for kind, name in ((Kind.TENANT, pause.tenant), (Kind.QUEUE, pause.queue)) if name is not None
+        )
+        tenant = 0 if pause.tenant is None else self._names.number(Kind.TENANT, pause.tenant)
+        queue = 0 if pause.queue is None else self._names.number(Kind.QUEUE, pause.queue)
+
+        async def work(connection: Connection) -> None:
+            # Whoever is just claiming ends first. Others wait behind this, so not for long.
+            await connection.execute("SET LOCAL lock_timeout = '500ms'")
+            await connection.execute(self._db.sql["lock_pauses"])
+            if await connection.fetch(self._db.sql["pause"], tenant, queue, author.name, author.why, pause.until):
+                changes = [Change(pause.tenant or "", pause.queue or "*")]
+                await self._audit(connection, "queues.pause", author, changes)
+
+        await self._db.transaction(work)
+
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
+        numbers = [
+            0 if name is None else await self._names.find(kind, name)
+            for kind, name in ((Kind.TENANT, tenant), (Kind.QUEUE, queue))
+        ]
+        if None in numbers:
+            return False
+
+        async def work(connection: Connection) -> bool:
+            if not await connection.fetch(self._db.sql["resume"], *numbers):
+                return False
+            if back is not None:
+                await connection.execute(
+                    self._db.sql["pause_again"], *numbers, back.since, back.author, back.why, back.until
+                )
+            await self._audit(connection, "queues.resume", author, [Change(tenant or "", queue or "*")])
+            return True
+
+        return await self._db.transaction(work)
+
+    async def drain(self, worker: SessionId, author: Author) -> bool:
+        async def work(connection: Connection) -> bool:
+            draining = await connection.fetchval(self._db.sql["draining"], worker)
+            if draining is False:
+                await connection.execute(self._db.sql["drain"], worker)
+                await self._audit(connection, "workers.drain", author, [Change("", str(worker))])
+            return draining is not None
+
+        return await self._db.transaction(work)
+
+    async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
+        async def work(connection: Connection) -> Instant | None:
+            gone: Instant | None = await connection.fetchval(self._db.sql["revoke_lease"], scheduler)
+            if gone is not None:
+                await self._audit(connection, "schedulers.revoke", author, [Change("", str(scheduler))])
+            return gone
+
+        return await self._db.transaction(work)
+
+
+def _retagged(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, ...]) -> Change:
+    return Change(tenant, target, *(what_differs({"tags": before}, {"tags": after}) or ()))
+
+
+def _was(row: asyncpg.Record) -> RunState:
+    return STATES[row["was"]] if row["was"] else RunState.CANCELLING
+
+
+def _ends(ends: Sequence[KnownEnd]) -> list[list[object]]:
+    return [
+        [end.run for end in ends],
+        [STATE_CODES[end.state] for end in ends],
+        [end.reason for end in ends],
+        [end.result for end in ends],
+        [end.error for end in ends],
+        [end.fingerprint for end in ends],
+    ]

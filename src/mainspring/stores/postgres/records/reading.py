@@ -1,0 +1,261 @@
+"""What can be asked, and the events of what happened."""
+
+import re
+from collections.abc import Collection, Sequence
+from itertools import chain
+
+import asyncpg
+
+from mainspring.core.model.base.errors import NotFound
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
+from mainspring.core.model.base.instant import HOUR, Instant, Micros
+from mainspring.core.model.cluster.hints import Hint
+from mainspring.core.model.events.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
+from mainspring.core.model.runs.run import AttemptView, RunView
+from mainspring.core.model.schedules.job import Job, LedgerEntry, version_body_id
+from mainspring.core.ports.events_out import ReaderView
+from mainspring.core.store import EVENTS_KEPT, Depth, EventBatch
+from mainspring.stores.depths import fold_depths
+from mainspring.stores.postgres.database import Connection, rows_of
+from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.rows import OUTCOMES, job_of, ledger_entry, readable_jobs, run_view
+
+_is_position = re.compile(r"[0-9]{20}\.[0-9]{20}").fullmatch
+#: As many as there can be.
+_ALL = 2**63 - 1
+#: The tenant of what happens to workers.
+_NOBODY = 0
+
+
+class Reading(Part):
+    async def now(self) -> Instant:
+        now: Instant = (await self._db.fetch("now"))[0][0]
+        return now
+
+    async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
+        found = await self._views(ids, payloads=payloads)
+        return [found.get(run) for run in ids]
+
+    async def _views(
+        self, ids: Sequence[RunId], *, payloads: bool = False, results: bool = True, within: "Connection | None" = None
+    ) -> dict[RunId, RunView]:
+        """Runs by id; inside a transaction if its connection is given."""
+        arguments = (list(ids), payloads, results, await self._scope_number())
+        if within is None:
+            rows = await self._db.fetch("runs", *arguments)
+        else:
+            rows = await within.fetch(self._db.sql["runs"], *arguments)
+        numbers = {row[column] for row in rows for column in ("queue", "tenant", "task")}
+        await self._names.name_all(numbers - {None}, within)
+        return {RunId(row["id"]): run_view(row, self._names, self._policies) for row in rows}
+
+    async def attempts(self, run: RunId) -> list[AttemptView]:
+        rows = await self._db.fetch("attempts", run, await self._scope_number())
+        return [attempt_view(row) for row in rows]
+
+    async def parents(self, run: RunId) -> list[RunView]:
+        return await self._known(await self.parent_ids(run))
+
+    async def parent_ids(self, run: RunId) -> list[RunId]:
+        rows = await self._db.fetch("parents_of", run, await self._scope_number())
+        return [RunId(row["id"]) for row in rows]
+
+    async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
+        rows = await self._db.fetch("children_of", run, after or "0" * 32, limit, await self._scope_number())
+        return await self._known([RunId(row["id"]) for row in rows])
+
+    async def _known(self, ids: Sequence[RunId]) -> list[RunView]:
+        return [run for run in await self.runs(ids) if run is not None]
+
+    async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
+        tenant = await self._scope_number()
+        rows = await self._db.fetch("jobs", list(ids), tenant)
+        await self._names.name_all({row["tenant"] for row in rows})
+        wanted = [version_body_id(JobId(row["id"]), row["version"]) for row in rows]
+        bodies = await self._db.fetch("bodies", wanted, tenant)
+        payloads = {row["id"]: row["payload"] for row in bodies}
+
+        def read(row: asyncpg.Record) -> Job:
+            body = version_body_id(JobId(row["id"]), row["version"])
+            return job_of(row, self._names, payloads.get(body, b"null"))
+
+        found = {job.id: job for job in readable_jobs(rows, read)}
+        return [found.get(job_id) for job_id in ids]
+
+    async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
+        rows = await self._db.fetch("ledger", job, since, until, limit, await self._scope_number())
+        return [ledger_entry(row) for row in rows]
+
+    async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
+        found: dict[JobId, list[LedgerEntry]] = {}
+        asked = list(dict.fromkeys(jobs))
+        for row in await self._db.fetch("last_ticks", asked, limit, await self._scope_number()):
+            entry = ledger_entry(row)
+            found.setdefault(entry.job_id, []).append(entry)
+        return [found.get(job, [])[::-1] for job in jobs]
+
+    async def depths(self, tenant: str | None = None) -> list[Depth]:
+        rows = await self._db.fetch("depths", await self._scope_number(tenant))
+        await self._names.name_all({row["queue"] for row in rows})
+        datacenters = await self._names.find_datacenters(row["lane"] for row in rows)
+        return fold_depths(
+            (
+                self._names.name(row["queue"]),
+                datacenters.get(row["lane"]),
+                row["queued"],
+                row["running"],
+                row["oldest_due"],
+                row["oldest_ready"],
+            )
+            for row in rows
+        )
+
+    async def hint_key(self) -> str:
+        [row] = await self._db.fetch("hint_key")
+        return str(row["hint_key"])
+
+    async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
+        return await self._hints(await self._db.fetch("hints_of", list(runs)))
+
+    async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
+        return await self._hints(await self._db.fetch("hints_ready", None if queues is None else list(queues), limit))
+
+    async def _hints(self, rows: list[asyncpg.Record]) -> list[Hint]:
+        await self._names.name_all({row["queue"] for row in rows})
+        return [
+            Hint(
+                RunId(row["id"]),
+                self._names.name(row["queue"]),
+                row["rank"],
+                row["priority"],
+                "" if row["gate"] is None else str(row["gate"]),
+                row["attempt"] + 1,
+                row["datacenter"],
+            )
+            for row in rows
+        ]
+
+    async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
+        # Events of dead letters name a run that has ended a while before.
+        rows = await self._db.fetch("facts_of", list(runs), since - HOUR, MAX_TOLD_ERROR)
+        names = self._names
+        await names.name_all({row[column] for row in rows for column in ("queue", "task")} - {None})
+        return [
+            RunFacts(
+                id=RunId(row["id"]),
+                task="" if row["task"] is None else names.name(row["task"]),
+                queue=names.name(row["queue"]),
+                job_id=row["job_id"],
+                scheduled_at=row["scheduled_at"],
+                ended=row["ended"],
+                attempt=row["attempt"],
+                reason=row["reason"] or "",
+                error=row["error"],
+            )
+            for row in rows
+        ]
+
+    async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
+        return [
+            WorkerFacts(
+                id=row["id"],
+                name=row["name"],
+                version=row["version"],
+                datacenter=row["datacenter"],
+                queues=tuple(row["queues"]),
+            )
+            for row in await self._db.fetch("workers_of", list(sessions))
+        ]
+
+    async def readers(self) -> list[ReaderView]:
+        return [ReaderView(row["reader"], row["oldest"]) for row in await self._db.fetch("readers")]
+
+    async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
+        async def attach(connection: Connection) -> None:
+            if rows_of(await connection.execute(self._db.sql["keep_reader"], name, ttl)):
+                return
+            # What is under way has not seen this reader: it ends first. Others wait behind this, so not for long.
+            await connection.execute("SET LOCAL lock_timeout = '500ms'")
+            await connection.execute(self._db.sql["lock_readers"])
+            await connection.execute(self._db.sql["begin_outbox"])
+            await connection.execute(self._db.sql["attach_reader"], name, ttl)
+
+        await self._db.transaction(attach)
+
+    async def detach_reader(self, name: str) -> None:
+        async def detach(connection: Connection) -> None:
+            await connection.execute(self._db.sql["detach_reader"], name)
+            await self._forget_events(connection, _ALL)
+
+        await self._db.transaction(detach)
+
+    async def _forget_events(self, connection: Connection, limit: int) -> int:
+        """What nobody needs any more, oldest first; without a reader that is all of it."""
+        gone: int = await connection.fetchval(self._db.sql["prune_outbox"], limit, EVENTS_KEPT)
+        return gone
+
+    async def events(self, name: str, limit: int) -> list[EventBatch]:
+        return await self._batches(await self._db.fetch("events", name, limit))
+
+    async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:
+        rows: list[asyncpg.Record] = []
+        if position is not None:
+            place = _place_of(position)
+            rows = await self._db.fetch("events_after", *place, limit)
+        # After the events: what was forgotten before they were read is behind the horizon by now.
+        ends = (await self._db.fetch("outbox_ends"))[0]
+        horizon = (ends["horizon_xid"], ends["horizon_id"])
+        if position is None:
+            # Whatever is still to come has xmin at least, and is behind the horizon.
+            return [], _position(*max((ends["xmin"] - 1, _ALL), horizon))
+        if place < horizon or place[0] >= ends["xmax"]:
+            raise NotFound("the events after this position are not kept any more")
+        batches = await self._batches(rows)
+        return batches, batches[-1].position if batches else position
+
+    async def _batches(self, rows: Sequence[asyncpg.Record]) -> list[EventBatch]:
+        names = self._names
+        made = [*chain.from_iterable(row[column] or () for row in rows for column in ("tasks", "queues"))]
+        await names.name_all(({row["tenant"] for row in rows} - {_NOBODY}).union(made))
+        return [
+            EventBatch(
+                position=_position(row["xid"], row["id"]),
+                at=row["at"],
+                kind=row["kind"],
+                runs=tuple(row["runs"]),
+                tenant="" if row["tenant"] == _NOBODY else names.name(row["tenant"]),
+                tasks=tuple(map(names.name, row["tasks"] or ())),
+                queues=tuple(map(names.name, row["queues"] or ())),
+            )
+            for row in rows
+        ]
+
+    async def acknowledge(self, name: str, position: str) -> None:
+        await self._db.execute("acknowledge", name, *_place_of(position))
+
+
+def _position(xid: int, number: int) -> str:
+    return f"{xid:020d}.{number:020d}"
+
+
+def _place_of(position: str) -> tuple[int, int]:
+    """Both parts of a position: the transaction's, and the event's."""
+    if _is_position(position) is None:
+        raise NotFound(f"{position!r:.60} is no position")
+    xid, number = int(position[:20]), int(position[21:])
+    if max(xid, number) > _ALL:
+        raise NotFound(f"{position} is no position")
+    return xid, number
+
+
+def attempt_view(row: asyncpg.Record) -> AttemptView:
+    return AttemptView(
+        run_id=RunId(row["run_id"]),
+        fence=row["fence"],
+        number=row["number"],
+        outcome=OUTCOMES[row["outcome"]],
+        reason=row["reason"],
+        error=row["error"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+    )

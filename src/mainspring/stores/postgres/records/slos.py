@@ -1,0 +1,60 @@
+"""What schedules owe, and whether they keep it."""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from mainspring.core.model.base.ids import JobId, RunId
+from mainspring.core.model.schedules.slo import SloState
+from mainspring.core.ports.storage.slos import SloDue, SloSettled
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.work.jobs import Jobs
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(SloState).decode
+
+
+class Slos(Jobs):
+    async def slos_due(self, limit: int) -> list[SloDue]:
+        rows = {JobId(row["job_id"]): row for row in await self._db.fetch("slos_due", limit)}
+        if not rows:
+            return []
+        jobs = await self.jobs(list(rows))
+        successes = {row["job_id"]: row["finished_at"] for row in await self._db.fetch("last_successes", list(rows))}
+        return [
+            SloDue(
+                job=job,
+                state=_decode(rows[job.id]["state"]),
+                rev=rows[job.id]["rev"],
+                last_success=successes.get(job.id),
+            )
+            for job in jobs
+            if job is not None
+        ]
+
+    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
+        given = sorted(settled, key=lambda one: one.job)
+        events = {one.job: one.events for one in given if one.events}
+
+        async def settle(connection: Connection) -> int:
+            rows = await connection.fetch(
+                self._db.sql["settle_slos"],
+                [one.job for one in given],
+                [one.rev for one in given],
+                [one.next_check for one in given],
+                [_encode(one.state) for one in given],
+            )
+            for row in rows:
+                for event in events.get(row["job_id"], ()):
+                    await self._tell(connection, event, [(RunId(row["job_id"]), row["tenant"])])
+            return len(rows)
+
+        return await self._db.transaction(settle) if given else 0
+
+    async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
+        rows = await self._db.fetch("slo_states", list(jobs))
+        return {JobId(row["job_id"]): _decode(row["state"]) for row in rows}
+
+    async def slos_missed(self, tenant: str | None, limit: int) -> dict[JobId, SloState]:
+        rows = await self._db.fetch("slos_missed", await self._scope_number(tenant), limit)
+        return {JobId(row["job_id"]): _decode(row["state"]) for row in rows}

@@ -1,0 +1,34 @@
+"""The task catalog."""
+
+from collections.abc import Sequence
+
+from mainspring.core.model.tasks.task_entry import KnownTask, TaskEntry, check_registration
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.part import Part
+from mainspring.stores.tasks import read_tasks
+
+
+class Tasks(Part):
+    async def register_tasks(self, entries: Sequence[TaskEntry], worker: str) -> int:
+        check_registration(entries, worker)
+        bodies = {entry.name: entry.encode() for entry in entries}
+        # Most registrations change nothing, and take no lock.
+        if not await self._db.fetch("differing_tasks", list(bodies), list(bodies.values())):
+            return 0
+
+        async def put(connection: Connection) -> int:
+            sql = self._db.sql
+            await connection.execute(sql["lock_tasks"])
+            rows = await connection.fetch(sql["differing_tasks"], list(bodies), list(bodies.values()))
+            names = [list(bodies)[row["place"] - 1] for row in rows]
+            if names:
+                await connection.execute(sql["put_tasks"], names, [bodies[name] for name in names], worker)
+            return len(names)
+
+        return await self._db.transaction(put)
+
+    async def list_tasks(self, after: int = 0) -> list[KnownTask]:
+        rows = await self._db.fetch("list_tasks", after)
+        return read_tasks(
+            (row["rev"], row["version"], row["body"], row["registered_by"], row["registered_at"]) for row in rows
+        )

@@ -1,0 +1,136 @@
+"""What work has cost, and what it may cost."""
+
+from collections.abc import Collection
+
+import asyncpg
+import msgspec
+
+from mainspring.core.model.base.ids import JobId, derived_id, is_id
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.limits.budget import Budget, BudgetStatus
+from mainspring.core.model.runs.usage import GroupBy, Usage
+from mainspring.core.ports.storage.access import Author
+from mainspring.stores.changes import Change, what_differs
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.part import Part
+
+#: Of a one-off.
+NO_JOB = "0" * 32
+#: A number that nothing has.
+_NOBODY = -1
+
+
+class UsageReading(Part):
+    async def usage(
+        self, tenant: str | None, since: Instant, until: Instant, by: GroupBy, *, key: str = "", limit: int = 10_000
+    ) -> list[Usage]:
+        wanted = await self._key(by, key) if key else None
+        if key and wanted is None:
+            return []
+        rows = await self._db.fetch(f"usage_by_{by}", await self._scope_number(tenant), since, until, wanted, limit)
+        numbers = {row["tenant"] for row in rows} | ({row["key"] for row in rows} - {0} if by != "job" else set())
+        await self._names.name_all(numbers)
+        found = [
+            Usage(
+                day=row["day"],
+                tenant=self._names.name(row["tenant"]),
+                key=self._shown(row["key"]),
+                unit=row["unit"],
+                amount=row["amount"],
+            )
+            for row in rows
+        ]
+        return sorted(found, key=lambda item: (item.day, item.tenant, item.key, item.unit))
+
+    async def budgets(self, tenant: str | None) -> list[BudgetStatus]:
+        rows = await self._db.fetch("budgets", await self._scope_number(tenant))
+        found = [status_of(row) for row in rows]
+        return sorted(found, key=lambda status: (status.budget.tenant, status.budget.name))
+
+    async def _key(self, by: GroupBy, key: str) -> str | int | None:
+        if by == "job":
+            return key if is_id(key) else None
+        return await self._names.find(Kind.TASK if by == "task" else Kind.TENANT, key)
+
+    def _shown(self, key: str | int) -> str:
+        if isinstance(key, str):
+            return "" if key == NO_JOB else key
+        return self._names.name(key) if key else ""
+
+
+class Budgeting(UsageReading):
+    async def put_budget(self, budget: Budget, author: Author) -> BudgetStatus:
+        budget.check()
+        await self._names.number_all([(Kind.TENANT, budget.tenant)])
+        tenant = self._names.number(Kind.TENANT, budget.tenant)
+
+        async def work(connection: Connection) -> BudgetStatus:
+            known = await connection.fetch(self._db.sql["budget"], tenant, budget.name)
+            now = await connection.fetchval(self._db.sql["now"])
+            identifier = derived_id(now, 0, budget.tenant, budget.name)
+            [row] = await connection.fetch(
+                self._db.sql["put_budget"], identifier, tenant, budget.name, msgspec.json.encode(budget)
+            )
+            before = msgspec.to_builtins(status_of(known[0]).budget) if known else {}
+            if (differs := what_differs(before, msgspec.to_builtins(budget))) is not None:
+                await self._audit(connection, "budgets.put", author, [Change(budget.tenant, budget.name, *differs)])
+            return status_of(row)
+
+        return await self._db.transaction(work)
+
+    async def drop_budget(self, tenant: str, name: str, author: Author) -> bool:
+        number = await self._names.find(Kind.TENANT, tenant) or 0
+
+        async def work(connection: Connection) -> bool:
+            gone = await connection.fetch(self._db.sql["drop_budget"], number, name)
+            await self._audit(connection, "budgets.drop", author, [Change(tenant, name) for _ in gone])
+            return bool(gone)
+
+        return await self._db.transaction(work)
+
+    async def spent(self, status: BudgetStatus, since: Instant) -> float:
+        budget = status.budget
+        tenant, task, job = await self._of(budget)
+        [row] = await self._db.fetch("spent", tenant, since, budget.unit, task, job)
+        spent: float = row["spent"]
+        return spent
+
+    async def mark_budget(self, before: BudgetStatus, after: BudgetStatus, events: Collection[str]) -> bool:
+        async def work(connection: Connection) -> bool:
+            marked = await connection.fetch(
+                self._db.sql["mark_budget"],
+                before.id,
+                before.state,
+                before.since,
+                after.state,
+                after.since,
+                after.spent,
+                after.held,
+            )
+            if marked and events:
+                await connection.execute(self._db.sql["tell_budget"], list(events), marked[0]["tenant"], before.id)
+            return bool(marked)
+
+        return await self._db.transaction(work)
+
+    async def lower(self, budget: Budget, limit: int) -> int:
+        tenant, task, job = await self._of(budget)
+        return len(await self._db.fetch("lower", tenant, task, job, limit))
+
+    async def _of(self, budget: Budget) -> tuple[int, int | None, str | None]:
+        """The tenant by number, and the task or the job if it is for one. What is not there has used nothing."""
+        tenant = await self._names.find(Kind.TENANT, budget.tenant) or _NOBODY
+        task = await self._names.find(Kind.TASK, budget.target) or _NOBODY if budget.of == "task" else None
+        job: JobId | None = None
+        if budget.of == "job":
+            rows = await self._db.fetch("job_named", int(Kind.TENANT), budget.tenant, budget.target)
+            job, tenant = (JobId(rows[0]["id"]), tenant) if rows else (None, _NOBODY)
+        return tenant, task, job
+
+
+def status_of(row: asyncpg.Record) -> BudgetStatus:
+    budget = msgspec.json.decode(row["spec"], type=Budget)
+    return BudgetStatus(
+        budget=budget, id=row["id"], state=row["state"], since=row["since"], spent=row["spent"], held=row["held"]
+    )

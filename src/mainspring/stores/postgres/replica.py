@@ -1,0 +1,118 @@
+"""Lists from a standby, while that is not too far behind; otherwise from the primary."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+
+from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.model.base.staleness import staleness
+from mainspring.core.runtime.log import get_logger
+from mainspring.stores.postgres.database import Answer, Connection, Database, Statements
+
+_log = get_logger("mainspring.replica")
+
+#: What was measured is good for this long, …
+_MEASURE_EVERY: Micros = 500 * MILLISECOND
+#: … and a replica that does not answer is left alone for this long.
+_LEFT_ALONE: Micros = 10 * SECOND
+_PATIENCE_SECONDS = 2
+_SAMPLES = 100
+#: So few connections: it is people who list.
+CONNECTIONS = 3
+
+WRITTEN = "SELECT (pg_current_wal_lsn() - '0/0')::bigint"
+REPLAYED = """
+SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END - '0/0')::bigint
+"""
+
+
+class Replica:
+    """How far the standby is behind. It is measured when somebody asks, by where the primary's log was a moment ago."""
+
+    def __init__(self, primary: Database, dsn: str, most: Micros) -> None:
+        self._primary = primary
+        self.database = Database(dsn, primary.schema, CONNECTIONS, reading=True)
+        self._most = most
+        self._samples: deque[tuple[Micros, int]] = deque(maxlen=_SAMPLES)
+        self._measured_at: Micros | None = None
+        self._opened = False
+        self._measuring = asyncio.Lock()
+        self._used: bool | None = None
+        #: How far it was behind when it was last measured; None: that is not known.
+        self.staleness: Micros | None = None
+
+    async def is_fresh(self) -> bool:
+        if self._is_due():
+            async with self._measuring:
+                if self._is_due():
+                    await self._measure()
+        fresh = self.staleness is not None and self.staleness <= self._most
+        if fresh is not self._used:
+            say = _log.info if fresh else _log.warning
+            say("lists come from the replica" if fresh else "the replica is behind: lists come from the primary")
+            self._used = fresh
+        return fresh
+
+    def gave_up(self) -> None:
+        """It did not answer."""
+        self.staleness = None
+        self._measured_at = _now() + _LEFT_ALONE
+
+    async def close(self) -> None:
+        await self.database.close()
+
+    def _is_due(self) -> bool:
+        return self._measured_at is None or _now() - self._measured_at >= _MEASURE_EVERY
+
+    async def _measure(self) -> None:
+        sent = _now()
+        self._samples.append((sent, await self._primary.run(_written)))
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                if not self._opened:
+                    await self.database.open()
+                    self._opened = True
+                replayed = await self.database.run(_replayed)
+        except (MainspringError, TimeoutError) as error:
+            _log.warning("the replica does not answer", error=str(error))
+            self.gave_up()
+            return
+        self.staleness = staleness(self._samples, replayed, sent)
+        self._measured_at = sent
+
+
+class FromReplica(Statements):
+    """Reads from the replica, if it is fresh and answers."""
+
+    def __init__(self, replica: Replica, there: Statements, primary: Statements) -> None:
+        self.schema = primary.schema
+        self.sql = primary.sql
+        self._replica = replica
+        self._there = there
+        self._primary = primary
+
+    async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        if await self._replica.is_fresh():
+            try:
+                return await self._there.run(work)
+            except StoreUnavailable:
+                self._replica.gave_up()
+            except (MainspringError, asyncpg.PostgresError):
+                # Perhaps it lacks what the primary has, such as a migration. If not, the primary says the same.
+                pass
+        return await self._primary.run(work)
+
+
+def _now() -> Micros:
+    return round(asyncio.get_running_loop().time() * SECOND)
+
+
+async def _written(connection: Connection) -> int:
+    return int(await connection.fetchval(WRITTEN))
+
+
+async def _replayed(connection: Connection) -> int:
+    return int(await connection.fetchval(REPLAYED))

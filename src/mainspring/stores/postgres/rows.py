@@ -1,0 +1,337 @@
+"""Rows of PostgreSQL as values of the domain, and back."""
+
+from collections.abc import Callable, Sequence
+
+import asyncpg
+import msgspec
+
+from mainspring.core.model.base.ids import JobId, RunId, is_derived, made_at, stable_hash
+from mainspring.core.model.base.instant import DAY
+from mainspring.core.model.runs.retention import CLASSES, STANDARD
+from mainspring.core.model.runs.run import (
+    DEFAULT_POLICY,
+    About,
+    HeldRun,
+    NewRun,
+    Outcome,
+    Progress,
+    RunPolicy,
+    RunState,
+    RunView,
+    Settlement,
+    settle_unreadable,
+)
+from mainspring.core.model.schedules.job import Job, JobSpec, JobState, LedgerEntry, Overlap, overlap_gate
+from mainspring.core.model.workflows.dependencies import Rule
+from mainspring.stores.postgres.names import Names
+from mainspring.stores.unreadable import UNREADABLE, name_unreadable_job, read_rows
+
+STATE_CODES: dict[RunState, int] = {
+    RunState.SCHEDULED: 1,
+    RunState.BLOCKED: 2,
+    RunState.QUEUED: 3,
+    RunState.RUNNING: 4,
+    RunState.SUCCEEDED: 5,
+    RunState.FAILED: 6,
+    RunState.CANCELLED: 7,
+    RunState.SKIPPED: 8,
+}
+#: Both are blocked: in front of a limit, and by its parents.
+AT_LIMIT, BY_PARENTS = 9, 10
+STATES = {code: state for state, code in STATE_CODES.items()} | dict.fromkeys((AT_LIMIT, BY_PARENTS), RunState.BLOCKED)
+OUTCOME_CODES: dict[Outcome, int] = {
+    Outcome.SUCCESS: 1,
+    Outcome.ERROR: 2,
+    Outcome.TIMEOUT: 3,
+    Outcome.LOST: 4,
+    Outcome.CANCELLED: 5,
+    Outcome.RELEASED: 6,
+}
+OUTCOMES = {code: outcome for outcome, code in OUTCOME_CODES.items()}
+JOB_STATE_CODES: dict[JobState, int] = {
+    JobState.SCHEDULED: 1,
+    JobState.PAUSED: 2,
+    JobState.FINISHED: 3,
+    JobState.CANCELLED: 4,
+}
+JOB_STATES = {code: state for state, code in JOB_STATE_CODES.items()}
+RULE_CODES: dict[Rule, int] = {
+    Rule.ALL_SUCCEEDED: 1,
+    Rule.ALL_DONE: 2,
+    Rule.ANY_SUCCEEDED: 3,
+    Rule.ANY_FAILED: 4,
+}
+RULES = {code: rule for rule, code in RULE_CODES.items()}
+
+SUBMITTED, TICK, TICK_OF_DELAY, MANUAL, BACKFILL = 1, 2, 3, 4, 5
+
+#: Bodies of runs that outlive their day, and of job versions.
+KEPT_BUCKET, FOREVER_BUCKET = -1, 0
+#: A bucket says the class of retention of its runs, too: those of class n lie n times this further.
+CLASS_WIDTH = 100_000
+#: How many days the partitions of each class span: who keeps for long has few that are wide.
+UNITS = (1, 1, 7, 30)
+#: How many days of partitions are made ahead.
+DAYS_AHEAD = 8
+
+_encode = msgspec.json.Encoder().encode
+_decode_policy = msgspec.json.Decoder(RunPolicy).decode
+_decode_spec = msgspec.json.Decoder(JobSpec).decode
+_decode_about = msgspec.json.Decoder(About).decode
+
+
+class Policies:
+    """Encodes and decodes policies; the same few come by the million."""
+
+    def __init__(self) -> None:
+        self._by_bytes: dict[bytes, RunPolicy] = {}
+        self._by_policy: dict[RunPolicy, bytes | None] = {DEFAULT_POLICY: None}
+
+    def encode(self, policy: RunPolicy) -> bytes | None:
+        if policy is DEFAULT_POLICY:
+            return None
+        known = self._by_policy.get(policy, b"")
+        if known == b"":
+            known = _encode(policy)
+            # One with a trace does not come again.
+            if len(self._by_policy) < 10_000 and not policy.trace:
+                self._by_policy[policy] = known
+        return known
+
+    def decode_to_show(self, encoded: bytes | None) -> RunPolicy:
+        """One that this program cannot read is not worth an error where somebody only looks."""
+        try:
+            return self.decode(encoded)
+        except UNREADABLE:
+            return DEFAULT_POLICY
+
+    def decode(self, encoded: bytes | None) -> RunPolicy:
+        if encoded is None:
+            return DEFAULT_POLICY
+        policy = self._by_bytes.get(encoded)
+        if policy is None:
+            policy = _decode_policy(encoded)
+            if len(self._by_bytes) < 10_000 and not policy.trace:
+                self._by_bytes[encoded] = policy
+        return policy
+
+
+def order_gate(tenant: str, ordering_key: str) -> int:
+    return stable_hash(f"order:{tenant}:{ordering_key}")
+
+
+def gate_of(run: NewRun) -> int | None:
+    return order_gate(run.tenant, run.policy.ordering_key) if run.policy.ordering_key else None
+
+
+def gate_of_job(job: Job, target: str = "") -> int | None:
+    """The key that serialises a job's runs: its ordering key, or itself when its ticks queue or cancel."""
+    if job.spec.policy.ordering_key:
+        return order_gate(job.tenant, job.spec.policy.ordering_key)
+    if job.spec.overlap in (Overlap.QUEUE, Overlap.CANCEL):
+        return overlap_gate(job.id, target)
+    return None
+
+
+def bucket_of(run: NewRun) -> int:
+    """The day whose partition holds the body: made of the run alone, so that a second submit finds the first."""
+    if is_derived(run.id):
+        # It carries the time of what it was derived from: a tick or a failure whose day may be gone.
+        return kept_bucket(run.policy)
+    made = made_at(run.id)
+    day = max(made, run.at if run.at is not None else made + run.delay) // DAY
+    if day >= made // DAY + DAYS_AHEAD - 1:
+        return kept_bucket(run.policy)
+    number = class_number(run.policy)
+    return number * CLASS_WIDTH + day // UNITS[number] if number else day
+
+
+def class_number(policy: RunPolicy) -> int:
+    return CLASSES.index(policy.retention) if policy.retention else 0
+
+
+def class_of_bucket(bucket: int) -> int:
+    return (bucket + 1) // CLASS_WIDTH
+
+
+def kept_bucket(policy: RunPolicy) -> int:
+    return class_number(policy) * CLASS_WIDTH + KEPT_BUCKET
+
+
+def forever_bucket(policy: RunPolicy) -> int:
+    return class_number(policy) * CLASS_WIDTH + FOREVER_BUCKET
+
+
+def held_runs(
+    rows: Sequence[asyncpg.Record], names: Names, policies: Policies
+) -> tuple[list[HeldRun], list[Settlement]]:
+    """Runs as their workers hold them, and the end of those that cannot be read."""
+
+    def held_run(row: asyncpg.Record) -> HeldRun:
+        held = HeldRun(
+            id=RunId(row["id"]),
+            fence=row["fence"],
+            task=names.name(row["task"]),
+            payload=row["payload"],
+            policy=policies.decode(row["policy"]),
+            queue=names.name(row["queue"]),
+            tenant=names.name(row["tenant"]),
+            priority=row["priority"],
+            attempt=row["attempt"],
+            lost=row["lost"],
+            due=row["due"],
+            started_at=row["started_at"],
+            attempt_until=row["attempt_until"],
+            deadline=row["deadline"],
+            job_id=row["job_id"],
+            scheduled_at=row["scheduled_at"],
+            lets_go=row["gate"] is not None
+            or row["origin"] == TICK_OF_DELAY
+            or row["limits"] is not None
+            or row["has_children"] is not None,
+            cancel_requested=row["cancel_at"] is not None,
+            # Only of what was claimed.
+            state=row.get("checkpoint"),
+        )
+        if (ready_at := row["ready_at"]) is not None:
+            # Of few: as an argument it would cost all of them a microsecond.
+            held.ready_at = ready_at
+        return held
+
+    held, unreadable = read_rows(rows, held_run)
+    return held, [settle_unreadable(RunId(row["id"]), row["fence"], error) for row, error in unreadable]
+
+
+def shown_state(row: asyncpg.Record) -> RunState:
+    """A run that was asked to stop and has not yet shows as ``cancelling``."""
+    state = STATES[row["state"]]
+    return RunState.CANCELLING if state is RunState.RUNNING and row["cancel_at"] is not None else state
+
+
+def ledger_entry(row: asyncpg.Record) -> LedgerEntry:
+    return LedgerEntry(
+        job_id=JobId(row["job_id"]),
+        scheduled_at=row["scheduled_at"],
+        decision="run" if row["decision"] == 1 else "skipped",
+        reason=row["reason"],
+        run_id=row["run_id"],
+        job_version=row["job_version"],
+        epoch=row["epoch"],
+        ticks=row["ticks"],
+        last_at=row["last_at"],
+        target=row["target"],
+    )
+
+
+def origin_of(run: NewRun) -> int:
+    if run.job is None:
+        return SUBMITTED
+    return BACKFILL if run.job.kind == "backfill" else MANUAL
+
+
+def set_of_labels(requires: tuple[str, ...]) -> str:
+    """The name of a lane."""
+    return ",".join(requires)
+
+
+def encode_about(about: About | None) -> bytes | None:
+    return None if about is None else _encode(about)
+
+
+def decode_about(encoded: bytes | None) -> About | None:
+    try:
+        return None if encoded is None else _decode_about(encoded)
+    except UNREADABLE:
+        return None
+
+
+def run_view(row: asyncpg.Record, names: Names, policies: Policies) -> RunView:
+    return RunView(
+        id=RunId(row["id"]),
+        state=shown_state(row),
+        task="" if row["task"] is None else names.name(row["task"]),
+        queue=names.name(row["queue"]),
+        tenant=names.name(row["tenant"]),
+        priority=row["priority"],
+        attempt=row["attempt"],
+        due=row["due"],
+        created_at=row["created_at"],
+        lost=row["lost"],
+        fence=row["fence"],
+        reason=row["reason"] or "",
+        job_id=row["job_id"],
+        job_version=row["job_version"],
+        scheduled_at=row["scheduled_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        cancel_requested=row["cancel_at"] is not None,
+        result=row["result"],
+        error=row["error"],
+        about=decode_about(row["about"]),
+        policy=policies.decode_to_show(row["policy"]),
+        queued_at=row["queued_at"],
+        session=row["session"],
+        executor=row["executor"] or "",
+        start_by=row["start_by"],
+        deadline=row["deadline"],
+        replay_of=row["replay_of"],
+        progress=_progress(row),
+        fingerprint=row["fingerprint"] or "",
+        target=row["target"],
+        parents=row["parents"] or 0,
+        rule=None if row["rule"] is None else RULES[row["rule"]],
+        gate=row["waits"],
+        kept_as=_class_of_history(row["class"]),
+        payload=row["payload"],
+    )
+
+
+def _class_of_history(number: int | None) -> str:
+    """The first two are the standard: what succeeded, and what did not."""
+    return STANDARD if number is None or number < 3 else CLASSES[number - 2]
+
+
+def _progress(row: asyncpg.Record) -> Progress | None:
+    if row["progress_at"] is None:
+        return None
+    return Progress(done=row["done"], total=row["total"], note=row["note"], at=row["progress_at"])
+
+
+def job_of(row: asyncpg.Record, names: Names, payload: bytes = b"null") -> Job:
+    return Job(
+        id=JobId(row["id"]),
+        tenant=names.name(row["tenant"]),
+        spec=_decode_spec(row["spec"]),
+        version=row["version"],
+        state=JOB_STATES[row["state"]],
+        next_fire=row["next_fire"],
+        rev=row["rev"],
+        payload=payload,
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        resume_at=row["resume_at"],
+        paused_until=row["paused_until"],
+        pause_why=row["pause_why"],
+        next_tick=row["tick"],
+        calendar_rev=row["calendar_rev"],
+    )
+
+
+def encode_spec(spec: JobSpec) -> bytes:
+    return _encode(spec)
+
+
+def decode_spec(encoded: bytes | None) -> JobSpec | None:
+    """Nothing if there is none yet, or none that this program can read."""
+    try:
+        return None if encoded is None else _decode_spec(encoded)
+    except UNREADABLE:
+        return None
+
+
+def readable_jobs(rows: Sequence[asyncpg.Record], read: Callable[[asyncpg.Record], Job]) -> list[Job]:
+    """The jobs that can be read; the others are named in the log."""
+    jobs, unreadable = read_rows(rows, read)
+    for row, error in unreadable:
+        name_unreadable_job(row["id"], row["version"], str(error))
+    return jobs

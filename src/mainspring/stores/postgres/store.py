@@ -1,0 +1,189 @@
+"""The store on PostgreSQL: an ordinary role, its own schema, no extension."""
+
+import asyncio
+
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.base.ids import MAX_SHARDS
+from mainspring.core.model.base.instant import Micros
+from mainspring.core.ports.health import PoolUse
+from mainspring.core.ports.storage.catalog import Reads
+from mainspring.core.ports.upkeep.schema import Migrated
+from mainspring.stores.postgres import schema as schemas
+from mainspring.stores.postgres.database import Connection, Database, wrong_setting
+from mainspring.stores.postgres.floors import Floors
+from mainspring.stores.postgres.names import Names
+from mainspring.stores.postgres.partitions import Partitions, day_of
+from mainspring.stores.postgres.records.access import Access
+from mainspring.stores.postgres.records.catalog import Catalog
+from mainspring.stores.postgres.records.coordination import Coordination
+from mainspring.stores.postgres.records.datacenters import Datacenters
+from mainspring.stores.postgres.records.dead_letters import DeadLetters
+from mainspring.stores.postgres.records.explaining import Explaining
+from mainspring.stores.postgres.records.notifications import Notifications
+from mainspring.stores.postgres.records.operations import Operations
+from mainspring.stores.postgres.records.slos import Slos
+from mainspring.stores.postgres.records.tasks import Tasks
+from mainspring.stores.postgres.records.usage import Budgeting
+from mainspring.stores.postgres.replica import FromReplica, Replica
+from mainspring.stores.postgres.rows import Policies
+from mainspring.stores.postgres.seen import Seen
+from mainspring.stores.postgres.transactions import LateStatements, Transactions
+from mainspring.stores.postgres.upkeep.archiving import PostgresArchiving
+from mainspring.stores.postgres.upkeep.departing import Departing
+from mainspring.stores.postgres.wakeups import PostgresWakeups
+from mainspring.stores.postgres.wall import Wall, Walled
+from mainspring.stores.postgres.work.reaping import Reaping
+from mainspring.stores.postgres.work.upkeep import Upkeep
+
+
+class PostgresStore(
+    Operations,
+    Slos,
+    Reaping,
+    Upkeep,
+    Coordination,
+    Catalog,
+    Explaining,
+    Budgeting,
+    Access,
+    Transactions,
+    DeadLetters,
+    Datacenters,
+    Notifications,
+    Tasks,
+    Departing,
+    PostgresArchiving,
+):
+    """Implements the store, the coordination port, and all that the API asks for."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "mainspring",
+        shards: int = 100,
+        connections: int = 8,
+        migrate: bool = True,
+        wakeups: PostgresWakeups | None = None,
+        transactions: int = 5,
+        replica: tuple[str, Micros] | None = None,
+        one_of_several: bool = False,
+    ) -> None:
+        """``wakeups``: those that a submit may send with its commit. ``transactions``: connections for handlers.
+        ``replica``: the address of a standby for lists, and how far it may be behind."""
+        assert 0 < shards <= MAX_SHARDS
+        self.shards = shards
+        self._engine = Database(dsn, schema, connections)
+        self._db = self._engine
+        self._names = Names(self._engine)
+        self._wall = Wall(self._engine)
+        self.replica = None if replica is None else Replica(self._engine, *replica)
+        self._replica_wall = None if self.replica is None else Wall(self._engine, self.replica.database)
+        self._policies = Policies()
+        self._partitions = Partitions(self._engine)
+        self._migrate = migrate
+        self._wakeups = wakeups
+        self._with_lanes = set()
+        self._ranks = Floors()
+        self._in_vain = {}
+        self._bodies_made = set()
+        self._policed = set()
+        self._bounded = set()
+        self._weighted = set()
+        self._pooled = set()
+        self._most_handlers = transactions
+        self._one_of_several = one_of_several
+        self._opening = asyncio.Lock()
+        self._late = LateStatements(self._engine)
+        self._engine.make_partitions = self._make_partitions
+        self._engine.forget = self._forget_what_was_learnt
+        self._watching: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        await self._engine.open()
+        if self._migrate and len(self._engine.servers.dsns) > 1:
+            self._watching = asyncio.create_task(self._engine.servers.watch(), name="servers")
+        try:
+            if self._migrate and not await schemas.is_current(self._engine):
+                await schemas.migrate(self._engine, self.shards)
+                await self._wall.build()
+            self.shards = await self._db.run(self._read_shards)
+            await self._make_partitions()
+        except BaseException as error:
+            await self._stop()
+            if wrong := wrong_setting(error):
+                raise wrong from error
+            raise
+
+    def pool(self) -> PoolUse | None:
+        return self._engine.pool()
+
+    async def migrate(self, *, contract: bool) -> Migrated:
+        await self._engine.open()
+        try:
+            done = await schemas.migrate(self._engine, self.shards, contract=contract)
+            await self._wall.build()
+        except BaseException as error:
+            if wrong := wrong_setting(error):
+                raise wrong from error
+            raise
+        finally:
+            await self._engine.close()
+        return done
+
+    async def close(self) -> None:
+        await self._close_handlers()
+        await self._wall.close()
+        if self.replica is not None and self._replica_wall is not None:
+            await self._replica_wall.close()
+            await self.replica.close()
+        await self._stop()
+
+    async def _stop(self) -> None:
+        for task in (self._watching, self._looking):
+            if task is not None:
+                task.cancel()
+        await self._engine.close()
+
+    def _forget_what_was_learnt(self) -> None:
+        """Another server has taken over, which may lack what the old one wrote last: names, partitions, policies."""
+        self._names.forget()
+        self._partitions.forget()
+        for remembered in (self._with_lanes, self._policed, self._bounded, self._weighted, self._pooled):
+            remembered.clear()
+
+    def seen_by(self, tenant: str | None) -> Reads:
+        # Who is bound to no tenant sees all: there is nothing to be walled off.
+        return self if tenant is None else Seen(tenant, self._walled(tenant), self._names, self._policies)
+
+    def listed_by(self, tenant: str | None) -> Reads:
+        replica, wall = self.replica, self._replica_wall
+        if replica is None or wall is None:
+            return self.seen_by(tenant)
+        if tenant is None:
+            return Seen(None, FromReplica(replica, replica.database, self._engine), self._names, self._policies)
+        there = Walled(wall, self._engine, self._names, tenant)
+        return Seen(tenant, FromReplica(replica, there, self._walled(tenant)), self._names, self._policies)
+
+    def _walled(self, tenant: str) -> Walled:
+        return Walled(self._wall, self._engine, self._names, tenant)
+
+    async def _read_shards(self, connection: Connection) -> int:
+        schema = self._engine.schema
+        row = await connection.fetchrow(
+            f"SELECT shards, store_id, row_security_active('{schema}.run') AS bound, "
+            f"(SELECT number FROM {schema}.server) AS server FROM {schema}.meta"
+        )
+        assert row is not None
+        if row["bound"]:
+            raise Invalid("store", "row-level security binds this role", f"the owner of the tables in {schema}")
+        if row["server"] is not None and not self._one_of_several:
+            raise Conflict(
+                f"this database is server {row['server']} of a store over several: name all of them in store"
+            )
+        self._store_id = row["store_id"]
+        shards: int = row["shards"]
+        return shards
+
+    async def _make_partitions(self) -> None:
+        await self._partitions.make_ahead(day_of(await self.now()))

@@ -1,0 +1,232 @@
+"""Runs that are made, or end, inside a transaction of the application."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import asyncpg
+import msgspec
+
+from mainspring.core.model.base.errors import Conflict, Fenced, Invalid
+from mainspring.core.model.base.ids import RunId, shard_of
+from mainspring.core.model.runs.run import HeldRun, NewRun, settle_success
+from mainspring.core.ports.storage.transactions import Request
+from mainspring.core.store import Accepted
+from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, Statements
+from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.rows import STATES, class_number, encode_about, gate_of
+from mainspring.stores.postgres.work.keys import key_wanted
+from mainspring.stores.postgres.work.passage import flat
+from mainspring.stores.postgres.work.submissions import Submissions, _names_of
+from mainspring.stores.postgres.work.workforce import Workforce, _succeeded
+
+#: What one statement takes of runs, and of payloads.
+_MOST_RUNS = 1_000
+_MOST_BYTES = 8 * 1024 * 1024
+#: How many seconds to wait for a new connection.
+_PATIENCE = 5
+#: Half of a worker's lease: it is over when others look for the run.
+_COMMITS_WITHIN = "5s"
+
+_PATH_WITHOUT_US = """
+SELECT coalesce((SELECT string_agg(quote_ident(s), ', ') FROM unnest(current_schemas(false)) AS s WHERE s <> $1),
+                'public')
+WHERE $1 = ANY (current_schemas(false))
+"""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[tuple[str, int, bool, bool]]).decode
+
+
+class Transactions(Submissions, Workforce):
+    _engine: Database
+    _store_id: str
+    #: Connections for handlers: none of them is used for anything else, since a handler may keep one for long.
+    _handlers: "Pool | None" = None
+    _handlers_path: str | None = None
+    _most_handlers: int
+    _opening: asyncio.Lock
+    _late: "LateStatements"
+
+    async def requests_for(self, runs: Sequence[NewRun]) -> list[Request]:
+        # In transactions of their own: in the caller's, everybody else who needs a new name would wait for its end.
+        await self._names.number_all(_names_of(runs))
+        for run in runs:
+            if run.after is not None or run.unique is not None:
+                field = "dependsOn" if run.after is not None else "unique"
+                raise Invalid(field, "is not possible inside a transaction of the application", "submit it by itself")
+        runs = await self._classed(runs)
+        await self._mind_policies(runs)
+        return [
+            Request(
+                f"{self._engine.schema}.submit_runs",
+                _encode({"store": self._store_id, "runs": [self._asked(run) for run in part]}).decode(),
+            )
+            for part in _parts(runs)
+        ]
+
+    def _asked(self, run: NewRun) -> dict[str, object]:
+        policy, about = self._policies.encode(run.policy), encode_about(run.about)
+        asked: dict[str, object | None] = {
+            "id": run.id,
+            "shard": shard_of(run.id),
+            "task": run.task,
+            "tenant": run.tenant,
+            "queue": run.queue,
+            "payload": run.payload.decode(),
+            "policy": None if policy is None else policy.decode(),
+            "about": None if about is None else about.decode(),
+            "tags": None if run.about is None else run.about.tags,
+            "priority": run.priority,
+            "lane": self._lane_of(run),
+            "timeout": run.policy.timeout,
+            "at": run.at,
+            "delay": run.delay,
+            "start_within": run.start_within,
+            "deadline": run.deadline,
+            "gate": gate_of(run),
+            "limits": _flat(run),
+            "retention": class_number(run.policy),
+        }
+        if run.idempotency is not None:
+            wanted = key_wanted(self._names.number(Kind.TENANT, run.tenant), run.idempotency, run.id)
+            asked |= {"key": wanted.key.hex(), "fingerprint": wanted.fingerprint.hex()}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def read_answer(self, answer: str) -> list[Accepted]:
+        return [Accepted(RunId(run), STATES[state], new, conflict) for run, state, new, conflict in _decode(answer)]
+
+    def refused(self, code: str) -> Invalid | None:
+        schema = self._engine.schema
+        match code:
+            case "MS001":
+                return Invalid("connection", "is to another store than the application's")
+            case "3F000" | "42883":
+                return Invalid(
+                    "connection",
+                    f"its database has no schema {schema} of this version",
+                    "it must be the database of the store; mainspring migrate brings that up to date",
+                )
+            case "42501":
+                return Invalid(
+                    "connection",
+                    "its role may not submit",
+                    f"GRANT USAGE ON SCHEMA {schema}, GRANT EXECUTE ON FUNCTION {schema}.submit_runs",
+                )
+            case _:
+                return None
+
+    @asynccontextmanager
+    async def completing(self, held: HeldRun) -> AsyncIterator["HandlerTransaction"]:
+        pool = await self._handlers_pool()
+        async with pool.acquire() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            if self._engine.servers.pooled and self._handlers_path:
+                await connection.execute(f"SET LOCAL search_path = {self._handlers_path}")
+            completion = HandlerTransaction(connection, held, self._late)
+            try:
+                yield completion
+            except BaseException:
+                await _roll_back(connection, transaction)
+                raise
+            if completion.is_complete:
+                await transaction.commit()
+            else:
+                await _roll_back(connection, transaction)
+
+    async def _handlers_pool(self) -> "Pool":
+        async with self._opening:
+            if self._handlers is None:
+                # Without our settings: what a handler does there is its own business.
+                settings = {"application_name": "mainspring handler"}
+                servers = self._engine.servers
+                if not servers.pooled:
+                    settings |= SILENCE
+                self._handlers_path = await self._engine.run(self._path_without_us)
+                if self._handlers_path and not servers.pooled:
+                    settings["search_path"] = self._handlers_path
+                self._handlers = await asyncpg.create_pool(
+                    self._engine.dsn,
+                    min_size=0,
+                    max_size=self._most_handlers,
+                    connect=servers.connect,
+                    timeout=_PATIENCE,
+                    **(POOLED | {"server_settings": settings} if servers.pooled else {"server_settings": settings}),
+                )
+            return self._handlers
+
+    async def _path_without_us(self, connection: Connection) -> str | None:
+        """The search path for handlers where the usual one holds our schema, as it does for a role of the same name:
+        an application's table may be called as one of ours."""
+        path: str | None = await connection.fetchval(_PATH_WITHOUT_US, self._engine.schema)
+        return path
+
+    async def _close_handlers(self) -> None:
+        pool, self._handlers = self._handlers, None
+        if pool is not None:
+            # Whoever still has one has been left behind.
+            pool.terminate()
+
+
+class HandlerTransaction(Workforce):
+    """One run's end, settled on a connection that is not the store's."""
+
+    def __init__(self, connection: Connection, held: HeldRun, late: "LateStatements") -> None:
+        self.connection = connection
+        self.is_complete = False
+        self._run = held
+        self._db = late
+
+    async def complete(self, result: bytes | None) -> None:
+        connection = self.connection
+        if not connection.is_in_transaction():
+            raise Conflict("the handler has ended the transaction that was to complete its run")
+        settlement = settle_success(self._run, result)
+        # As on all connections of the store: a plan made for an empty table must be good for a full one. From here on
+        # the run is locked: a worker that freezes before its commit must not keep it, and the reapers, for ever.
+        await connection.execute(
+            f"SET LOCAL enable_seqscan = off; SET LOCAL idle_in_transaction_session_timeout = '{_COMMITS_WITHIN}'"
+        )
+        if settlement.lets_go:
+            rows, _ = await self._settle_keyed(connection, [settlement])
+        else:
+            rows = await connection.fetch(self._db.sql["settle_succeeded"], *_succeeded([settlement]))
+        if not rows:
+            raise Fenced(f"run {self._run.id} is not this attempt's any more; what it has written is rolled back")
+        self.is_complete = True
+
+
+class LateStatements(Statements):
+    """The store's statements for the end of a transaction that may have begun long ago: they read the clock anew."""
+
+    def __init__(self, engine: Database) -> None:
+        self.schema = engine.schema
+        now, late = f"{engine.schema}.now_us()", f"{engine.schema}.clock_us()"
+        self.sql = {name: text.replace(now, late) for name, text in engine.sql.items()}
+
+    async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        raise AssertionError("the caller has the connection")
+
+
+async def _roll_back(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:
+    if connection.is_closed() or not connection.is_in_transaction():
+        # The server rolls back what it loses sight of.
+        return
+    await transaction.rollback()
+
+
+def _flat(run: NewRun) -> list[int] | None:
+    text = flat(run.policy.gates(run.tenant, run.task))
+    return None if text is None else [int(number) for number in text[1:-1].split(",")]
+
+
+def _parts(runs: Sequence[NewRun]) -> Iterator[Sequence[NewRun]]:
+    start = size = 0
+    for number, run in enumerate(runs):
+        size += len(run.payload)
+        if number - start == _MOST_RUNS or (size > _MOST_BYTES and number > start):
+            yield runs[start:number]
+            start, size = number, len(run.payload)
+    if start < len(runs):
+        yield runs[start:]

@@ -1,0 +1,1 @@
+"""Backup, transfer, health, promotion and archiving of a PostgreSQL schema."""

@@ -1,0 +1,184 @@
+"""Makes a standby the primary, and everything that the old one may still give out older than what this one will."""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Sequence
+from typing import TypeAlias
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import asyncpg
+import msgspec
+
+from mainspring.core.model.base.errors import Conflict, StoreUnavailable
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.upkeep.promotion import PROMOTED, Promoted
+from mainspring.stores.postgres.database import connecting
+from mainspring.stores.postgres.servers import split
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+#: Seconds that a server of the old region may take to answer, …
+_ANSWER = 3
+#: … and that the standby may take to replay what it has received.
+_PATIENCE = 600
+_STOP_IT = "stop it first, or what it acknowledges from now on is lost (--force promotes all the same)"
+#: A server that was heard of this many seconds ago is there. Who decides that a region is lost takes longer.
+_FRESH = 10
+# Whoever waits for a standby that is no more must not keep this from being written.
+_SETTINGS = {"application_name": "mainspring promote", "synchronous_commit": "local"}
+_LAST = "SELECT (extract(epoch FROM pg_last_xact_replay_timestamp()) * 1000000)::bigint"
+# Whom it follows. Who may not see that sees nothing.
+_FOLLOWS = """
+SELECT pg_is_in_recovery() AS is_standby, (SELECT setting FROM pg_settings WHERE name = 'primary_conninfo') AS conninfo,
+       r.status, r.sender_host, r.sender_port,
+       extract(epoch FROM clock_timestamp() - r.last_msg_receipt_time)::float8 AS silent
+FROM (SELECT) AS one LEFT JOIN pg_stat_wal_receiver r ON true
+"""
+_WORD = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|\S*)")
+_WAITS_FOR = """
+SELECT CASE WHEN EXISTS (SELECT FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')) THEN ''
+            ELSE current_setting('synchronous_standby_names') END
+"""
+
+
+async def promote(address: str, store: str, schema: str, clock: Clock, *, force: bool) -> Promoted:
+    """Promote the server at ``address``, unless another one that ``store`` names, or that it follows, still writes.
+    Asked again it does what was left undone."""
+    others = [] if force else _without(split(store), [address])
+    is_away = await _refuse_alive(others)
+    with connecting():
+        connection: Connection = await asyncpg.connect(address, timeout=_ANSWER, server_settings=_SETTINGS)
+    try:
+        if not force:
+            await _refuse_followed(connection, address, others, is_away=is_away)
+        return await _promote(connection, urlsplit(address).netloc.rpartition("@")[2], schema, clock)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise Conflict(f"{error}: promoting needs a superuser, or GRANT EXECUTE ON FUNCTION pg_promote") from None
+    except asyncpg.UndefinedTableError:
+        raise Conflict(f"there is no store in the schema {schema} of that database") from None
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise StoreUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
+    finally:
+        connection.terminate()
+
+
+async def _promote(connection: Connection, address: str, schema: str, clock: Clock) -> Promoted:
+    # Before anything is changed: is this the database?
+    before: int = await connection.fetchval(f"SELECT store_epoch FROM {schema}.meta")
+    began = clock.monotonic()
+    last = None
+    if await connection.fetchval("SELECT pg_is_in_recovery()"):
+        if not await connection.fetchval("SELECT pg_promote(true, $1)", _PATIENCE):
+            raise StoreUnavailable(f"{address} was told to become the primary, and is not yet after {_PATIENCE} s")
+        last = await connection.fetchval(_LAST)
+        before = await connection.fetchval(f"SELECT store_epoch FROM {schema}.meta")
+    promoted = Promoted(
+        address=address,
+        last_commit=last,
+        took=clock.monotonic() - began,
+        epoch=before + 1,
+        waits_for=await connection.fetchval(_WAITS_FOR),
+    )
+    async with connection.transaction():
+        await connection.execute(f"UPDATE {schema}.meta SET store_epoch = $1", promoted.epoch)
+        await connection.execute(
+            f"INSERT INTO {schema}.audit (at, count, tenant, author, action, target, why, after) "
+            f"VALUES ({schema}.now_us(), 1, '', 'mainspring promote', $1, $2, '', $3)",
+            PROMOTED,
+            address,
+            msgspec.json.encode(promoted),
+        )
+    return promoted
+
+
+async def _refuse_alive(servers: Sequence[str]) -> bool:
+    """Whether one of them is away that may have been the primary; ``Conflict`` if one is not."""
+    signs = await asyncio.gather(*map(_sign_of_life, servers))
+    alive = [f"{':'.join(_place(dsn))} {sign}" for dsn, sign in zip(servers, signs, strict=True) if sign]
+    if alive:
+        raise Conflict(f"{'; '.join(alive)}: {_STOP_IT}")
+    return "" in signs
+
+
+async def _refuse_followed(connection: Connection, address: str, asked: Sequence[str], *, is_away: bool) -> None:
+    """``Conflict`` if the standby still hears of its primary, if that answers, or if nobody can be asked."""
+    row = await connection.fetchrow(_FOLLOWS)
+    assert row is not None
+    if not row["is_standby"]:
+        return
+    if row["status"] == "streaming" and row["silent"] is not None and row["silent"] < _FRESH:
+        sender = f"{row['sender_host']}:{row['sender_port']}"
+        raise Conflict(f"{sender} still sends to it, last {row['silent']:.1f} s ago: {_STOP_IT}")
+    places = _places_in(row["conninfo"] or "")
+    if row["sender_host"]:
+        places.append((row["sender_host"], str(row["sender_port"])))
+    # What is local there is another server here.
+    seen = [place for place in places if not _is_local(place[0]) or _is_local(_place(address)[0])]
+    followed = _without([_at(address, *place) for place in seen], [address, *asked])
+    if not await _refuse_alive(followed) and not is_away:
+        raise Conflict(
+            "nobody could be asked whether the old primary still writes: name both servers in --store, as in "
+            "postgresql://user@near,far/database, or see to it that the old one is down and say --force"
+        )
+
+
+def _without(servers: Sequence[str], others: Sequence[str]) -> list[str]:
+    places = {_place(dsn) for dsn in others}
+    return list({_place(dsn): dsn for dsn in servers if _place(dsn) not in places}.values())
+
+
+def _places_in(conninfo: str) -> list[tuple[str, str]]:
+    """Hosts and ports in what libpq is given."""
+    if conninfo.startswith(("postgresql://", "postgres://")):
+        return [_place(dsn) for dsn in split(conninfo)]
+    words = {key: re.sub(r"\\(.)", r"\1", value.strip("'")) for key, value in _WORD.findall(conninfo)}
+    hosts = (words.get("host") or words.get("hostaddr") or "").split(",")
+    ports = (words.get("port") or "5432").split(",")
+    return [(host, ports[number % len(ports)] or "5432") for number, host in enumerate(hosts) if host]
+
+
+def _is_local(host: str) -> bool:
+    return host in ("", "localhost", "::1", "[::1]") or host.startswith(("/", "127."))
+
+
+def _at(address: str, host: str, port: str) -> str:
+    """The same role and database of another server: a standby has those of its primary."""
+    parts = urlsplit(address)
+    user, at, _ = parts.netloc.rpartition("@")
+    query = urlencode([word for word in parse_qsl(parts.query) if word[0] not in ("host", "port")])
+    if host.startswith("/"):
+        return parts._replace(netloc=user + at, query=f"{query}&{urlencode({'host': host, 'port': port})}").geturl()
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return parts._replace(netloc=f"{user}{at}{host}:{port}", query=query).geturl()
+
+
+def _place(dsn: str) -> tuple[str, str]:
+    """Which server an address of one means, however it is written."""
+    parts = urlsplit(dsn)
+    query = dict(parse_qsl(parts.query))
+    host, _, port = parts.netloc.rpartition("@")[2].rpartition(":")
+    if not port.isdecimal():
+        host, port = f"{host}:{port}" if host else port, ""
+    return (host or query.get("host", "localhost")).lower(), port or query.get("port", "5432")
+
+
+async def _sign_of_life(dsn: str) -> str | None:
+    """Why a server must be taken for one that writes; empty: it is away. None: it is a standby."""
+    try:
+        async with asyncio.timeout(_ANSWER):
+            connection: Connection = await asyncpg.connect(dsn)
+            try:
+                return None if await connection.fetchval("SELECT pg_is_in_recovery()") else "still writes"
+            finally:
+                connection.terminate()
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        return "" if _is_away(error) else f"answers ({str(error) or type(error).__name__})"
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether nobody is there. One that has no connection to spare, or lets us not in, writes for others."""
+    # Of these two the first is about certificates, and the second is asyncpg's of a server that has no TLS.
+    if isinstance(error, ssl.SSLError) or type(error) is ConnectionError:
+        return False
+    return isinstance(error, OSError | asyncpg.ConnectionDoesNotExistError | asyncpg.CannotConnectNowError)

@@ -1,0 +1,210 @@
+"""The second wall: what people read is read by a role that row-level security binds to one tenant.
+
+The first is the tenant in every query. Who owns the tables is not bound: schedulers, workers and whatever changes
+something pay nothing for this. The role guards against a query that forgot the tenant, not against SQL of an attacker,
+who could set another one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+
+from mainspring.core.model.base.errors import Invalid, StoreUnavailable
+from mainspring.core.runtime.log import get_logger
+from mainspring.stores.postgres.database import Answer, Connection, Database, Statements, wait_for_turn
+from mainspring.stores.postgres.names import Kind, Names
+
+_log = get_logger("mainspring.wall")
+
+#: Connections that read for people. They are few: a flood of questions must not take the server from the workers.
+_CONNECTIONS = 3
+#: What the role may read: tables that a policy guards, of a session what a run says of its executor, and
+#: when somebody looked at the load.
+GUARDED = (
+    "run",
+    "waiting",
+    "history",
+    "body",
+    "attempt",
+    "ledger",
+    "label",
+    "dead_letter",
+    "minute",
+    "load",
+    "timing",
+    "usage",
+    "budget",
+    "job",
+    "job_version",
+    "schedule",
+    "dependent",
+    "edge",
+    "log",
+    "progress",
+    "attempt_kept",
+    "ledger_kept",
+    "log_kept",
+    "audit",
+    "api_key",
+    "pause",
+    "calendar",
+)
+SHARED = {"session": ("id", "name"), "load_seen": ("at",)}
+
+# Roles are the whole server's: the name says which database and which schema this one is for, and nobody shares it.
+_ROLE = """
+SELECT format('mainspring_reader_%s_%s', d.oid, n.oid) FROM pg_database d, pg_namespace n
+WHERE d.datname = current_database() AND n.nspname = $1
+"""
+_STANDING = """
+SELECT quote_ident(current_user) AS me, quote_ident(c.relowner::regrole::text) AS owner, r.oid IS NOT NULL AS there,
+       r.rolsuper OR r.rolbypassrls AS above, pg_has_role(r.oid, c.relowner, 'MEMBER') AS owning,
+       pg_has_role(r.oid, CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END)
+           AS mine,
+       has_schema_privilege(r.oid, c.relnamespace, 'USAGE')
+           AND NOT EXISTS (SELECT FROM unnest($3::text[]) AS t WHERE NOT has_table_privilege(r.oid, t, 'SELECT'))
+           AND NOT EXISTS (SELECT FROM unnest($4::text[], $5::text[]) AS s(t, part)
+                           WHERE NOT has_column_privilege(r.oid, t, part, 'SELECT')) AS reading
+FROM pg_class c LEFT JOIN pg_roles r ON r.rolname = $2 WHERE c.oid = $1::regclass
+"""
+_SET = "SELECT set_config('mainspring.tenant', $1, $3), set_config('mainspring.tenant_name', $2, $3)"
+
+
+class Wall:
+    """The role, and its connections: opened when the first of them is needed."""
+
+    def __init__(self, engine: Database, there: Database | None = None) -> None:
+        """``there``: where people read, if that is not where the role is made: a replica."""
+        self._engine = engine
+        self._there = there or engine
+        self._readers: Database | None = None
+        self._opening = asyncio.Lock()
+
+    async def build(self) -> list[str]:
+        """Make the role and give it its rights, if that is not done yet. What is left for somebody with more rights."""
+        return (await self._build())[1]
+
+    async def readers(self) -> Database:
+        """Where people read: with the role, or without if it cannot be had."""
+        if self._readers is None:
+            async with self._opening:
+                if self._readers is None:
+                    self._readers = await self._open()
+        return self._readers
+
+    async def close(self) -> None:
+        readers, self._readers = self._readers, None
+        if readers is not None and readers is not self._engine:
+            await readers.close()
+
+    async def _open(self) -> Database:
+        role, left = await self._build()
+        if left:
+            _log.warning(
+                "people read without row-level security, since the role for it is missing; "
+                "have an administrator of the database run these statements there, then start the API again",
+                statements=" ".join(f"{statement};" for statement in left),
+            )
+            return self._engine
+        settings = {
+            # As a setting of the connection's start: also RESET ROLE comes back to it.
+            "role": role,
+            # To plan what spans the partitions of all days takes several times as long as to read it.
+            "plan_cache_mode": "force_generic_plan",
+        }
+        reading = self._there is not self._engine
+        readers = Database(self._there.dsn, self._engine.schema, _CONNECTIONS, settings, reading=reading)
+        try:
+            await readers.open()
+            if await readers.run(self._is_bound):
+                return readers
+        except Invalid as error:
+            # Nothing of what was asked is at fault.
+            raise StoreUnavailable(str(error)) from error
+        except BaseException:
+            await readers.close()
+            raise
+        await readers.close()
+        _log.warning("people read without row-level security, since a pooler drops the settings of connections")
+        return self._engine
+
+    async def _is_bound(self, connection: Connection) -> bool:
+        return bool(await connection.fetchval("SELECT row_security_active($1::regclass)", f"{self._engine.schema}.run"))
+
+    async def _build(self) -> tuple[str, list[str]]:
+        schema = self._engine.schema
+
+        async def work(connection: Connection) -> tuple[str, list[str]]:
+            await wait_for_turn(connection, f"{schema}.wall")
+            role: str = await connection.fetchval(_ROLE, schema)
+            missing = await _missing(connection, schema, role)
+            if not missing:
+                return role, []
+            attempt = connection.transaction()
+            await attempt.start()
+            try:
+                for statement in missing:
+                    await connection.execute(statement)
+            except asyncpg.InsufficientPrivilegeError:
+                await attempt.rollback()
+                return role, missing
+            await attempt.commit()
+            return role, []
+
+        return await self._engine.transaction(work)
+
+
+class Walled(Statements):
+    """The statements as the people of one tenant run them."""
+
+    def __init__(self, wall: Wall, engine: Database, names: Names, tenant: str) -> None:
+        self.schema = engine.schema
+        self.sql = engine.sql
+        self._wall = wall
+        self._engine = engine
+        self._names = names
+        self._tenant = tenant
+
+    async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        readers = await self._wall.readers()
+        if readers is self._engine:
+            return await readers.run(work)
+        number = await self._names.find(Kind.TENANT, self._tenant) or 0
+
+        async def inside(connection: Connection) -> Answer:
+            # Before anything else, whoever had the connection before: what they left, or a cancelled call did, is gone.
+            # One round trip; local to a transaction, as behind a pooler, it would be three.
+            await connection.execute(_SET, str(number), self._tenant, readers.servers.pooled)
+            return await work(connection)
+
+        return await readers.run(inside)
+
+
+async def left_to_do(connection: Connection, schema: str) -> list[str]:
+    """What somebody with more rights has to do, so that people read behind the wall. Changes nothing."""
+    return await _missing(connection, schema, await connection.fetchval(_ROLE, schema))
+
+
+async def _missing(connection: Connection, schema: str, role: str) -> list[str]:
+    """What is to be done until the role can read for people."""
+    tables = [f"{schema}.{table}" for table in GUARDED]
+    parts = [(f"{schema}.{table}", column) for table, columns in SHARED.items() for column in columns]
+    row = await connection.fetchrow(_STANDING, f"{schema}.run", role, tables, *zip(*parts, strict=True))
+    assert row is not None
+    todo = []
+    if not row["there"]:
+        todo.append(f"CREATE ROLE {role} NOLOGIN")
+    if row["above"]:
+        todo.append(f"ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS")
+    if row["owning"]:
+        todo.append(f"REVOKE {row['owner']} FROM {role}")
+    if not row["mine"]:
+        todo.append(f"GRANT {role} TO {row['me']}")
+    if not row["reading"]:
+        todo.append(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        todo.append(f"GRANT SELECT ON {', '.join(tables)} TO {role}")
+        todo += [
+            f"GRANT SELECT ({', '.join(columns)}) ON {schema}.{table} TO {role}" for table, columns in SHARED.items()
+        ]
+    return todo

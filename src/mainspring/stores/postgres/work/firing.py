@@ -1,0 +1,271 @@
+"""Ticks that are recorded one by one: of jobs whose runs have a key, or a rule for each data centre."""
+
+from collections.abc import Sequence
+
+import asyncpg
+import msgspec
+
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.cluster.datacenters import placed
+from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.schedules.job import OVERLAP, Fire, Overlap, Tick, version_body_id
+from mainspring.core.store import Fired
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.rows import STATE_CODES, TICK, TICK_OF_DELAY, class_number, forever_bucket, gate_of_job
+from mainspring.stores.postgres.work.passage import flat
+from mainspring.stores.postgres.work.submissions import Submissions
+
+#: So many bodies of versions for data centres are remembered as made.
+_REMEMBERED = 10_000
+
+
+class Firing(Submissions):
+    _bodies_made: set[str]
+
+    async def _add_bodies(self, fires: Sequence[Fire]) -> None:
+        """Before runs for a data centre are made: the version's payload, with a policy that names it."""
+        missing = {
+            body: (body, version_body_id(fire.job.id, fire.job.version), placed(fire.job.spec.policy, tick.target))
+            for fire in fires
+            if fire.job.spec.datacenters
+            for tick in fire.ticks
+            if tick.target
+            and tick.decision == "run"
+            and (body := version_body_id(fire.job.id, fire.job.version, tick.target)) not in self._bodies_made
+        }
+        if not missing:
+            return
+        ids, versions, policies = zip(*missing.values(), strict=True)
+        await self._db.execute("add_place_bodies", ids, versions, [self._policies.encode(one) for one in policies])
+        if len(self._bodies_made) > _REMEMBERED:
+            self._bodies_made.clear()
+        self._bodies_made |= set(ids)
+
+    async def _add_classed(self, fires: Sequence[Fire]) -> None:
+        """Before runs that are kept otherwise than the standard says are made: the version's payload beside theirs."""
+        await self._mind_classes()
+        missing = {}
+        for fire in fires:
+            job = fire.job
+            policy = self._classed_policy(job.spec.policy, job.tenant)
+            if not class_number(policy):
+                continue
+            for tick in fire.ticks:
+                body = version_body_id(job.id, job.version, tick.target)
+                bucket = forever_bucket(policy)
+                if tick.decision == "run" and f"{bucket}:{body}" not in self._bodies_made:
+                    missing[bucket, body] = placed(policy, tick.target)
+        if not missing:
+            return
+        await self._make_classes({class_number(policy) for policy in missing.values()})
+        buckets, ids = zip(*missing, strict=True)
+        encoded = [self._policies.encode(policy) for policy in missing.values()]
+        await self._db.execute("add_classed_bodies", buckets, ids, encoded)
+        if len(self._bodies_made) > _REMEMBERED:
+            self._bodies_made.clear()
+        self._bodies_made |= {f"{bucket}:{body}" for bucket, body in missing}
+
+    async def _limit_skips(self, fires: Sequence[Fire]) -> list[Fire]:
+        """Let one tick of each job run whose overlap rule is ``skip``: the first that is not recorded yet.
+
+        The statement that records the fires compares a tick only to the runs that were there before. A tick that is
+        recorded in the meantime has changed the revision of its schedule, so the fire is not applied.
+        """
+        planned = {
+            fire.job.id: runs
+            for fire in fires
+            if fire.job.spec.overlap is Overlap.SKIP
+            and len(runs := [tick.scheduled_at for tick in fire.ticks if tick.decision == "run"]) > 1
+        }
+        if not planned:
+            return list(fires)
+        jobs, ticks = zip(*((job, at) for job, runs in planned.items() for at in runs), strict=True)
+        rows = await self._db.fetch("recorded_ticks", jobs, ticks, [""] * len(ticks))
+        recorded = {(row["job_id"], row["scheduled_at"]) for row in rows}
+        first = {job: next((at for at in runs if (job, at) not in recorded), None) for job, runs in planned.items()}
+        return [_keep_run(fire, first[fire.job.id]) if fire.job.id in planned else fire for fire in fires]
+
+    def _tick_rows(self, fire: Fire) -> list[tuple[object, ...]]:
+        job = fire.job
+        spec = job.spec
+        tenant = self._names.number(Kind.TENANT, job.tenant)
+        queue = self._names.number(Kind.QUEUE, spec.queue)
+        policies = {tick.target: placed(spec.policy, tick.target) for tick in fire.ticks if tick.decision == "run"}
+        lanes = {target: self._lane(policy) for target, policy in policies.items()}
+        bucket = forever_bucket(self._classed_policy(spec.policy, job.tenant))
+        origin = TICK if spec.fixed_delay is None else TICK_OF_DELAY
+        return [
+            (
+                job.id,
+                tick.scheduled_at,
+                1 if tick.decision == "run" else 2,
+                tick.reason,
+                tick.run_id,
+                tick.due,
+                tick.late,
+                tick.ticks,
+                tick.last_at,
+                job.version,
+                tenant,
+                queue,
+                spec.priority,
+                spec.policy.timeout,
+                None if spec.start_within is None else tick.due + spec.start_within,
+                None if spec.deadline is None else tick.due + spec.deadline,
+                version_body_id(job.id, job.version, tick.target),
+                origin,
+                lanes.get(tick.target, 0),
+                tick.target,
+                bucket,
+            )
+            for tick in fire.ticks
+        ]
+
+    async def _fire_gated(self, connection: Connection, owner: SessionId, fire: Fire) -> Fired:
+        """One job whose runs have a key, or a rule for each data centre: its schedule moves, then its ticks take the
+        key, queue behind it, or not, in each data centre by itself."""
+        job = fire.job
+        moved = await connection.fetchrow(
+            self._db.sql["move_schedule"],
+            owner,
+            job.id,
+            job.rev,
+            fire.next_fire,
+            fire.finished,
+            len(fire.ticks),
+            last_tick(fire),
+            fire.next_tick,
+        )
+        if moved is None:
+            return Fired(applied=False)
+        if fire.finished:
+            await connection.execute(self._db.sql["finish_job"], job.id)
+        made = 0
+        for target in dict.fromkeys(tick.target for tick in fire.ticks):
+            made += await self._fire_in_place(connection, fire, target, moved)
+        return Fired(applied=True, runs=made, queues=(job.spec.queue,) if made else ())
+
+    async def _fire_in_place(self, connection: Connection, fire: Fire, target: str, moved: asyncpg.Record) -> int:
+        """The ticks for one data centre, or for none; how many runs were made."""
+        job, gate = fire.job, gate_of_job(fire.job, target)
+        active = await self._active(connection, job.id, target)
+        ticks = [tick for tick in fire.ticks if tick.target == target]
+        if job.spec.overlap is Overlap.CANCEL and active and await self._has_new_run(connection, job.id, ticks, target):
+            await self._stop_runs_of(connection, job.id, target)
+            active = await self._active(connection, job.id, target)
+        holder = None if gate is None else (await self._lock_gates(connection, [gate]))[gate]
+        has_one_key = all(row["gate"] == gate for row in active)
+        blocked = any(row["state"] == STATE_CODES[RunState.BLOCKED] for row in active)
+        count = len(active)
+        made: list[tuple[Tick, RunState]] = []
+        for tick in ticks:
+            decision, reason = tick.decision, tick.reason
+            room = job.spec.overlap.has_room(count, is_one_blocked=blocked, has_one_key=has_one_key)
+            if decision == "run" and not room:
+                decision, reason = "skipped", OVERLAP
+            recorded = await connection.fetchrow(
+                self._db.sql["record_tick"],
+                job.id,
+                tick.scheduled_at,
+                1 if decision == "run" else 2,
+                job.version,
+                moved["epoch"],
+                tick.run_id if decision == "run" else None,
+                reason,
+                tick.ticks,
+                tick.last_at,
+                self._names.number(Kind.TENANT, job.tenant),
+                target,
+            )
+            if recorded is None or decision != "run":
+                continue
+            count += 1
+            if tick.due > moved["now"]:
+                made.append((tick, RunState.SCHEDULED))
+            elif gate is None:
+                made.append((tick, RunState.QUEUED))
+            elif holder is None:
+                holder = tick.run_id
+                made.append((tick, RunState.QUEUED))
+                await connection.execute(self._db.sql["hold_gates"], [gate], [tick.run_id])
+            else:
+                blocked = True
+                made.append((tick, RunState.BLOCKED))
+        await self._insert_ticks(connection, fire, made, gate, moved["now"])
+        return len(made)
+
+    async def _has_new_run(self, connection: Connection, job: JobId, ticks: Sequence[Tick], target: str) -> bool:
+        """Whether one of the ticks is to run and is not recorded yet."""
+        planned = [tick.scheduled_at for tick in ticks if tick.decision == "run"]
+        count = len(planned)
+        recorded = await connection.fetch(self._db.sql["recorded_ticks"], [job] * count, planned, [target] * count)
+        return len(recorded) < count
+
+    async def _active(self, connection: Connection, job: JobId, target: str) -> list[asyncpg.Record]:
+        if target:
+            return await connection.fetch(self._db.sql["active_in_place"], job, target)
+        return await connection.fetch(self._db.sql["active_of_job"], job)
+
+    async def _insert_ticks(
+        self, connection: Connection, fire: Fire, made: list[tuple[Tick, RunState]], gate: int | None, now: Instant
+    ) -> None:
+        job = fire.job
+        limits = flat(job.spec.policy.gates(job.tenant, job.spec.task))
+        for tick, state in made:
+            row = self._tick_rows(msgspec.structs.replace(fire, ticks=(tick,)))[0]
+            common = (
+                tick.run_id,
+                job.shard,
+                job.spec.priority,
+                row[10],
+                row[11],
+                row[20],
+                tick.due,
+                now,
+                job.spec.policy.timeout,
+                row[14],
+                row[15],
+                gate,
+                tick.scheduled_at,
+                job.id,
+                job.version,
+                row[16],
+                None,
+                row[17],
+                row[18],
+                None,
+                limits,
+                None,
+            )
+            if state is RunState.QUEUED and limits is None:
+                queued = (*common, rank_of(now, job.spec.priority, late=tick.late), None)
+                await connection.execute(self._db.sql["insert_queued"], *([value] for value in queued))
+            else:
+                # What holds its key and has limits is made as scheduled, and passes them now.
+                holds = state is RunState.QUEUED
+                code = STATE_CODES[RunState.SCHEDULED if holds else state]
+                waiting = (*common, code, tick.late, None, holds)
+                await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
+        tenant = self._names.number(Kind.TENANT, job.tenant)
+        await self._tell(connection, "run.submitted", [(RunId(str(tick.run_id)), tenant) for tick, _ in made])
+        holding = [tick.run_id for tick, state in made if state is RunState.QUEUED]
+        if limits is not None and holding:
+            await self._enter(connection, await connection.fetch(self._db.sql["due_rows"], holding), is_told=True)
+
+
+def _keep_run(fire: Fire, at: Instant | None) -> Fire:
+    """The same fire with this tick as its only run. The others that would run are skipped for overlap."""
+    ticks = tuple(
+        tick
+        if tick.decision == "skipped" or tick.scheduled_at == at
+        else msgspec.structs.replace(tick, decision="skipped", reason=OVERLAP, run_id=None)
+        for tick in fire.ticks
+    )
+    return msgspec.structs.replace(fire, ticks=ticks)
+
+
+def last_tick(fire: Fire) -> Instant:
+    return max((tick.happens_at for tick in fire.ticks), default=0)

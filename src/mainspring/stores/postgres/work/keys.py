@@ -1,0 +1,139 @@
+"""Idempotency keys: a tenant uses one once, for a run or for a job."""
+
+import hashlib
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.runs.run import Idempotency
+from mainspring.core.store import KEYS_KEPT
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.work.uniques import Uniques
+
+RUN, JOB = 1, 2
+#: A key that is just being forgotten or freed is asked for again.
+_ROUNDS = 5
+
+
+class KeyWanted(msgspec.Struct, frozen=True):
+    """A key that is to be used for something new."""
+
+    tenant: int
+    key: bytes
+    id: str
+    fingerprint: bytes
+
+    @property
+    def place(self) -> tuple[int, bytes]:
+        return self.tenant, self.key
+
+
+class KeyUsed(msgspec.Struct, frozen=True):
+    """What a key was used for before."""
+
+    id: str
+    kind: int
+    fingerprint: bytes
+
+
+def key_wanted(tenant: int, asked: Idempotency, made: str) -> KeyWanted:
+    return KeyWanted(tenant, _hash(asked.key), made, asked.fingerprint)
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+class Keys(Uniques):
+    async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
+        number = await self._names.find(Kind.TENANT, tenant)
+        if number is None:
+            return set()
+        by_hash = {_hash(key): key for key in keys}
+        found = await self._db.fetch("used_keys", [number] * len(by_hash), list(by_hash))
+        return {by_hash[row["key"]] for row in found if row["counts"]}
+
+    async def _take_keys(
+        self, connection: Connection, wanted: Sequence[KeyWanted], kind: int
+    ) -> tuple[list[KeyUsed | None], list[KeyWanted]]:
+        """Use keys, each for the first that wants it.
+
+        For each that is wanted what its key was used for before, if it was; and those that have it now.
+        """
+        first: dict[tuple[int, bytes], KeyWanted] = {}
+        for want in wanted:
+            first.setdefault(want.place, want)
+        used: dict[tuple[int, bytes], KeyUsed] = {}
+        taken: list[KeyWanted] = []
+        left = first
+        for _ in range(_ROUNDS):
+            if not left:
+                break
+            rows = await connection.fetch(self._db.sql["take_keys"], *_columns(left), kind, KEYS_KEPT)
+            new = [left[row["tenant"], row["key"]] for row in rows]
+            left = _without(left, new)
+            if left:
+                found, free = await self._look_at_keys(connection, left, kind)
+                used |= found
+                new += free
+                left = {place: want for place, want in _without(left, free).items() if place not in found}
+            taken += new
+        if left:
+            raise StoreUnavailable("an idempotency key is used by too many at once")
+        answers: list[KeyUsed | None] = []
+        for want in wanted:
+            winner = first[want.place]
+            before = used.get(want.place)
+            if before is None and winner is not want:
+                before = KeyUsed(winner.id, kind, winner.fingerprint)
+            answers.append(before)
+        return answers, taken
+
+    async def _look_at_keys(
+        self, connection: Connection, wanted: dict[tuple[int, bytes], KeyWanted], kind: int
+    ) -> tuple[dict[tuple[int, bytes], KeyUsed], list[KeyWanted]]:
+        """What keys were used for. Those whose time is over, or whose run or job is gone, are taken."""
+        places = [list(column) for column in zip(*sorted(wanted), strict=True)]
+        await connection.fetch(self._db.sql["lock_keys"], *places)
+        used: dict[tuple[int, bytes], KeyUsed] = {}
+        free: list[KeyWanted] = []
+        for row in await connection.fetch(self._db.sql["used_keys"], *places):
+            place = (row["tenant"], row["key"])
+            if row["counts"]:
+                used[place] = KeyUsed(row["id"], row["kind"], row["fingerprint"])
+            else:
+                free.append(wanted[place])
+        await self._use_keys(connection, free, kind)
+        return used, free
+
+    async def _free_keys(self, connection: Connection, wanted: Sequence[KeyWanted]) -> None:
+        """What was taken for something that was not made after all."""
+        if wanted:
+            await connection.execute(
+                self._db.sql["free_keys"], [want.tenant for want in wanted], [want.key for want in wanted]
+            )
+
+    async def _use_keys(self, connection: Connection, wanted: Sequence[KeyWanted], kind: int) -> None:
+        """Keys that this transaction has locked are used for these from now on."""
+        if wanted:
+            columns = _columns({want.place: want for want in wanted})
+            await connection.execute(self._db.sql["use_keys"], *columns, kind, KEYS_KEPT)
+
+
+def _columns(wanted: dict[tuple[int, bytes], KeyWanted]) -> list[list[object]]:
+    ordered = [wanted[place] for place in sorted(wanted)]
+    return [
+        [want.tenant for want in ordered],
+        [want.key for want in ordered],
+        [want.id for want in ordered],
+        [want.fingerprint for want in ordered],
+    ]
+
+
+def _without(
+    wanted: dict[tuple[int, bytes], KeyWanted], gone: Sequence[KeyWanted]
+) -> dict[tuple[int, bytes], KeyWanted]:
+    places = {want.place for want in gone}
+    return {place: want for place, want in wanted.items() if place not in places}

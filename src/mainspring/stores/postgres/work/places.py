@@ -1,0 +1,134 @@
+"""A server as one of several: which places it has, and sessions that were opened on another one."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import asyncpg
+import msgspec
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.instant import Micros
+from mainspring.core.ports.storage.catalog import SessionView
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.work.workforce import KINDS
+
+#: The error code that the triggers of ``refuse_elsewhere`` raise.
+_ELSEWHERE = "MS010"
+#: Numbers of sessions are a server's own by their remainder: so many servers there can be.
+MOST_SERVERS = 64
+#: Where rows carry a shard, and where they carry a tenant: what is not at home is refused there.
+WITH_SHARD = ("run", "waiting", "schedule")
+WITH_TENANT = ("calendar", "budget")
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server says of itself."""
+
+    store_id: str
+    shards: int
+    #: The store that it is one server of; None: of none yet.
+    set_id: str | None
+    number: int | None
+    #: The places that it has, with their versions.
+    places: dict[int, int]
+    #: Places that have left and are not taken in yet: by number the server that shall have them.
+    departing: dict[int, int]
+    #: There is work in it, or was.
+    used: bool
+
+
+def is_elsewhere(error: BaseException) -> bool:
+    """Whether a server refused something because its place lies on another one."""
+    cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
+    return isinstance(cause, asyncpg.PostgresError) and cause.sqlstate == _ELSEWHERE
+
+
+class Places(Part):
+    async def standing(self) -> Standing:
+        [row] = await self._db.fetch("membership")
+        return Standing(
+            store_id=row["store_id"],
+            shards=row["shards"],
+            set_id=row["set_id"],
+            number=row["number"],
+            places=dict(zip(row["places"], row["versions"], strict=True)),
+            departing=dict(zip(row["departing"], row["targets"], strict=True)),
+            used=row["used"],
+        )
+
+    async def while_alone(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something, on other connections, that nobody else who asks for the same does at the same time."""
+
+        async def inside(connection: Connection) -> None:
+            await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL lock_timeout = 0")
+            await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"{self._db.schema}.{what}")
+            await work()
+
+        await self._db.transaction(inside)
+
+    async def join_set(
+        self,
+        set_id: str,
+        number: int,
+        places: int,
+        here: Sequence[int] = (),
+        departing: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """Become a server of a store over several, with these of its places; others are on their way to the servers of
+        these numbers. Only while nothing was ever in it."""
+
+        async def work(connection: Connection) -> None:
+            await connection.execute(self._db.sql["join_set"], set_id, number)
+            going = (list(departing), list(departing.values()))
+            await connection.execute(self._db.sql["set_places"], places, here, *going)
+            last = await connection.fetchval(self._db.sql["last_session"])
+            schema = self._db.schema
+            await connection.execute(
+                f"ALTER TABLE {schema}.session ALTER COLUMN id SET INCREMENT BY {MOST_SERVERS} "
+                f"RESTART WITH {(last // MOST_SERVERS + 1) * MOST_SERVERS + number}"
+            )
+            await self._guard(connection)
+
+        await self._db.transaction(work)
+
+    async def _guard(self, connection: Connection) -> None:
+        """Refuse rows of places that are not here, from this transaction on."""
+        schema = self._db.schema
+        rows = await connection.fetch(self._db.sql["shards_elsewhere"])
+        shards = ",".join(str(row["id"]) for row in rows)
+        for table in WITH_SHARD:
+            await connection.execute(
+                f"CREATE OR REPLACE TRIGGER elsewhere BEFORE INSERT ON {schema}.{table} FOR EACH ROW "
+                f"WHEN (NEW.shard = ANY ('{{{shards}}}'::smallint[])) EXECUTE FUNCTION {schema}.refuse_elsewhere()"
+            )
+        for table in WITH_TENANT:
+            await connection.execute(
+                f"CREATE OR REPLACE TRIGGER elsewhere BEFORE INSERT ON {schema}.{table} FOR EACH ROW "
+                f"EXECUTE FUNCTION {schema}.refuse_tenant_elsewhere()"
+            )
+
+    async def adopt_session(self, session: SessionView, ttl: Micros) -> bool:
+        """Know a session that lives on another server, under its number; whether it was known here before."""
+        [row] = await self._db.fetch(
+            "adopt_session",
+            session.id,
+            KINDS[session.kind],
+            session.name,
+            session.datacenter,
+            session.version,
+            session.started_at,
+            ttl,
+            session.lease,
+            session.queues,
+            session.tasks,
+            session.owner,
+            session.serves,
+            session.labels,
+            session.draining,
+            session.priorities,
+            session.slots,
+        )
+        if session.labels:
+            await self._db.execute("widen_lanes", session.id)
+        return bool(row["was_known"])

@@ -1,0 +1,160 @@
+"""What a scheduler does: stage what is due, fire ticks."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+
+import asyncpg
+
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import DAY, Instant
+from mainspring.core.model.cluster.datacenters import placed
+from mainspring.core.model.schedules.job import Fire, Job, Overlap
+from mainspring.core.store import Fired, Staged
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.partitions import Partitions
+from mainspring.stores.postgres.rows import gate_of_job, job_of, readable_jobs, set_of_labels
+from mainspring.stores.postgres.work.firing import Firing, last_tick
+from mainspring.stores.postgres.work.passage import flat
+
+_NOT_APPLIED = Fired(applied=False)
+#: Gates of limits that are looked at in one transaction.
+_AT_ONCE = 200
+
+
+class Staging(Firing):
+    _partitions: Partitions
+
+    async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
+        row = (await self._db.fetch("stage", owner, list(shards), limit))[0]
+        queues = set(row["queues"])
+        runs = row["runs"]
+        more = runs >= limit
+        if row["gated"] and not more:
+            looked_at, taken = await self._db.transaction(
+                lambda connection: self._stage_gated(connection, owner, shards, limit - runs)
+            )
+            more = looked_at >= limit - runs
+            queues |= set(taken)
+            runs += taken.total()
+        if row["waking"]:
+            woken, taken = await self._db.transaction(lambda connection: self._wake_limits(connection, _AT_ONCE))
+            more |= woken >= _AT_ONCE
+            queues |= set(taken)
+            runs += taken.total()
+        await self._names.name_all(queues)
+        return Staged(
+            now=row["now"],
+            runs=runs,
+            queues=tuple(sorted(self._names.name(queue) for queue in queues)),
+            more=more,
+            schedules_due=row["schedules_due"],
+        )
+
+    async def _stage_gated(
+        self, connection: Connection, owner: SessionId, shards: Sequence[int], limit: int
+    ) -> tuple[int, Counter[int]]:
+        """Due runs that must take their key or pass their limits: how many there were, and how many were queued."""
+        rows = await connection.fetch(self._db.sql["gated_due"], owner, list(shards), limit)
+        queued = await self._enter(connection, rows)
+        return len(rows), queued
+
+    async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
+        rows = await self._db.fetch("upcoming", list(shards), until, limit)
+        return [(row["shard"], row["due"]) for row in rows]
+
+    async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
+        rows = await self._db.fetch("due_jobs", list(shards), until, limit)
+        await self._names.name_all({row["tenant"] for row in rows})
+        return readable_jobs(rows, lambda row: job_of(row, self._names))
+
+    async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
+        if not fires:
+            return []
+        await self._names.number_all(_names_of(fires))
+        await self._partitions.make_ledger({tick.scheduled_at // DAY for fire in fires for tick in fire.ticks})
+        free = await self._limit_skips([fire for fire in fires if not _goes_alone(fire.job)])
+        await self._add_bodies(fires)
+        await self._add_classed(fires)
+        answers: dict[str, Fired] = {}
+        if free:
+            arguments = self._fire_arguments(free)
+            if any(map(_has_limits, free)):
+                made_runs = [tick.run_id for fire in free for tick in fire.ticks if tick.run_id is not None]
+                rows = await self._db.transaction(
+                    partial(self._fire_limited, owner=owner, arguments=arguments, runs=made_runs)
+                )
+            else:
+                rows = await self._db.fetch("fire", owner, *arguments)
+            made = {row["job_id"]: row["runs"] for row in rows}
+            for fire in free:
+                if fire.job.id in made:
+                    runs = made[fire.job.id]
+                    queues = (fire.job.spec.queue,) if runs else ()
+                    answers[fire.job.id] = Fired(applied=True, runs=runs, queues=queues)
+        for fire in fires:
+            if _goes_alone(fire.job):
+                work = partial(self._fire_gated, owner=owner, fire=fire)
+                answers[fire.job.id] = await self._db.transaction(work)
+        stalled = [
+            fire.job.id
+            for fire in fires
+            if fire.next_fire is None
+            and not fire.finished
+            and (fired := answers.get(fire.job.id)) is not None
+            and not fired.runs
+        ]
+        if stalled:
+            # A fixed delay whose tick left no run: nothing will end that could start it again.
+            await self._db.execute("end_delay", sorted(stalled))
+        return [answers.get(fire.job.id, _NOT_APPLIED) for fire in fires]
+
+    async def _fire_limited(
+        self, connection: Connection, owner: SessionId, arguments: Sequence[object], runs: Sequence[RunId]
+    ) -> list[asyncpg.Record]:
+        """Some of the runs have limits: they are made as scheduled, and those that are due go on at once."""
+        rows = await connection.fetch(self._db.sql["fire"], owner, *arguments)
+        due = await connection.fetch(self._db.sql["due_rows"], sorted(runs))
+        await self._enter(connection, due, is_told=True)
+        return rows
+
+    def _fire_arguments(self, fires: list[Fire]) -> list[object]:
+        jobs: list[object] = [
+            [fire.job.id for fire in fires],
+            [fire.job.rev for fire in fires],
+            [fire.next_fire for fire in fires],
+            [fire.finished for fire in fires],
+            [len(fire.ticks) for fire in fires],
+            [fire.job.spec.overlap is Overlap.SKIP for fire in fires],
+        ]
+        rows = list(chain.from_iterable(self._tick_rows(fire) for fire in fires))
+        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(21)]
+        limits = [
+            flat(fire.job.spec.policy.gates(fire.job.tenant, fire.job.spec.task)) for fire in fires for _ in fire.ticks
+        ]
+        *columns, targets, buckets = columns
+        last_ticks = [last_tick(fire) for fire in fires]
+        return [*jobs, *columns, last_ticks, [fire.next_tick for fire in fires], limits, targets, buckets]
+
+
+def _names_of(fires: Sequence[Fire]) -> set[tuple[Kind, str]]:
+    wanted: set[tuple[Kind, str]] = set()
+    for fire in fires:
+        spec = fire.job.spec
+        wanted |= {(Kind.QUEUE, spec.queue), (Kind.TENANT, fire.job.tenant)}
+        for target in {tick.target for tick in fire.ticks if tick.decision == "run"}:
+            if requires := placed(spec.policy, target).requires:
+                wanted.add((Kind.LABELS, set_of_labels(requires)))
+    return wanted
+
+
+def _has_limits(fire: Fire) -> bool:
+    policy = fire.job.spec.policy
+    return bool(policy.limits) or policy.breaker is not None
+
+
+def _goes_alone(job: Job) -> bool:
+    """Whether its ticks must be recorded one by one: they have a key, or a rule for each data centre."""
+    return gate_of_job(job) is not None or (bool(job.spec.datacenters) and job.spec.overlap is Overlap.SKIP)

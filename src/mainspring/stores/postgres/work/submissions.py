@@ -1,0 +1,486 @@
+"""Submitting and cancelling."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import JobId, RunId, SessionId, shard_of
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.limits.limits import Gate
+from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.run import NewRun, RunPolicy, RunState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.wakeups import queue_topic
+from mainspring.core.store import Accepted
+from mainspring.stores.changes import Change, what_differs
+from mainspring.stores.postgres.classes import Classes
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.rows import (
+    AT_LIMIT,
+    BACKFILL,
+    BY_PARENTS,
+    STATE_CODES,
+    STATES,
+    bucket_of,
+    encode_about,
+    gate_of,
+    origin_of,
+    set_of_labels,
+    shown_state,
+)
+from mainspring.stores.postgres.work.families import FEW, Family, check_circles
+from mainspring.stores.postgres.work.keys import JOB, RUN, Keys, KeyUsed, KeyWanted, key_wanted
+from mainspring.stores.postgres.work.passage import Candidate, Leaver, Passage, flat
+from mainspring.stores.postgres.work.queues import Queues
+from mainspring.stores.postgres.work.uniques import in_turns
+
+_CANCEL_ROUNDS = 10
+_SCHEDULED, _BLOCKED, _QUEUED = (
+    STATE_CODES[state] for state in (RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED)
+)
+
+
+class Placed(msgspec.Struct):
+    """A new run, or an edited one, and where it stands."""
+
+    run: NewRun
+    due: Instant
+    state: int
+    gate: int | None = None
+    limits: tuple[Gate, ...] = ()
+    has_children: bool | None = None
+    #: The gate of a limit that it waits for.
+    waits: int | None = None
+
+    @property
+    def row(self) -> tuple[str | None, bool | None]:
+        """What the tables know of its policies."""
+        return flat(self.limits), self.has_children
+
+
+class Submissions(Queues, Keys, Classes):
+    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        if not runs:
+            return []
+        await self._names.number_all(_names_of(runs))
+        runs = await self._classed(runs)
+        await self._mind_policies(runs)
+        if not any(map(_needs_a_look, runs)) and not (self._laned and any(map(self._is_laned, runs))):
+            try:
+                return await self._submit_free(runs)
+            except asyncpg.UniqueViolationError:
+                # Some of these ids are known: a retry of a submit whose answer was lost.
+                pass
+        check_circles(runs)
+        answers = await self._db.transaction(lambda connection: self._submit_in_turns(connection, runs))
+        if any(answer.new and answer.state is RunState.SKIPPED for answer in answers):
+            # Whoever waits for those.
+            await self.resolve(FEW)
+        known = await self._states([answer.id for answer in answers if not answer.new])
+        return [
+            answer if answer.new else msgspec.structs.replace(answer, state=known.get(answer.id, answer.state))
+            for answer in answers
+        ]
+
+    async def _submit_free(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        """Nothing to look at: no keys, and no id is known yet."""
+        arguments = self._arguments(runs)
+        if all(run.at is None and not run.delay for run in runs):
+            await self._submit_now(arguments, {queue_topic(run.queue) for run in runs})
+            return [Accepted(run.id, RunState.QUEUED, True) for run in runs]
+        rows = await self._db.fetch("submit_any", *arguments, [run.at for run in runs], [run.delay for run in runs])
+        queued = {row["id"] for row in rows}
+        return [Accepted(run.id, RunState.QUEUED if run.id in queued else RunState.SCHEDULED, True) for run in runs]
+
+    async def _submit_now(self, arguments: list[list[Any]], topics: set[str]) -> None:
+        """On a quiet system the commit itself wakes the workers."""
+        wakeups = self._wakeups
+        ring = (None if wakeups is None else wakeups.take_along(topics)) or (None, None)
+        if len(arguments[0]) == 1:
+            await self._db.execute("submit_one", *(column[0] for column in arguments), *ring)
+        else:
+            await self._db.execute("submit_now", *arguments, *ring)
+        if wakeups is not None and ring[0] is not None:
+            wakeups.was_taken_along(topics)
+
+    def _arguments(self, runs: Sequence[NewRun]) -> list[list[Any]]:
+        number = self._names.number
+        encode = self._policies.encode
+        ids = [run.id for run in runs]
+        return [
+            ids,
+            [bucket_of(run) for run in runs],
+            [number(Kind.TASK, run.task) for run in runs],
+            [encode(run.policy) for run in runs],
+            [run.payload for run in runs],
+            self._shards_of(ids),
+            [run.priority for run in runs],
+            [number(Kind.TENANT, run.tenant) for run in runs],
+            [number(Kind.QUEUE, run.queue) for run in runs],
+            [run.policy.timeout for run in runs],
+            [run.start_within for run in runs],
+            [run.deadline for run in runs],
+            [run.replay_of for run in runs],
+        ]
+
+    async def _submit_in_turns(self, connection: Connection, runs: Sequence[NewRun]) -> list[Accepted]:
+        answers: dict[int, Accepted] = {}
+        others: dict[RunId, RunId] = {}
+        turns = list(in_turns(runs))
+        for turn in turns:
+            part = [runs[place] for place in turn]
+            made = await self._submit_checked(connection, part, others)
+            answers |= zip(turn, made, strict=True)
+            others |= {run.id: answer.id for run, answer in zip(part, made, strict=True) if run.id != answer.id}
+        if len(turns) == 1:
+            return list(answers.values())
+        # One that was made in an earlier turn may have been replaced or changed in a later one.
+        rows = await connection.fetch(self._db.sql["states"], sorted({answer.id for answer in answers.values()}))
+        states = {row["id"]: shown_state(row) for row in rows}
+        return [
+            msgspec.structs.replace(answers[place], state=states.get(answers[place].id, answers[place].state))
+            for place in range(len(runs))
+        ]
+
+    async def _submit_checked(
+        self, connection: Connection, runs: Sequence[NewRun], others: Mapping[RunId, RunId] = MappingProxyType({})
+    ) -> list[Accepted]:
+        """Look before inserting: which ids and idempotency keys are new, and who gets its ordering key."""
+        used, taken = await self._use_new_keys(connection, runs)
+        wanted = [run for run in runs if run.id not in used]
+        there = await self._use_uniques(connection, wanted)
+        wanted = [run for run in wanted if run.id not in there]
+        made = await self._insert_bodies(connection, wanted)
+        new = {row["id"] for row in made}
+        # Somebody else has just made the very same run.
+        await self._free_keys(connection, [key for key in taken if key.id not in new])
+        states: dict[RunId, RunState] = {}
+        if new:
+            others = {**others, **{run: RunId(before.id) for run, before in used.items()}}
+            others |= {run: answer.id for run, answer in there.items()}
+            states = await self._place(connection, [run for run in wanted if run.id in new], made[0]["now"], others)
+        told: set[RunId] = set()
+        answers = []
+        for run in runs:
+            if run.id in there:
+                answers.append(there[run.id])
+                continue
+            before = used.get(run.id)
+            if before is not None:
+                other = run.idempotency is None or before.fingerprint != run.idempotency.fingerprint
+                state = RunState.SCHEDULED if before.kind == JOB else RunState.QUEUED
+                answers.append(Accepted(RunId(before.id), state, False, other or before.kind == JOB))
+                continue
+            answers.append(Accepted(run.id, states.get(run.id, RunState.QUEUED), run.id in new and run.id not in told))
+            told.add(run.id)
+        return answers
+
+    async def _use_new_keys(
+        self, connection: Connection, runs: Sequence[NewRun]
+    ) -> tuple[dict[RunId, KeyUsed], list[KeyWanted]]:
+        """Runs that are not made because their idempotency key was used, and the keys that others use now."""
+        keyed = [run for run in runs if run.idempotency is not None]
+        if not keyed:
+            return {}, []
+        rows = await connection.fetch(
+            self._db.sql["known_bodies"], [run.id for run in keyed], [bucket_of(run) for run in keyed]
+        )
+        known = {row["id"] for row in rows}
+        wanted = {
+            run.id: key_wanted(self._names.number(Kind.TENANT, run.tenant), run.idempotency, run.id)
+            for run in keyed
+            if run.idempotency is not None and run.id not in known
+        }
+        before, taken = await self._take_keys(connection, list(wanted.values()), RUN)
+        # Whoever meets itself is known by its id.
+        used = {run: used for run, used in zip(wanted, before, strict=True) if used is not None and used.id != run}
+        return used, taken
+
+    async def _insert_bodies(self, connection: Connection, runs: Sequence[NewRun]) -> list[asyncpg.Record]:
+        if not runs:
+            return []
+        arguments = self._arguments(runs)
+        abouts = [encode_about(run.about) for run in runs]
+        return await connection.fetch(self._db.sql["submit_bodies"], *arguments[:5], arguments[7], abouts)
+
+    async def _place(
+        self, connection: Connection, runs: Sequence[NewRun], now: Instant, others: Mapping[RunId, RunId]
+    ) -> dict[RunId, RunState]:
+        """Make runs that are new: where they stand, what they are called, who asked for them."""
+        # In the order in which everybody locks: runs, ordering keys, limits.
+        family = await self._join(connection, runs, others)
+        gates = {run.id: gate for run in runs if (gate := gate_of(run)) is not None}
+        taken = await self._lock_gates(connection, gates.values())
+        placed = self._line_up(runs, now, gates, taken, family)
+        passage = await self._pass_new(connection, placed)
+        await self._insert(connection, placed, now)
+        held = {one.gate: one.run.id for one in placed if one.gate is not None and taken[one.gate] == one.run.id}
+        if held:
+            await connection.execute(self._db.sql["hold_gates"], list(held), list(held.values()))
+        if passage is not None:
+            await self._carry_out(connection, passage)
+        await self._skip(connection, family.hopeless)
+        # In the order they were handed in: the audit names the first.
+        made = list({run.id: run for run in runs}.values())
+        await self._label(connection, made)
+        replays = [(run.replay_of, self._tenant(run)) for run in made if run.replay_of is not None]
+        if replays:
+            await connection.execute(self._db.sql["mark_replayed"], *zip(*replays, strict=True))
+        by_author: dict[str, list[Change]] = {}
+        for run in made:
+            if run.author:
+                by_author.setdefault(run.author, []).append(Change(run.tenant, run.id))
+        for author, changes in by_author.items():
+            await self._audit(connection, "jobs.submit", Author(author), changes)
+        await self._tell(connection, "run.submitted", [(one.run.id, self._tenant(one.run)) for one in placed])
+        states = {one.run.id: STATES[one.state] for one in placed}
+        return states | dict.fromkeys(map(RunId, family.hopeless), RunState.SKIPPED)
+
+    def _line_up(
+        self,
+        runs: Sequence[NewRun],
+        now: Instant,
+        gates: dict[RunId, int],
+        taken: dict[int, str | None],
+        family: Family,
+    ) -> list[Placed]:
+        """Where new runs stand as far as their parents, their due time and their ordering keys go."""
+        placed: dict[RunId, Placed] = {}
+        # The line of a key goes by (due, id), also inside a batch.
+        lined_up = sorted(
+            ((run.at if run.at is not None else now + run.delay, run.id, run) for run in runs),
+            key=lambda entry: entry[:2],
+        )
+        for due, run_id, run in lined_up:
+            if run_id in placed:
+                continue
+            gate = gates.get(run_id)
+            if run_id in family.waiting:
+                state = BY_PARENTS
+            elif due > now:
+                state = _SCHEDULED
+            elif gate is None or taken[gate] is None:
+                state = _QUEUED
+                if gate is not None:
+                    taken[gate] = run.id
+            else:
+                state = _BLOCKED
+            limits = run.policy.gates(run.tenant, run.task)
+            placed[run_id] = Placed(run, due, state, gate, limits, True if run_id in family.parents else None)
+        return list(placed.values())
+
+    async def _pass_new(
+        self,
+        connection: Connection,
+        placed: Sequence[Placed],
+        leaving: Sequence[Leaver] = (),
+        left: Collection[int] = (),
+    ) -> Passage | None:
+        """Let new runs pass their limits, or wait for them; what is to be carried out when they are in the tables."""
+        number_of = self._names.number
+        arriving = {one.run.id: one for one in placed if one.state == _QUEUED and one.limits}
+        if not arriving and not leaving and not left:
+            return None
+        passage = await self._decide(
+            connection,
+            leaving,
+            [
+                Candidate(one.due, run, one.limits, number_of(Kind.QUEUE, one.run.queue), None, is_new=True)
+                for run, one in arriving.items()
+            ],
+            left,
+        )
+        for run, number in passage.waits.items():
+            if run in arriving:
+                arriving[run].state, arriving[run].waits = AT_LIMIT, number
+        return passage
+
+    def _tenant(self, run: NewRun) -> int:
+        return self._names.number(Kind.TENANT, run.tenant)
+
+    async def _label(self, connection: Connection, runs: Sequence[NewRun], bucket: int | None = None) -> None:
+        """Write the tags of runs; beside their bodies, unless it is said where."""
+        labels = [
+            (bucket_of(run) if bucket is None else bucket, run.id, self._tenant(run), tag)
+            for run in runs
+            if run.about is not None
+            for tag in run.about.tags
+        ]
+        if labels:
+            await connection.execute(self._db.sql["add_labels"], *zip(*labels, strict=True))
+
+    async def _insert(self, connection: Connection, placed: Sequence[Placed], now: Instant) -> None:
+        rows = [(one, self._common(one, now)) for one in placed]
+        queued = [
+            (*row, rank_of(now, one.run.priority, late=origin_of(one.run) == BACKFILL), None)
+            for one, row in rows
+            if one.state == _QUEUED
+        ]
+        waiting = [
+            (*row, one.state, origin_of(one.run) == BACKFILL, one.waits, one.state == AT_LIMIT and one.gate is not None)
+            for one, row in rows
+            if one.state != _QUEUED
+        ]
+        if queued:
+            await connection.execute(self._db.sql["insert_queued"], *zip(*queued, strict=True))
+        if waiting:
+            await connection.execute(self._db.sql["insert_waiting"], *zip(*waiting, strict=True))
+        targets = sorted({one.run.target for one in placed if one.run.target is not None})
+        if targets:
+            await connection.execute(self._db.sql["open_own_lanes"], targets)
+
+    def _common(self, one: Placed, now: Instant) -> tuple[object, ...]:
+        """What both tables have of a new run."""
+        run, due = one.run, one.due
+        # These count from when its rule is met.
+        waits = one.state == BY_PARENTS
+        return (
+            run.id,
+            shard_of(run.id),
+            run.priority,
+            self._tenant(run),
+            self._names.number(Kind.QUEUE, run.queue),
+            bucket_of(run),
+            due,
+            now,
+            run.policy.timeout,
+            None if run.start_within is None or waits else due + run.start_within,
+            None if run.deadline is None or waits else due + run.deadline,
+            one.gate,
+            None if run.job is None else run.job.scheduled_at,
+            None if run.job is None else run.job.id,
+            None if run.job is None else run.job.version,
+            None,
+            run.replay_of,
+            origin_of(run),
+            self._lane_of(run),
+            run.target,
+            *one.row,
+        )
+
+    def _lane(self, policy: RunPolicy, target: SessionId | None = None) -> int:
+        if target is not None:
+            return -target
+        return self._names.number(Kind.LABELS, set_of_labels(policy.requires)) if policy.requires else 0
+
+    async def _tell(self, connection: Connection, kind: str, runs: Sequence[tuple[RunId, int]]) -> None:
+        """Runs, each with the number of its tenant."""
+        if runs:
+            await connection.execute(self._db.sql["tell"], kind, *zip(*runs, strict=True))
+
+    async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
+        if author is not None:
+            found, queues = await self._db.transaction(partial(self._cancel_audited, runs=runs, author=author))
+            await self._ring(queues)
+            return found
+        found = {}
+        for _ in range(_CANCEL_ROUNDS):
+            missing = [run for run in runs if run not in found]
+            if not missing:
+                break
+            before = len(found)
+            rows, queues = await self._db.transaction(partial(self._cancel_rows, runs=missing))
+            found |= _cancelled(rows)
+            await self._ring(queues)
+            if len(found) == before and not await self._states(missing):
+                # Nothing found twice, in two snapshots: these do not exist.
+                break
+        return found
+
+    async def _cancel_rows(
+        self, connection: Connection, runs: Sequence[RunId | str]
+    ) -> tuple[list[asyncpg.Record], Counter[int]]:
+        """What became of them, and how many others were queued, by queue."""
+        rows = await connection.fetch(self._db.sql["cancel_waiting"], sorted(set(runs)))
+        return rows, await self._let_go(connection, rows)
+
+    async def _cancel_audited(
+        self, connection: Connection, runs: Collection[RunId], author: Author
+    ) -> tuple[dict[RunId, RunState], Counter[int]]:
+        """All rounds in one transaction, so that what was changed is one row."""
+        found: dict[RunId, RunState] = {}
+        queues: Counter[int] = Counter()
+        changed: dict[RunId, asyncpg.Record] = {}
+        for _ in range(_CANCEL_ROUNDS):
+            missing = [run for run in runs if run not in found]
+            if not missing:
+                break
+            rows, more = await self._cancel_rows(connection, missing)
+            queues += more
+            found |= _cancelled(rows)
+            changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
+            if not rows and not await connection.fetch(self._db.sql["states"], missing):
+                break
+        await self._names.name_all({row["tenant"] for row in changed.values()}, connection)
+        changes = [
+            moved_state(self._names.name(row["tenant"]), run, STATES[row["was"]].value, found[run].value)
+            for run in dict.fromkeys(runs)
+            if (row := changed.get(run)) is not None
+        ]
+        await self._audit(connection, "runs.cancel", author, changes)
+        return found, queues
+
+    async def _stop_runs_of(self, connection: Connection, job: JobId, target: str = "") -> None:
+        """Ask all runs of a job to stop, or those for one data centre. Its schedule is locked, so no more will come;
+        what moved is found again."""
+        for _ in range(_CANCEL_ROUNDS):
+            if target:
+                rows = await connection.fetch(self._db.sql["unstopped_in_place"], job, target)
+            else:
+                rows = await connection.fetch(self._db.sql["unstopped_of_job"], job)
+            if not rows:
+                return
+            await self._cancel_rows(connection, [row["id"] for row in rows])
+        raise StoreUnavailable(f"the runs of job {job} move too fast to be stopped")
+
+    async def _states(self, runs: Sequence[RunId]) -> dict[RunId, RunState]:
+        if not runs:
+            return {}
+        rows = await self._db.fetch("states", list(runs))
+        return {RunId(row["id"]): shown_state(row) for row in rows}
+
+
+def _needs_a_look(run: NewRun) -> bool:
+    """Whether a run takes more than two inserts."""
+    policy = run.policy
+    return bool(
+        policy.ordering_key
+        or policy.requires
+        or policy.limits
+        or policy.breaker is not None
+        or run.after is not None
+        or run.unique is not None
+        or run.target is not None
+        or run.about is not None
+        or run.idempotency is not None
+        or run.author
+        or run.job is not None
+        or run.replay_of is not None
+    )
+
+
+def _cancelled(rows: Sequence[asyncpg.Record]) -> dict[RunId, RunState]:
+    return {RunId(row["id"]): RunState.CANCELLING if row["state"] == 0 else STATES[row["state"]] for row in rows}
+
+
+def moved_state(tenant: str, target: str, before: str, after: str) -> Change:
+    return Change(tenant, target, *(what_differs({"state": before}, {"state": after}) or ()))
+
+
+def _names_of(runs: Sequence[NewRun]) -> set[tuple[Kind, str]]:
+    wanted: set[tuple[Kind, str]] = set()
+    for (task, queue, tenant, requires), _ in groupby(
+        runs, key=lambda run: (run.task, run.queue, run.tenant, run.policy.requires)
+    ):
+        wanted |= {(Kind.TASK, task), (Kind.QUEUE, queue), (Kind.TENANT, tenant)}
+        if requires:
+            wanted.add((Kind.LABELS, set_of_labels(requires)))
+    return wanted

@@ -1,0 +1,80 @@
+"""From first principles: what waits for nothing is let go. Finds nothing as long as everybody keeps their word."""
+
+import time
+from functools import partial
+
+from mainspring.core.model.limits.limits import GateState, room
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.work.families import Families
+from mainspring.stores.postgres.work.passage import candidate, gates_in
+
+#: The recount looks at every run that has limits: it takes no more than this part of the time.
+_SHARE = 20
+_NOBODY = "0" * 32
+
+
+class Sweeping(Families):
+    #: Where the last look ended: each goes on from there, and begins anew at the end.
+    _limits_swept = -1
+    _children_swept = _NOBODY
+    _recount_at = 0.0
+
+    async def _sweep_limits(self, limit: int) -> int:
+        found = await self._db.transaction(partial(self._sweep_astray, limit=limit))
+        started = time.monotonic()  # noqa: TID251
+        if started >= self._recount_at:
+            found += await self._db.transaction(partial(self._recount, limit=limit))
+            took = time.monotonic() - started  # noqa: TID251
+            self._recount_at = started + took * _SHARE
+        rows = await self._db.fetch("awaited_limits", self._limits_swept, limit)
+        self._limits_swept = rows[-1]["number"] if len(rows) == limit else -1
+        stuck: dict[int, int] = {}
+        for row in rows:
+            gate = next((gate for gate in gates_in(row["limits"]) if gate.number == row["number"]), None)
+            if row["kind"] is None or gate is None:
+                stuck[row["number"]] = 1 if gate is None else gate.kind
+                continue
+            state = GateState(used=row["used"], times=tuple(row["times"]), open_until=row["open_until"])
+            # Where it is to be looked at anyway somebody will.
+            if row["wake_at"] is None and not row["recalls"] and room(gate, state, row["now"]):
+                stuck[row["number"]] = gate.kind
+        if stuck:
+            _, queues = await self._db.transaction(lambda connection: self._look_at_limits(connection, stuck))
+            await self._ring(queues)
+            found += queues.total()
+        return found
+
+    async def _sweep_astray(self, connection: Connection, limit: int) -> int:
+        rows = await connection.fetch(self._db.sql["astray"], limit)
+        if rows:
+            await self._pass(connection, (), [candidate(row) for row in rows])
+        return len(rows)
+
+    async def _recount(self, connection: Connection, limit: int) -> int:
+        wrong = {row["number"]: row["kind"] for row in await connection.fetch(self._db.sql["wrong_counts"], limit)}
+        if not wrong:
+            return 0
+        await self._lock_limits(connection, wrong, dict.fromkeys(wrong, 0))
+        await connection.execute(self._db.sql["recount"], sorted(wrong))
+        await self._look_at_limits(connection, wrong)
+        return len(wrong)
+
+    async def _sweep_families(self, limit: int) -> int:
+        rows = await self._db.fetch("orphans", self._children_swept, limit)
+        children = list(dict.fromkeys(row["child"] for row in rows))
+        self._children_swept = children[-1] if len(children) == limit else _NOBODY
+        ended = {row["parent"]: row["state"] for row in rows if row["parent"] is not None}
+        if ended:
+            await self._db.execute("add_ended_parents", list(ended), list(ended.values()))
+            await self.resolve(limit)
+        decided = sorted({row["child"] for row in rows if row["decided"]})
+        if not decided:
+            return len(ended)
+        return len(ended) + await self._db.transaction(partial(self._decide_anew, children=decided))
+
+    async def _decide_anew(self, connection: Connection, children: list[str]) -> int:
+        """Children all of whose parents have been counted, and that still wait."""
+        still = [row["id"] for row in await connection.fetch(self._db.sql["lock_children"], children)]
+        rows = await connection.fetch(self._db.sql["count_parents_anew"], still)
+        await self._decide_children(connection, rows, {})
+        return len(still)

@@ -1,0 +1,412 @@
+"""Sessions, claims, beats and settlements."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import asyncpg
+import msgspec
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import Micros
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState, Settlement, Verdict
+from mainspring.core.model.runs.usage import Spent
+from mainspring.core.store import Beat, NewSession, Want
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.floors import Floors
+from mainspring.stores.postgres.names import Kind, Unnamed
+from mainspring.stores.postgres.rows import OUTCOME_CODES, STATE_CODES, held_runs
+from mainspring.stores.postgres.work.families import FEW, Families
+from mainspring.stores.postgres.work.queues import Place, Queues
+
+KINDS = {"worker": 1, "scheduler": 2}
+_NOTHING = Spent()
+
+
+class Workforce(Queues, Families):
+    #: Something was paused, or a tenant had a quota, when this process last looked: then a claim looks closer at once.
+    _limited = False
+    #: Sessions that had lanes of their own, or met limits per period, when this process last looked: then a claim asks
+    #: for those at once.
+    _with_lanes: set[SessionId]
+    #: Where claims begin to look in queues, and who looks whether that is still right.
+    _ranks: Floors
+    _looking: asyncio.Task[None] | None = None
+
+    async def open_session(self, session: NewSession) -> SessionId:
+        rows = await self._db.fetch(
+            "open_session",
+            KINDS[session.kind],
+            session.name,
+            session.datacenter,
+            session.version,
+            session.ttl,
+            session.queues,
+            session.tasks,
+            session.owner,
+            session.serves,
+            session.labels,
+            session.priorities,
+            session.slots,
+        )
+        if session.labels:
+            await self._db.execute("widen_lanes", rows[0]["id"])
+        return SessionId(rows[0]["id"])
+
+    async def close_session(self, session: SessionId) -> None:
+        await self._db.execute("close_session", session)
+        self._with_lanes.discard(session)
+
+    async def beat(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
+    ) -> Beat:
+        row = (await self._db.fetch("beat", session, ttl, list(held), list(pending), last_claim))[0]
+        if row["other_unknown"]:
+            # Nobody runs them. What is missed here the next beat finds again.
+            await self._release_unknown(session, row["other_unknown"], last_claim)
+        return Beat(
+            now=row["now"],
+            alive=row["alive"],
+            cancels=tuple(row["cancels"]),
+            returned=row["returned"] + len(row["other_unknown"]),
+            draining=row["draining"],
+        )
+
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
+        rows = await self._db.fetch("renew_leases", [session for session, _ in leases], [ttl for _, ttl in leases])
+        draining = {row["id"]: row["draining"] for row in rows if row["id"] is not None}
+        now = rows[0]["now"]
+        return [
+            Beat(now=now, alive=session in draining, draining=draining.get(session, False)) for session, _ in leases
+        ]
+
+    async def _release_unknown(self, session: SessionId, runs: list[RunId], last_claim: int) -> None:
+        rows = await self._db.fetch("fences", runs, session, last_claim)
+        await self.settle(
+            [
+                Settlement(
+                    run=RunId(row["id"]),
+                    fence=row["fence"],
+                    outcome=Outcome.RELEASED,
+                    state=RunState.QUEUED,
+                    reason="released",
+                    lets_go=True,
+                )
+                for row in rows
+            ]
+        )
+
+    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        wants = [want for want in wants if want.limit > 0]
+        if not wants:
+            return []
+        await self._names.number_all((Kind.QUEUE, want.queue) for want in wants)
+        await self._mark_pooled(wants)
+        if self._policed and any(want.queue in self._policed for want in wants):
+            policed = [want for want in wants if want.queue in self._policed]
+            held = await self._claim_policed(session, number, policed)
+            others = [want for want in wants if want not in policed]
+            return held + await self.claim(session, number, others)
+        if self._limited or any(want.tenant is not None for want in wants):
+            return await self._claim_closely(session, number, wants)
+        with_lanes = session in self._with_lanes
+        rows = await (self._claim_lanes if with_lanes else self._claim)(session, number, wants)
+        if not rows:
+            # The statements find nothing where there is a pause or a quota, and the first none for those with lanes,
+            # or with limits per period.
+            queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+            why = (await self._db.fetch("why_nothing", session, queues))[0]
+            if why["policed"]:
+                # None of them, if there is a policy of one: then each in its own way.
+                self._policed |= {self._names.name(queue) for queue in why["policed"]}
+                return await self.claim(session, number, wants)
+            (self._with_lanes.add if why["for_lanes"] else self._with_lanes.discard)(session)
+            if why["limited"]:
+                return await self._claim_closely(session, number, wants)
+            if why["for_lanes"] and not with_lanes:
+                rows = await self._claim_lanes(session, number, wants)
+        return await self._held(rows)
+
+    async def _claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[asyncpg.Record]:
+        rows: list[asyncpg.Record] = []
+        hinted = [want for want in wants if want.runs is not None]
+        if hinted:
+            queues = [self._names.number(Kind.QUEUE, want.queue) for want in hinted]
+            runs = [run for want in hinted for run in want.runs or ()]
+            rows = await self._db.fetch("claim_hinted", session, number, queues, runs)
+            wants = [want for want in wants if want.runs is None]
+        if wants:
+            queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+            limits = [want.limit for want in wants]
+            began = self._ranks.begin()
+            found = await self._db.fetch("claim", session, number, queues, limits, self._ranks.of(queues))
+            self._ranks.took((row["queue"], row["rank"]) for row in found)
+            rows += found
+            if self._ranks.wants_look(began) and (self._looking is None or self._looking.done()):
+                # Beside the claims: none has to wait for it.
+                self._looking = asyncio.create_task(self._look_from_front(queues), name="look-from-front")
+        return rows
+
+    async def _look_from_front(self, queues: Sequence[int]) -> None:
+        try:
+            dead = {row["relname"]: row["dead"] for row in await self._db.fetch("dead_rows")}
+            began = self._ranks.begin()
+            rows = await self._db.fetch("lowest_ranks", queues)
+        except StoreUnavailable:
+            # Whoever claims is told.
+            return
+        self._ranks.looked(began, dead["run"], {row["queue"]: row["rank"] for row in rows})
+
+    async def _claim_lanes(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[asyncpg.Record]:
+        limits: Counter[int] = Counter()
+        for want in wants:
+            limits[self._names.number(Kind.QUEUE, want.queue)] += want.limit
+        rows = await self._db.fetch("claim_lanes", session, number, list(limits), list(limits.values()))
+        limits.subtract(row["queue"] for row in rows)
+        left = +limits
+        if rows and left:
+            # What others have taken since it was looked at may be made good from another lane.
+            rows += await self._db.fetch("claim_lanes", session, number, list(left), list(left.values()))
+        return rows
+
+    async def _claim_policed(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        """From queues with a policy that a claim must look at."""
+        tenants = {want.tenant: await self._names.find(Kind.TENANT, want.tenant) for want in wants if want.tenant}
+        wants = [want for want in wants if want.tenant is None or tenants[want.tenant] is not None]
+
+        async def work(connection: Connection) -> list[asyncpg.Record]:
+            found = await connection.fetchrow(self._db.sql["claiming_session"], session)
+            if found is None:
+                return []
+            queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+            paused = await self._paused(connection, set(queues))
+            room = await self._rooms(connection, [tenants.get(want.tenant or "") for want in wants])
+            places = [
+                Place(queue, want, found["lanes"] or (), tenants.get(want.tenant or ""), paused.get(queue, set()), room)
+                for queue, want in zip(queues, wants, strict=True)
+            ]
+            chosen = await self._choose(connection, places)
+            if not chosen:
+                return []
+            return await connection.fetch(self._db.sql["claim_chosen"], session, number, chosen)
+
+        held = await self._held(await self._db.transaction(work)) if wants else []
+        for run in held:
+            run.limited = run.queue in self._bounded
+        return held
+
+    async def _claim_closely(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        """Where something is paused, a tenant has a quota, or only one tenant's runs are wanted."""
+        numbers = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+        policed = await self._db.fetch("policed", numbers)
+        if policed:
+            self._policed |= {self._names.name(row["queue"]) for row in policed}
+            return await self.claim(session, number, wants)
+        places: list[tuple[int, int | None, int]] = []
+        for want in wants:
+            tenant = None if want.tenant is None else await self._names.find(Kind.TENANT, want.tenant)
+            if want.tenant is None or tenant is not None:
+                places.append((self._names.number(Kind.QUEUE, want.queue), tenant, want.limit))
+
+        async def work(connection: Connection) -> list[asyncpg.Record]:
+            found = await connection.fetchrow(self._db.sql["claiming_session"], session)
+            if found is None:
+                return []
+            lanes = [0, *(found["lanes"] or ())]
+            paused = await self._paused(connection, {queue for queue, _, _ in places})
+            room = await self._rooms(connection, [tenant for _, tenant, _ in places])
+            chosen: list[RunId] = []
+            for queue, tenant, limit in places:
+                left_out = paused.get(queue, set())
+                if 0 not in left_out:
+                    chosen += await self._best(connection, queue, lanes, tenant, limit, left_out, room, chosen)
+            self._limited = bool(room) or await connection.fetchval(self._db.sql["is_limited"])
+            if not chosen:
+                return []
+            return await connection.fetch(self._db.sql["claim_chosen"], session, number, chosen)
+
+        return await self._held(await self._db.transaction(work)) if places else []
+
+    async def _paused(self, connection: Connection, queues: set[int]) -> dict[int, set[int]]:
+        """The tenants that are paused, by queue; 0 is every one."""
+        paused: dict[int, set[int]] = {}
+        for row in await connection.fetch(self._db.sql["paused_here"], sorted(queues)):
+            for queue in queues if row["queue"] == 0 else [row["queue"]]:
+                paused.setdefault(queue, set()).add(row["tenant"])
+        return paused
+
+    async def _rooms(self, connection: Connection, tenants: list[int | None]) -> dict[int, int]:
+        """How many more may run, of tenants with a quota. Who asks has the answer to itself until it commits."""
+        asked = None if None in tenants else sorted({tenant for tenant in tenants if tenant is not None})
+        quotas = {row["number"]: row["running"] for row in await connection.fetch(self._db.sql["lock_quotas"], asked)}
+        if not quotas:
+            return {}
+        rows = await connection.fetch(self._db.sql["running_of"], list(quotas))
+        running = {row["tenant"]: row["running"] for row in rows}
+        return {tenant: quota - running.get(tenant, 0) for tenant, quota in quotas.items()}
+
+    async def _best(
+        self,
+        connection: Connection,
+        queue: int,
+        lanes: Sequence[int],
+        tenant: int | None,
+        limit: int,
+        paused: set[int],
+        room: dict[int, int],
+        chosen: Sequence[RunId],
+    ) -> list[RunId]:
+        """The best of a queue. Who has no room left does not take the place of others: they are asked for anew."""
+        best: list[RunId] = []
+        while len(best) < limit:
+            full = {number for number, left in room.items() if left <= 0}
+            rows: list[asyncpg.Record] = []
+            for lane in lanes:
+                rows += await connection.fetch(
+                    self._db.sql["claim_best"],
+                    queue,
+                    tenant,
+                    sorted(paused | full),
+                    [*chosen, *best],
+                    limit - len(best),
+                    lane,
+                )
+            if len(lanes) > 1:
+                rows.sort(key=lambda row: (row["rank"], row["id"]))
+            refused = False
+            for row in rows[: limit - len(best)]:
+                left = room.get(row["tenant"])
+                if left is not None and left <= 0:
+                    refused = True
+                    continue
+                if left is not None:
+                    room[row["tenant"]] = left - 1
+                best.append(RunId(row["id"]))
+            if not refused:
+                break
+        return best
+
+    async def _held(self, rows: list[asyncpg.Record]) -> list[HeldRun]:
+        try:
+            held, unreadable = held_runs(rows, self._names, self._policies)
+        except Unnamed:
+            # Somebody has brought a name since they were read.
+            await self._names.name_all([0])
+            held, unreadable = held_runs(rows, self._names, self._policies)
+        await self.settle(unreadable)
+        return held
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        if not settlements:
+            return []
+        first, again = _once_each(settlements)
+        if again:
+            # A statement ends a run once: who comes a second time, under another fence perhaps, comes after it.
+            verdicts = dict(zip(first, await self.settle([settlements[index] for index in first]), strict=True))
+            verdicts |= dict(zip(again, await self.settle([settlements[index] for index in again]), strict=True))
+            return [verdicts[index] for index in range(len(settlements))]
+        applied: set[tuple[str, int]] = set()
+        free = [settlement for settlement in settlements if not settlement.lets_go]
+        succeeded = [settlement for settlement in free if settlement.outcome is Outcome.SUCCESS]
+        has_children = False
+        if succeeded:
+            rows = await self._db.fetch("settle_succeeded", *_succeeded(succeeded))
+            applied |= _applied(rows, succeeded)
+            has_children = _any_has_children(rows)
+        if len(succeeded) < len(free):
+            others = [settlement for settlement in free if settlement.outcome is not Outcome.SUCCESS]
+            rows = await self._db.fetch("settle_other", *_others(others))
+            applied |= _applied(rows, others)
+            has_children |= _any_has_children(rows)
+        if len(free) < len(settlements):
+            keyed = [settlement for settlement in settlements if settlement.lets_go]
+            rows, queues = await self._db.transaction(lambda connection: self._settle_keyed(connection, keyed))
+            applied |= _applied(rows, keyed)
+            has_children |= _any_has_children(rows)
+            await self._ring(queues)
+        if has_children:
+            # Small families at once. Whatever is left is resolved by whoever comes next.
+            await self.resolve(FEW)
+        if len(applied) == len(settlements):
+            return [Verdict.APPLIED] * len(settlements)
+        return await self._verdicts(settlements, applied)
+
+    async def _settle_keyed(
+        self, connection: Connection, settlements: list[Settlement]
+    ) -> tuple[list[asyncpg.Record], Counter[int]]:
+        """What was ended, and how many others were queued, by queue."""
+        rows = await connection.fetch(self._db.sql["settle_other"], *_others(settlements))
+        return rows, await self._let_go(connection, rows)
+
+    async def _verdicts(self, settlements: Sequence[Settlement], applied: set[tuple[str, int]]) -> list[Verdict]:
+        missed = [item for item in settlements if (item.run, item.fence) not in applied]
+        rows = await self._db.fetch(
+            "settled_before",
+            [item.run for item in missed],
+            [item.fence for item in missed],
+            [OUTCOME_CODES[item.outcome] for item in missed],
+        )
+        before = {(row["id"], row["fence"]) for row in rows}
+        verdicts = []
+        for item in settlements:
+            key = (item.run, item.fence)
+            if key in applied:
+                verdicts.append(Verdict.APPLIED)
+            else:
+                verdicts.append(Verdict.ALREADY if key in before else Verdict.FENCED)
+        return verdicts
+
+
+def _once_each(settlements: Sequence[Settlement]) -> tuple[list[int], list[int]]:
+    """Where each run stands for the first time, and where it stands again."""
+    if len({item.run for item in settlements}) == len(settlements):
+        return [], []
+    first = {item.run: index for index, item in reversed(list(enumerate(settlements)))}
+    places = sorted(first.values())
+    return places, [index for index, item in enumerate(settlements) if first[item.run] != index]
+
+
+def _succeeded(settlements: list[Settlement]) -> list[object]:
+    return [
+        [item.run for item in settlements],
+        [item.fence for item in settlements],
+        [item.result for item in settlements] if any(item.result is not None for item in settlements) else None,
+        *_spent(settlements),
+    ]
+
+
+def _spent(settlements: list[Settlement]) -> tuple[list[int | None] | None, list[str | None] | None]:
+    """CPU and units, where anybody told of any."""
+    if all(item.spent is None for item in settlements):
+        return None, None
+    spent = [item.spent or _NOTHING for item in settlements]
+    units = [msgspec.json.encode(item.units).decode() if item.units else None for item in spent]
+    return [item.cpu for item in spent], units if any(units) else None
+
+
+def _others(settlements: list[Settlement]) -> list[object]:
+    # Sorted, so that two batches that share rows lock them in the same order.
+    ordered = sorted(settlements, key=lambda item: item.run)
+    return [
+        [item.run for item in ordered],
+        [item.fence for item in ordered],
+        [OUTCOME_CODES[item.outcome] for item in ordered],
+        [STATE_CODES[item.state] for item in ordered],
+        [item.reason for item in ordered],
+        [item.delay for item in ordered],
+        [item.error for item in ordered],
+        [item.result for item in ordered],
+        [item.fingerprint for item in ordered],
+        *_spent(ordered),
+    ]
+
+
+def _any_has_children(rows: list[asyncpg.Record]) -> bool:
+    return any(row["has_children"] for row in rows)
+
+
+def _applied(rows: list[asyncpg.Record], settlements: list[Settlement]) -> set[tuple[str, int]]:
+    if len(rows) == len(settlements):
+        return {(item.run, item.fence) for item in settlements}
+    return {(row["id"], row["fence"]) for row in rows}

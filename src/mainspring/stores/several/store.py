@@ -1,0 +1,47 @@
+"""The store over several servers: implements what the store on one does, each thing where it lies."""
+
+from collections.abc import Callable, Sequence
+
+from mainspring.core.ports.clock import Clock
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.several.cataloguing import Cataloguing
+from mainspring.stores.several.changing import Changing
+from mainspring.stores.several.controlling import Controlling
+from mainspring.stores.several.datacenters import Datacenters
+from mainspring.stores.several.moving import Moving
+from mainspring.stores.several.server import Server
+from mainspring.stores.several.servers import Servers
+from mainspring.stores.several.submitting import Submitting
+from mainspring.stores.several.telling import Telling
+from mainspring.stores.several.working import Working
+
+
+class SeveralStore(Submitting, Working, Controlling, Cataloguing, Changing, Telling, Moving, Datacenters):
+    shards: int
+    #: How many places it has: whoever makes ids puts a tenant's into one of them.
+    place_count: int
+
+    def __init__(
+        self, addresses: Sequence[tuple[str, str]], clock: Clock, make: Callable[[str, int], PostgresStore]
+    ) -> None:
+        """``addresses``: of each server where it is, and how that may be shown. ``make``: the store on one of them, by
+        its place in the list; with ``one_of_several``."""
+        self._clock = clock
+        self._servers = Servers(
+            [Server(make(address, number), shown, clock) for number, (address, shown) in enumerate(addresses)]
+        )
+        self._heard = {}
+        self._had_nothing = {}
+        self.shards = self.place_count = 0
+
+    async def open(self) -> None:
+        await self._servers.open()
+        self.shards, self.place_count = self._servers.shards, self._servers.places
+
+    async def close(self) -> None:
+        await self._servers.close()
+
+    @property
+    def stores(self) -> list[tuple[str, PostgresStore]]:
+        """The stores of all servers, with their names: schedulers work on each for itself."""
+        return [(str(server), server.store) for server in self._servers.all]

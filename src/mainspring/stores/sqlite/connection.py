@@ -1,0 +1,295 @@
+"""Connections to the file: where it may lie, how it is opened, what is in it, and what an error means."""
+
+import os
+import secrets
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+
+from mainspring.core.model.base.errors import Conflict, Invalid, MainspringError, StoreDamaged, StoreUnavailable
+from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.ports.upkeep.schema import TOO_OLD
+from mainspring.core.runtime.private_files import create_private_file
+from mainspring.stores import named_sql
+
+PACKAGE = "mainspring.stores.sqlite"
+MIGRATIONS = named_sql.migrations(PACKAGE)
+QUERIES = named_sql.load(PACKAGE, "queries.sql")
+#: The application_id that 0001_schema.sql writes into the header of the file: "MSPR".
+APPLICATION_ID = 0x4D535052
+
+#: How long to wait for another process that writes.
+BUSY_TIMEOUT: Micros = 5 * SECOND
+
+#: How often the switch to a write-ahead log is tried. One of those who try at once succeeds, and then it is done.
+_SWITCHES = 100
+
+#: Locks and shared memory do not work there, or not between machines: a database would be destroyed silently.
+_NETWORK_FILE_SYSTEMS = frozenset(
+    (
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "smb3",
+        "smbfs",
+    )
+)
+
+_DAMAGED = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
+#: What was asked is at fault, not the database: the same request would fail again.
+_REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.SQLError, apsw.TooBigError)
+
+
+def refuse_network_file_system(path: Path) -> None:
+    kind = file_system_of(path)
+    if is_on_network(kind):
+        raise Invalid(
+            "store",
+            f"{path} lies on a network file system ({kind}), where SQLite cannot lock",
+            "use a local disk, or PostgreSQL for several machines",
+        )
+
+
+def is_on_network(kind: str) -> bool:
+    return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
+
+
+def file_system_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The kind of file system a path lies on, such as ``ext4``; empty where it cannot be told."""
+    try:
+        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return ""
+    place = os.path.realpath(path)
+    deepest, kind = "", ""
+    for line in lines:
+        # … mount point … - type source options; spaces in names are written \040.
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        point = fields[4].replace("\\040", " ")
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        # A later mount on the same point hides the earlier one.
+        if inside and len(point) >= len(deepest):
+            deepest, kind = point, right.split(" ")[0]
+    return kind
+
+
+def open_for_writing(path: Path, shards: int) -> apsw.Connection:
+    """Open or make the file, bring its schema up to date under a lock, and teach the connection its procedures."""
+    try:
+        if not path.parent.is_dir():
+            raise Invalid("store", f"{path} cannot be made: there is no directory {path.parent}")
+        if path.is_dir():
+            raise Invalid("store", f"{path} is a directory", f"a file in it, such as {path / 'mainspring.db'}")
+    except OSError as error:
+        raise Invalid("store", f"{path} cannot be reached: {error.strerror}") from error
+    refuse_network_file_system(path)
+    # SQLite gives its log and its shared memory the mode of the file.
+    try:
+        create_private_file(path)
+    except OSError as error:
+        raise Invalid("store", f"{path} cannot be made: {error.strerror}") from error
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    connection = _connect(path, flags)
+    try:
+        refuse_moved(connection)
+        if schema_version(connection) and forget_statistics(connection):
+            # They were read when the connection was opened.
+            connection.close()
+            connection = _connect(path, flags)
+        _write_ahead(connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        # The one who writes does the checkpoints, and each rewrites the same hot pages: few and large ones cost less.
+        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        migrate(connection, shards)
+        teach(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_as_it_is(path: Path) -> apsw.Connection:
+    """Open the file whatever its schema, and leave that alone. The last one to close takes the log into the file."""
+    return _connect(path, apsw.SQLITE_OPEN_READWRITE)
+
+
+def _write_ahead(connection: apsw.Connection) -> None:
+    """Switch the file to a write-ahead log, for good.
+
+    The switch does not wait for somebody who is about to write, as those are who start at the same time: it is refused
+    at once, whatever the time-out. So whoever is refused waits as every transaction does, and tries again.
+    """
+    for _ in range(_SWITCHES):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except apsw.BusyError:
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("ROLLBACK")
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
+def open_for_reading(path: Path) -> apsw.Connection:
+    connection = _connect(path, apsw.SQLITE_OPEN_READWRITE)
+    connection.execute("PRAGMA query_only = ON")
+    # Not where it is written: what is written is at hand there, and looking into the map first cost 4 to 7 %.
+    connection.execute("PRAGMA mmap_size = 268435456")
+    return connection
+
+
+def _connect(path: Path, flags: int) -> apsw.Connection:
+    try:
+        connection = apsw.Connection(str(path), flags=flags)
+    except apsw.CantOpenError as error:
+        raise StoreUnavailable(f"SQLite cannot open {path}: {error}") from error
+    connection.set_busy_timeout(BUSY_TIMEOUT // 1_000)
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA cache_size = -65536")
+    return connection
+
+
+def forget_statistics(connection: apsw.Connection) -> bool:
+    """Undo an ANALYZE: what was taken while a table was small would have it scanned for ever. No plan here needs it."""
+    tables = list(
+        connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'sqlite_stat*'")
+    )
+    for (name,) in tables:
+        connection.execute(f"DROP TABLE IF EXISTS {name}")
+    return bool(tables)
+
+
+def refuse_moved(connection: apsw.Connection) -> None:
+    """A file that was moved to another store holds what was, and is not written any more."""
+    if _number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'moved'"):
+        raise Conflict(str(connection.execute("SELECT told FROM moved").get))
+
+
+def migrate(connection: apsw.Connection, shards: int) -> None:
+    """Apply the migrations that are missing, all or none; one process at a time. Refuses a schema from the future."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _migrate(connection, shards)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _migrate(connection: apsw.Connection, shards: int) -> None:
+    current, newest = schema_version(connection), MIGRATIONS[-1][0]
+    if current > newest:
+        raise Conflict(f"the file has schema version {current}, this program knows {newest}: upgrade the program")
+    for number, _, text in MIGRATIONS:
+        if number <= current:
+            continue
+        connection.execute(text)
+        if number == 1:
+            connection.execute(
+                "INSERT INTO meta (only_row, schema_version, store_id, hint_key, shards) VALUES (1, 1, ?, ?, ?)",
+                (secrets.token_hex(16), secrets.token_hex(16), shards),
+            )
+            connection.executemany("INSERT INTO shard (id) VALUES (?)", [(shard,) for shard in range(shards)])
+        connection.execute("UPDATE meta SET schema_version = ?", (number,))
+
+
+def schema_version(connection: apsw.Connection) -> int:
+    """Return the version; 0: the file is empty. ``Conflict`` if another program or an older checkout made the file."""
+    # One look: between two somebody else may make the schema.
+    look = "SELECT iif(count(*) = 0, 0, 1 + coalesce(sum(type = 'table' AND name = 'meta'), 0)) FROM sqlite_master"
+    found = _number(connection, look)
+    if found < 2:
+        if found == 1:
+            raise Conflict("the file is a database of something else: it has tables, but none of Mainspring's")
+        return 0
+    version = _number(connection, "SELECT schema_version FROM meta")
+    if _number(connection, "PRAGMA application_id") != APPLICATION_ID:
+        raise Conflict(
+            f"{connection.filename} was made by an older checkout (its schema version is {version}): {TOO_OLD}"
+        )
+    return version
+
+
+def shards_of(connection: apsw.Connection) -> int:
+    """How many shards the store was made with."""
+    return _number(connection, "SELECT shards FROM meta")
+
+
+def _number(connection: apsw.Connection, query: str) -> int:
+    value = connection.execute(query).get
+    assert isinstance(value, int)
+    return value
+
+
+def teach(connection: apsw.Connection) -> None:
+    """Make the procedures, which live as long as the connection."""
+    scripts = [entry for entry in files(PACKAGE).joinpath("procedures").iterdir() if entry.name.endswith(".sql")]
+    for script in sorted(scripts, key=lambda entry: entry.name):
+        connection.execute(script.read_text("utf-8"))
+
+
+def meaning(error: apsw.Error) -> MainspringError:
+    """What an error of the engine means to whoever asked."""
+    if blames_request(error):
+        return Invalid("batch", f"SQLite refused it: {error}")
+    if isinstance(error, _DAMAGED):
+        return StoreDamaged(f"the file of the store is damaged, or is no SQLite database: {error}")
+    if _lacks_schema(error):
+        return StoreDamaged(f"the file of the store is another database than before: {error}")
+    return StoreUnavailable(f"SQLite: {type(error).__name__}: {error}")
+
+
+def blames_request(error: apsw.Error) -> bool:
+    return isinstance(error, _REFUSED) and not _lacks_schema(error)
+
+
+def _lacks_schema(error: apsw.Error) -> bool:
+    """Report whether a table or a column is gone that the migrations made: the file was overwritten."""
+    return isinstance(error, apsw.SQLError) and str(error).startswith(("no such table", "no such column"))
+
+
+class FileGuard:
+    """Notices that the file of a store, or its log, was removed, replaced or cut: what is written then is lost.
+
+    Of the file's content it only watches the size, which cannot shrink while a process has it open: SQLite keeps pages
+    in its log and in memory, and could answer for minutes after ``cp`` or ``>`` has overwritten the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._paths = (str(path), f"{path}-wal")
+        self._known: dict[str, tuple[int, int]] = {}
+        self._size = 0
+
+    def check(self) -> None:
+        """Raise ``StoreDamaged`` if a file is not the one that was there before. Call it after each commit."""
+        for path in self._paths:
+            known = self._known.get(path)
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                if known is not None:
+                    raise StoreDamaged(f"{path} was removed while it was in use; restart with a backup") from None
+                continue
+            except OSError as error:
+                raise StoreDamaged(f"{path} cannot be looked at: {error.strerror}") from error
+            if known is None:
+                self._known[path] = (found.st_dev, found.st_ino)
+            elif known != (found.st_dev, found.st_ino):
+                raise StoreDamaged(f"{path} was replaced while it was in use; restart with the file that is right")
+            if path == self._paths[0]:
+                if found.st_size < self._size:
+                    raise StoreDamaged(f"{path} was overwritten or cut while it was in use; restart with a backup")
+                self._size = found.st_size

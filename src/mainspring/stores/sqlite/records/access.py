@@ -1,0 +1,139 @@
+"""Tenants, keys and the audit."""
+
+from typing import cast
+
+import apsw
+import msgspec
+
+from mainspring.core.model.access.access import ApiKey, Tenant
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.ports.storage.access import ALL_CHANGES, AuditEntry, AuditFilter, Author
+from mainspring.stores.changes import Change, quotas_changed, words_of_key
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.records.audit import write_audit
+from mainspring.stores.sqlite.threads import read
+
+
+class SqliteAccess(Part):
+    async def put_tenant(self, tenant: Tenant, author: Author) -> Tenant:
+        def put(connection: apsw.Connection, now: Instant) -> Tenant:
+            found = cast(
+                tuple[str, Instant] | None,
+                connection.execute("SELECT quotas, created_at FROM tenant WHERE name = ?", (tenant.name,)).get,
+            )
+            known = None if found is None else rows.tenant(tenant.name, *found)
+            if known is not None and known.quotas == tenant.quotas:
+                return known
+            made = msgspec.structs.replace(tenant, created_at=now if known is None else known.created_at)
+            connection.execute(
+                "INSERT OR REPLACE INTO tenant (name, quotas, running, created_at) VALUES (?, ?, ?, ?)",
+                (made.name, rows.encode(made.quotas), made.quotas.running, made.created_at),
+            )
+            differs = quotas_changed(None if known is None else known.quotas, made.quotas)
+            change = Change(tenant.name, tenant.name, *differs)
+            write_audit(connection, now, "tenants.put", author, [change])
+            return made
+
+        return await self._work(put)
+
+    async def tenants(self) -> list[Tenant]:
+        return rows.tenants(await self._reader.read("tenants"))
+
+    async def put_key(self, key: ApiKey, author: Author) -> ApiKey:
+        def put(connection: apsw.Connection, now: Instant) -> ApiKey:
+            connection.execute(
+                "INSERT INTO api_key (id, tenant, name, role, secret_hash, queues, made_by, created_at, expires_at,"
+                " revoked_at, last_used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (
+                    key.id,
+                    key.tenant,
+                    key.name,
+                    key.role.value,
+                    key.secret_hash.hex(),
+                    rows.encode(key.queues),
+                    key.made_by,
+                    now,
+                    key.expires_at,
+                    key.revoked_at,
+                    key.last_used_at,
+                ),
+            )
+            if connection.changes():
+                change = Change(key.tenant or "", key.id, None, words_of_key(key))
+                write_audit(connection, now, "keys.put", author, [change])
+            [kept] = rows.keys(read(connection, "keys", tenant=None, id=key.id))
+            return kept
+
+        return await self._work(put)
+
+    async def keys(self, tenant: str | None) -> list[ApiKey]:
+        return rows.keys(await self._reader.read("keys", tenant=tenant, id=None))
+
+    async def key(self, identifier: str) -> ApiKey | None:
+        return next(iter(rows.keys(await self._reader.read("keys", tenant=None, id=identifier))), None)
+
+    async def revoke_key(self, identifier: str, tenant: str | None, author: Author) -> ApiKey | None:
+        def revoke(connection: apsw.Connection, now: Instant) -> ApiKey | None:
+            for key in rows.keys(read(connection, "keys", tenant=tenant, id=identifier)):
+                if key.revoked_at is not None:
+                    return key
+                connection.execute("UPDATE api_key SET revoked_at = ? WHERE id = ?", (now, identifier))
+                write_audit(connection, now, "keys.revoke", author, [Change(key.tenant or "", key.id)])
+                return msgspec.structs.replace(key, revoked_at=now)
+            return None
+
+        return await self._work(revoke)
+
+    async def sign_out(self, session: str, ends_at: Instant) -> None:
+        def put(connection: apsw.Connection, now: Instant) -> None:
+            connection.execute("DELETE FROM signed_out WHERE ends_at <= ?", (now,))
+            connection.execute(
+                "INSERT INTO signed_out (id, ends_at) VALUES (?, ?) ON CONFLICT DO NOTHING", (session, ends_at)
+            )
+
+        await self._work(put)
+
+    async def is_signed_out(self, session: str) -> bool:
+        def look(connection: apsw.Connection) -> bool:
+            return connection.execute("SELECT 1 FROM signed_out WHERE id = ?", (session,)).get is not None
+
+        return await self._look(look)
+
+    async def touch_keys(self, identifiers: list[str]) -> None:
+        def touch(connection: apsw.Connection, now: Instant) -> None:
+            connection.execute(
+                "UPDATE api_key SET last_used_at = ? WHERE id IN (SELECT value FROM json_each(?))",
+                (now, rows.encode(identifiers)),
+            )
+
+        if identifiers:
+            await self._work(touch)
+
+    async def audit(
+        self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
+    ) -> list[AuditEntry]:
+        filters: dict[str, str | int | None] = {
+            "tenant = :tenant": tenant,
+            "target = :target": wanted.target or None,
+            "author = :author": wanted.author or None,
+            "iif(instr(:action, '.'), action, substr(action, 1, instr(action, '.') - 1)) = :action": wanted.action
+            or None,
+            "at >= :since": wanted.since,
+            "at < :until": wanted.until,
+            "position < :before": before,
+        }
+        given = {text: value for text, value in filters.items() if value is not None}
+        statement = f"""
+            SELECT json_group_array(json_array(
+                position, at, tenant, author, action, target, count, before, after, why) ORDER BY position DESC)
+            FROM (SELECT * FROM audit WHERE {" AND ".join(given) or "true"} ORDER BY position DESC LIMIT :limit)
+        """  # noqa: S608
+        values = {text.rpartition(":")[2]: value for text, value in given.items()}
+
+        def look(connection: apsw.Connection) -> str:
+            found = connection.execute(statement, {**values, "limit": limit}).get
+            assert isinstance(found, str)
+            return found
+
+        return rows.audit_entries(await self._look(look))

@@ -1,0 +1,44 @@
+"""Rows of the audit, written in the transaction of the change."""
+
+from collections.abc import Iterable, Mapping
+
+import apsw
+
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.ports.storage.access import Author
+from mainspring.stores.changes import Change, sum_up, what_differs
+
+
+def find_state_changes(before: Iterable[tuple[str, str, str]], after: Mapping[RunId, RunState]) -> list[Change]:
+    """Compare the states of runs before a call, as (id, tenant, state), with those after it."""
+    return [
+        Change(tenant, run, *(what_differs({"state": state}, {"state": after[RunId(run)]}) or ()))
+        for run, tenant, state in before
+        if after[RunId(run)] != state
+    ]
+
+
+def write_audit(
+    connection: apsw.Connection, now: Instant, action: str, author: Author | None, changes: Iterable[Change]
+) -> None:
+    """One row a tenant; none for nobody, or for nothing."""
+    if author is None:
+        return
+    for tenant, change, count in sum_up(author, changes):
+        connection.execute(
+            "INSERT INTO audit (at, tenant, author, action, target, count, before, after, why)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                now,
+                tenant,
+                author.name,
+                action,
+                change.target,
+                count,
+                None if change.before is None else change.before.decode(),
+                None if change.after is None else change.after.decode(),
+                author.why,
+            ),
+        )

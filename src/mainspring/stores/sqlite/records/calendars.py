@@ -1,0 +1,133 @@
+"""The calendars of tenants."""
+
+from collections.abc import Collection
+from typing import Any
+
+import apsw
+import msgspec
+
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
+from mainspring.core.model.schedules.job import NewJob
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.calendars import Almanac
+from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
+from mainspring.stores.changes import Change
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.records.audit import write_audit
+
+_decode = msgspec.json.Decoder(CalendarSpec).decode
+_VERSIONS = (
+    "SELECT tenant, name, version, spec, deleted, made_by, why, made_at FROM calendar"
+    " WHERE tenant = ? AND name = ? ORDER BY version DESC LIMIT ?"
+)
+_NEWEST = (
+    "SELECT tenant, name, version, spec, deleted, made_by, why, made_at FROM calendar AS c"
+    " WHERE version = (SELECT max(version) FROM calendar WHERE tenant = c.tenant AND name = c.name)"
+    " AND (?1 IS NULL OR tenant IN (SELECT value FROM json_each(?1))) ORDER BY tenant, name"
+)
+_USERS = (
+    "SELECT j.name, v.spec FROM job j JOIN job_version v ON v.job_id = j.id AND v.version = j.version"
+    " WHERE j.tenant = ? AND j.state IN ('scheduled', 'paused') AND instr(v.spec, '\"calendars\"') ORDER BY j.name"
+)
+# What was planned by the old ones is void. A schedule that looks ahead is looked at now.
+_CHANGED = (
+    "UPDATE schedule SET rev = rev + 1, calendar_rev = ?2, next_fire = iif(tick IS NULL, next_fire, ?3)"
+    " WHERE active = 1 AND job_id IN (SELECT id FROM job WHERE tenant = ?1)"
+)
+
+
+class SqliteCalendars(Part):
+    async def calendars(self, tenant: str | None) -> list[Calendar]:
+        newest = await self._look(lambda connection: _newest(connection, None if tenant is None else [tenant]))
+        return [calendar for calendar in newest if not calendar.deleted]
+
+    async def calendar_versions(self, tenant: str, name: str, limit: int = 100) -> list[Calendar]:
+        return await self._look(lambda connection: _read(connection, _VERSIONS, (tenant, name, limit)))
+
+    async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
+        return await self._look(lambda connection: almanacs_of(_newest(connection, tenants)))
+
+    async def put_calendar(
+        self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None
+    ) -> Calendar:
+        def put(connection: apsw.Connection, now: Instant) -> Calendar:
+            before = next(iter(_read(connection, _VERSIONS, (tenant, name, 1))), None)
+            made = next_version(before, tenant, name, spec, author, now, expected_version)
+            if made is None:
+                assert before is not None
+                return before
+            _add(connection, before, made, author, "calendars.put")
+            return made
+
+        return await self._work(put)
+
+    async def delete_calendar(self, tenant: str, name: str, author: Author) -> bool:
+        def delete(connection: apsw.Connection, now: Instant) -> bool:
+            before = next(iter(_read(connection, _VERSIONS, (tenant, name, 1))), None)
+            if before is None or before.deleted:
+                return False
+            users = [(str(user), rows.spec_of(str(spec))) for user, spec in connection.execute(_USERS, (tenant,))]
+            refuse_used(name, [user for user, spec in users if name in spec.calendars])
+            _add(connection, before, gone(before, author, now), author, "calendars.delete")
+            return True
+
+        return await self._work(delete)
+
+
+def mind_calendars(connection: apsw.Connection, job: NewJob) -> None:
+    """Refuse a job that names what is not there."""
+    if job.spec.calendars:
+        newest = _newest(connection, [job.tenant])
+        refuse_unknown(job.spec, {calendar.name for calendar in newest if not calendar.deleted})
+
+
+def calendar_rev(connection: apsw.Connection, tenant: str) -> int:
+    """How often the calendars of a tenant were changed: versions count the changes, one by one."""
+    count = connection.execute("SELECT count(*) FROM calendar WHERE tenant = ?", (tenant,)).get
+    assert isinstance(count, int)
+    return count
+
+
+def _newest(connection: apsw.Connection, tenants: Collection[str] | None) -> list[Calendar]:
+    return _read(connection, _NEWEST, (None if tenants is None else rows.encode(list(tenants)),))
+
+
+def _read(connection: apsw.Connection, query: str, bindings: tuple[str | int | None, ...]) -> list[Calendar]:
+    return [_calendar(*row) for row in connection.execute(query, bindings)]
+
+
+def _calendar(
+    tenant: Any, name: Any, version: Any, spec: Any, deleted: Any, made_by: Any, why: Any, made_at: Any
+) -> Calendar:
+    return Calendar(
+        tenant=tenant,
+        name=name,
+        version=version,
+        spec=_decode(spec),
+        made_by=made_by,
+        why=why,
+        made_at=made_at,
+        deleted=bool(deleted),
+    )
+
+
+def _add(connection: apsw.Connection, before: Calendar | None, made: Calendar, author: Author, action: str) -> None:
+    connection.execute(
+        "INSERT INTO calendar (tenant, name, version, spec, deleted, made_by, why, made_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            made.tenant,
+            made.name,
+            made.version,
+            rows.encode(made.spec),
+            int(made.deleted),
+            made.made_by,
+            made.why,
+            made.made_at,
+        ),
+    )
+    connection.execute(_CHANGED, (made.tenant, calendar_rev(connection, made.tenant), made.made_at))
+    changes = [Change(made.tenant, made.name, *calendar_differs(before, made))]
+    write_audit(connection, made.made_at, action, author, changes)

@@ -1,0 +1,63 @@
+"""Who owns which shard, by sessions of schedulers in the same file."""
+
+from collections.abc import Collection, Mapping
+
+import apsw
+
+from mainspring.core.model.base.errors import Fenced
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.base.instant import Instant, Micros
+from mainspring.core.model.cluster.clock_guard import ClockReading
+from mainspring.core.model.schedules.cron import find_zone_database
+from mainspring.core.ports.storage.coordination import Membership
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.part import Part
+
+
+class SqliteCoordination(Part):
+    async def join(self, name: str, ttl: Micros) -> SessionId:
+        batch = rows.encode((name, "scheduler", ttl, "", "", (), (), "", "", (), (), None))
+        session = SessionId(int(await self._writer.call("open_session", batch)))
+        # The clock guard, which reports it elsewhere, does not run where the store's clock is this machine's.
+        version = find_zone_database().version
+
+        def note(connection: apsw.Connection, _: Instant) -> None:
+            connection.execute("UPDATE session SET tzdata = ? WHERE id = ?", (version, session))
+
+        await self._work(note)
+        return session
+
+    async def renew(self, member: SessionId, ttl: Micros) -> Membership:
+        found = rows.membership.decode(await self._writer.call("renew", who=member, size=ttl))
+        if found is None:
+            raise Fenced(f"member {member} is not one any more")
+        now, members, owned, end = found
+        return Membership(now=now, members=members, owned=dict(owned), first_end=None if end is None else end - now)
+
+    async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
+        return dict(rows.pairs.decode(await self._writer.call("take", rows.encode(list(shards)), who=member)))
+
+    async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
+        await self._writer.call("give_up", rows.encode(list(shards)), who=member)
+
+    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
+        def tell(connection: apsw.Connection, _: Instant) -> None:
+            statement = "UPDATE session SET clock_offset = ?, clock_error = ?, tzdata = ? WHERE id = ?"
+            connection.executemany(
+                statement, [(reading.offset, reading.error, tzdata, session) for session in sessions]
+            )
+
+        await self._work(tell)
+
+    async def leave(self, member: SessionId) -> None:
+        await self._writer.call("leave", who=member)
+
+    async def identity(self) -> str:
+        return await self._reader.read("store_id")
+
+    async def epochs(self, shards: Collection[int]) -> dict[int, int]:
+        return dict(rows.pairs.decode(await self._reader.read("epochs", shards=rows.encode(list(shards)))))
+
+    async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
+        batch = rows.encode(list(epochs.items()))
+        return dict(rows.pairs.decode(await self._writer.call("seal", batch, who=member)))

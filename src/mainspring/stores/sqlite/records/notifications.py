@@ -1,0 +1,41 @@
+"""What is kept of notifications."""
+
+from collections.abc import Mapping
+from typing import cast
+
+import apsw
+
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.ports.storage.notifications import NotificationRows
+from mainspring.stores.sqlite.part import Part
+
+#: The row that says how many changes there were. Nothing else has this name.
+_REV = ""
+
+
+class SqliteNotifications(Part):
+    async def notification_rows(self) -> NotificationRows:
+        def look(connection: apsw.Connection) -> NotificationRows:
+            query = "SELECT name, rev, body FROM notification"
+            found = cast("list[tuple[str, int, str]]", list(connection.execute(query)))
+            rev = next((rev for name, rev, _ in found if name == _REV), 0)
+            return NotificationRows(rev, {name: body.encode() for name, _, body in found if name != _REV})
+
+        return await self._look(look)
+
+    async def change_notification_rows(self, rev: int, changes: Mapping[str, bytes | None]) -> bool:
+        def change(connection: apsw.Connection, now: Instant) -> bool:
+            newest = connection.execute("SELECT rev FROM notification WHERE name = ?", (_REV,)).get
+            if (newest or 0) != rev:
+                return False
+            put = (
+                "INSERT INTO notification (name, rev, body) VALUES (?, ?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET rev = excluded.rev, body = excluded.body"
+            )
+            kept = [(name, 0, body.decode()) for name, body in changes.items() if body is not None]
+            connection.executemany(put, [(_REV, rev + 1, ""), *kept])
+            gone = [(name,) for name, body in changes.items() if body is None]
+            connection.executemany("DELETE FROM notification WHERE name = ?", gone)
+            return True
+
+        return await self._work(change)

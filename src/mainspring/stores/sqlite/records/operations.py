@@ -1,0 +1,236 @@
+"""What people change, beyond submitting. Seldom asked for: each is a transaction of its own."""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import cast
+
+import apsw
+import msgspec
+
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.restored import KnownEnd
+from mainspring.core.model.runs.run import About, NewRun, RunState, RunView
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.storage.catalog import Pause
+from mainspring.core.store import Accepted
+from mainspring.stores.changes import Change, retagged, what_differs
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.records.audit import find_state_changes, write_audit
+from mainspring.stores.sqlite.threads import Call, call_procedures, read
+from mainspring.stores.sqlite.work.editing import edit, set_about
+from mainspring.stores.sqlite.work.jobs import add_version, stored_jobs
+from mainspring.stores.sqlite.work.queues import SqliteQueues
+
+#: Later than any time.
+_EVER: Instant = 2**62
+
+
+#: What ``dead`` is of a dead letter, and of one that was discarded. Whatever else ended has 0.
+_OPEN, _DISCARDED = 1, 2
+
+
+class SqliteOperations(SqliteQueues):
+    async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
+        await self._mark_weighted([run.queue] if run.policy.weight > 1 else [])
+        return await self._work(lambda connection, now: edit(connection, run, author, was, now))
+
+    async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
+        for end in ends:
+            end.check()
+        known = {end.run: end for end in ends}
+        ids = rows.encode(list(known))
+        call = Call("finish", rows.encode([_end_item(end) for end in known.values()]))
+
+        def finish(connection: apsw.Connection, now: Instant) -> dict[RunId, RunState]:
+            before = rows.standing.decode(read(connection, "run_states", ids=ids))
+            [answer] = call_procedures(connection, [call], now)
+            after = dict(rows.run_states.decode(answer))
+            write_audit(connection, now, "runs.finish", author, find_state_changes(before, after))
+            return after
+
+        return await self._work(finish)
+
+    async def discard(self, runs: Collection[RunId], author: Author) -> int:
+        return await self._deal_with("runs.discard", _OPEN, _DISCARDED, runs, author)
+
+    async def bring_back(self, runs: Collection[RunId], author: Author) -> int:
+        return await self._deal_with("runs.bring_back", _DISCARDED, _OPEN, runs, author)
+
+    async def _deal_with(self, action: str, was: int, becomes: int, runs: Collection[RunId], author: Author) -> int:
+        def work(connection: apsw.Connection, now: Instant) -> int:
+            meant = _pairs(
+                connection,
+                "SELECT h.tenant, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value"
+                " WHERE h.dead = ? ORDER BY i.key",
+                list(dict.fromkeys(runs)),
+                was,
+            )
+            connection.execute(
+                "UPDATE history SET dead = ? WHERE id IN (SELECT value FROM json_each(?))",
+                (becomes, rows.encode([run for _, run in meant])),
+            )
+            write_audit(connection, now, action, author, [Change(*pair) for pair in meant])
+            return len(meant)
+
+        return await self._work(work)
+
+    async def purge(self, ids: Collection[RunId | JobId], author: Author) -> list[str]:
+        def purge(connection: apsw.Connection, now: Instant) -> list[str]:
+            order = list(dict.fromkeys(str(identifier) for identifier in ids))
+            tenants = {target: tenant for tenant, target in _purge_runs(connection, order, now)}
+            tenants |= {target: tenant for tenant, target in _purge_jobs(connection, order)}
+            gone = [Change(tenants[target], target) for target in order if target in tenants]
+            write_audit(connection, now, "jobs.purge", author, gone)
+            return [change.target for change in gone]
+
+        return await self._work(purge)
+
+    async def retag(
+        self, ids: Collection[RunId | JobId], add: Collection[str], remove: Collection[str], author: Author
+    ) -> int:
+        def retag(connection: apsw.Connection, now: Instant) -> int:
+            order = list(dict.fromkeys(str(identifier) for identifier in ids))
+            views = rows.run_views(read(connection, "runs", ids=rows.encode(order), payloads=0, results=0))
+            jobs = {job.id: job for job in stored_jobs(connection, [JobId(job) for job in order])}
+            changes: list[Change] = []
+            for identifier in order:
+                run, job = views.get(RunId(identifier)), jobs.get(JobId(identifier))
+                if run is not None and run.job_id is None and author.tenant in (None, run.tenant):
+                    about = run.about or About()
+                    tags = retagged(about.tags, add, remove)
+                    if tags is not None:
+                        changes.append(_retag(run.tenant, run.id, about.tags, tags))
+                        changed = msgspec.structs.replace(about, tags=tags)
+                        set_about(connection, run, None if changed == About() else changed)
+                if job is not None and author.tenant in (None, job.tenant):
+                    tags = retagged(job.spec.tags, add, remove)
+                    if tags is not None:
+                        changes.append(_retag(job.tenant, job.id, job.spec.tags, tags))
+                        spec = msgspec.structs.replace(job.spec, tags=tags)
+                        payload = rows.text_of(job.payload)
+                        add_version(connection, job.id, job.version + 1, spec, payload, author, now)
+            write_audit(connection, now, "jobs.retag", author, changes)
+            return len(changes)
+
+        return await self._work(retag)
+
+    async def pause(self, pause: Pause, author: Author) -> None:
+        tenant, queue = pause.tenant or "", pause.queue or ""
+
+        def put(connection: apsw.Connection, now: Instant) -> None:
+            connection.execute(
+                "INSERT INTO pause AS p (tenant, queue, since, author, why, until) VALUES (?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET since = excluded.since, author = excluded.author, why = excluded.why,"
+                " until = excluded.until WHERE p.until IS NOT excluded.until OR p.until <= excluded.since",
+                (tenant, queue, now, author.name, author.why, pause.until),
+            )
+            if connection.changes():
+                write_audit(connection, now, "queues.pause", author, [Change(tenant, queue or "*")])
+
+        await self._work(put)
+
+    async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
+        def lift(connection: apsw.Connection, now: Instant) -> bool:
+            # Kept for a while: what it held back was not late.
+            connection.execute(
+                "UPDATE pause SET until = ?3 WHERE tenant = ?1 AND queue = ?2 AND (until IS NULL OR until > ?3)",
+                (tenant or "", queue or "", now),
+            )
+            lifted = connection.changes() > 0
+            if lifted and back is not None and not back.is_over(now):
+                connection.execute(
+                    "INSERT OR REPLACE INTO pause (tenant, queue, since, author, why, until) VALUES (?, ?, ?, ?, ?, ?)",
+                    (tenant or "", queue or "", back.since, back.author, back.why, back.until),
+                )
+            if lifted:
+                write_audit(connection, now, "queues.resume", author, [Change(tenant or "", queue or "*")])
+            return lifted
+
+        return await self._work(lift)
+
+    async def drain(self, worker: SessionId, author: Author) -> bool:
+        def drain(connection: apsw.Connection, now: Instant) -> bool:
+            draining = connection.execute(
+                "SELECT draining FROM session WHERE id = ? AND kind = 'worker' AND dead = 0 AND lease_until > ?",
+                (worker, now),
+            ).get
+            if draining == 0:
+                connection.execute("UPDATE session SET draining = 1 WHERE id = ?", (worker,))
+                write_audit(connection, now, "workers.drain", author, [Change("", str(worker))])
+            return draining is not None
+
+        return await self._work(drain)
+
+    async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
+        def revoke(connection: apsw.Connection, now: Instant) -> Instant | None:
+            gone = connection.execute(
+                "UPDATE session SET dead = 1"
+                " WHERE id = ? AND kind = 'scheduler' AND dead = 0 AND lease_until > ? RETURNING id",
+                (scheduler, now),
+            ).get
+            if gone is None:
+                return None
+            write_audit(connection, now, "schedulers.revoke", author, [Change("", str(scheduler))])
+            return now
+
+        return await self._work(revoke)
+
+
+def _retag(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, ...]) -> Change:
+    return Change(tenant, target, *(what_differs({"tags": before}, {"tags": after}) or ()))
+
+
+# Purging
+
+
+def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> list[tuple[str, str]]:
+    """(tenant, id) of those that had ended."""
+    ended = _pairs(
+        connection, "SELECT h.tenant, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value", ids
+    )
+    if ended:
+        # They stay in the figures.
+        while connection.execute(
+            "SELECT history_counted < (SELECT max(seq) FROM history)"
+            " OR EXISTS (SELECT 1 FROM attempt INDEXED BY attempt_uncounted WHERE counted = 0) FROM meta"
+        ).get:
+            connection.execute("INSERT INTO roll_up (until) VALUES (?)", (_EVER,))
+        connection.execute("DELETE FROM picked")
+        connection.execute(
+            "INSERT INTO picked (n, id)"
+            " SELECT h.seq, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value",
+            (rows.encode(ids),),
+        )
+        connection.execute("INSERT INTO forget_picked (now) VALUES (?)", (now,))
+    return ended
+
+
+def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, str]]:
+    """(tenant, id) of those that were over. Their runs stay, with the payloads that they need."""
+    over = _pairs(
+        connection,
+        "SELECT j.tenant, j.id FROM json_each(?) AS i CROSS JOIN job j ON j.id = i.value"
+        " WHERE j.state IN ('cancelled', 'finished')",
+        ids,
+    )
+    for _, job in over:
+        connection.execute(
+            "DELETE FROM body WHERE id IN (SELECT body FROM job_version WHERE job_id = ?1"
+            " UNION ALL SELECT body FROM version_place WHERE job_id = ?1) AND id NOT IN ("
+            " SELECT body FROM run WHERE job_id = ?1 UNION ALL SELECT body FROM waiting WHERE job_id = ?1"
+            " UNION ALL SELECT body FROM history WHERE job_id = ?1)",
+            (job,),
+        )
+        for table in ("job_version", "version_place", "schedule", "ledger", "slo"):
+            connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job,))  # noqa: S608
+        connection.execute("DELETE FROM job WHERE id = ?", (job,))
+    return over
+
+
+def _pairs(connection: apsw.Connection, statement: str, ids: Iterable[str], *more: int) -> list[tuple[str, str]]:
+    return [cast(tuple[str, str], row) for row in connection.execute(statement, (rows.encode(list(ids)), *more))]
+
+
+def _end_item(end: KnownEnd) -> tuple[str, str, str, str | None, str | None, str | None]:
+    result = None if end.result is None else rows.text_of(end.result)
+    return end.run, end.state.value, end.reason, result, end.error, end.fingerprint or None

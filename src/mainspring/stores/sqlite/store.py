@@ -1,0 +1,89 @@
+"""The store in one SQLite file: for a laptop, a small service, or a few processes of one machine."""
+
+from pathlib import Path
+
+from mainspring.core.model.base.ids import MAX_SHARDS
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.catalog import Reads
+from mainspring.stores.seen import Seen
+from mainspring.stores.sqlite.connection import FileGuard
+from mainspring.stores.sqlite.records.access import SqliteAccess
+from mainspring.stores.sqlite.records.calendars import SqliteCalendars
+from mainspring.stores.sqlite.records.catalog import SqliteCatalog, SqliteReports
+from mainspring.stores.sqlite.records.coordination import SqliteCoordination
+from mainspring.stores.sqlite.records.datacenters import SqliteDatacenters
+from mainspring.stores.sqlite.records.dead_letters import SqliteDeadLetters
+from mainspring.stores.sqlite.records.explaining import SqliteExplaining
+from mainspring.stores.sqlite.records.notifications import SqliteNotifications
+from mainspring.stores.sqlite.records.operations import SqliteOperations
+from mainspring.stores.sqlite.records.reading import SqliteOutbox
+from mainspring.stores.sqlite.records.slos import SqliteSlos
+from mainspring.stores.sqlite.records.tasks import SqliteTasks
+from mainspring.stores.sqlite.records.usage import SqliteUsage
+from mainspring.stores.sqlite.steady_time import SteadyTime
+from mainspring.stores.sqlite.threads import Reader, Writer
+from mainspring.stores.sqlite.upkeep.archiving import SqliteArchiving
+from mainspring.stores.sqlite.work.jobs import SqliteJobs
+from mainspring.stores.sqlite.work.reaping import SqliteReaping
+from mainspring.stores.sqlite.work.staging import SqliteStaging
+from mainspring.stores.sqlite.work.submissions import SqliteSubmissions
+
+
+class SqliteStore(
+    SqliteSubmissions,
+    SqliteJobs,
+    SqliteStaging,
+    SqliteReaping,
+    SqliteArchiving,
+    SqliteOutbox,
+    SqliteCatalog,
+    SqliteExplaining,
+    SqliteUsage,
+    SqliteReports,
+    SqliteAccess,
+    SqliteOperations,
+    SqliteCoordination,
+    SqliteDeadLetters,
+    SqliteCalendars,
+    SqliteSlos,
+    SqliteDatacenters,
+    SqliteNotifications,
+    SqliteTasks,
+):
+    """Store and coordinator. Several processes may open the same file; several loops may use the same object.
+
+    A handler must not open the file with the standard library's ``sqlite3``: two copies of SQLite in one process undo
+    each other's locks. A forked child must not use it either.
+    """
+
+    def __init__(self, path: Path, clock: Clock, shards: int = 100) -> None:
+        assert 0 < shards <= MAX_SHARDS
+        self.path = path
+        self.shards = shards
+        self._time = SteadyTime(clock)
+        self._guard = FileGuard(path)
+        self._writer = Writer(path, self._time, shards)
+        self._reader = Reader(path)
+        self._browser = Reader(path, "mainspring-sqlite-browser")
+
+    async def open(self) -> None:
+        await self._writer.start()
+        try:
+            await self._reader.start()
+            await self._browser.start()
+            # The file knows better: it was fixed when the store was made.
+            self.shards = int(await self._reader.read("shards"))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        await self._browser.stop()
+        await self._reader.stop()
+        await self._writer.stop()
+
+    def seen_by(self, tenant: str | None) -> Reads:
+        return self if tenant is None else Seen(self, tenant)
+
+    def listed_by(self, tenant: str | None) -> Reads:
+        return self.seen_by(tenant)

@@ -1,0 +1,304 @@
+"""The threads that talk to SQLite: one writes, one reads for the engine, one for people. Loops ask and wait.
+
+apsw gives the interpreter away while SQLite works and must win it back afterwards, against a loop that is busy. So a
+request is a text in and a text out, however many rows it is about, and requests that wait together are one statement
+and one commit.
+"""
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Generic, TypeAlias, TypeVar
+
+import apsw
+import msgspec
+
+from mainspring.core.model.base.errors import StoreDamaged, StoreUnavailable
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.runtime.threads import joined
+from mainspring.stores.sqlite import connection as connections
+from mainspring.stores.sqlite.steady_time import SteadyTime
+
+#: At most so many requests share a commit.
+LARGEST_GROUP = 16
+
+#: What must be done by the interpreter, inside a transaction of its own.
+Work: TypeAlias = Callable[[apsw.Connection, Instant], str]
+#: The same for reading: several looks at one state of the database.
+Look: TypeAlias = Callable[[apsw.Connection], str]
+Answer: TypeAlias = str | Exception
+Ask = TypeVar("Ask")
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """A procedure to call, with what it is given."""
+
+    kind: str
+    batch: str = ""
+    who: int = 0
+    size: int = 0
+
+
+class Query(msgspec.Struct, frozen=True, gc=False):
+    """A named read and its parameters."""
+
+    name: str
+    parameters: dict[str, str | int | None]
+
+
+class _Request(Generic[Ask]):
+    __slots__ = ("ask", "future", "loop")
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[str] = self.loop.create_future()
+
+
+class DatabaseThread(Generic[Ask]):
+    """A thread that owns a connection. Whoever waits may go away: what was asked is done all the same."""
+
+    def __init__(self, name: str, path: Path, connect: Callable[[Path], apsw.Connection]) -> None:
+        self._name = name
+        self._path = path
+        self._connect = connect
+        self._waiting: SimpleQueue[_Request[Ask] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._process = 0
+        #: The first damage that a request has met. Pages do not heal.
+        self.damage: StoreDamaged | None = None
+
+    async def start(self) -> None:
+        """Returns when the connection is open, or raises why it is not."""
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: BaseException | None) -> None:
+            if not opened.done():
+                opened.set_result(None) if error is None else opened.set_exception(error)
+
+        def tell(error: BaseException | None) -> None:
+            loop.call_soon_threadsafe(settle, error)
+
+        self._process = os.getpid()
+        self._thread = Thread(target=self._run, args=(tell,), name=self._name, daemon=True)
+        self._thread.start()
+        try:
+            await opened
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Returns when everything asked before is done and the connection is closed. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._waiting.put(None)
+            await joined(thread)
+
+    async def ask(self, ask: Ask) -> str:
+        if self._thread is None or self._process != os.getpid():
+            # A forked child has a copy of the connection and none of the threads: using either would destroy the file.
+            raise StoreUnavailable("the store is not open in this process")
+        request = _Request(ask)
+        self._waiting.put(request)
+        return await request.future
+
+    def _run(self, tell: Callable[[BaseException | None], None]) -> None:
+        try:
+            connection = self._connect(self._path)
+            guard = connections.FileGuard(self._path)
+            guard.check()
+        except apsw.Error as error:
+            tell(connections.meaning(error))
+            return
+        except BaseException as error:
+            tell(error)
+            return
+        tell(None)
+        try:
+            while (first := self._waiting.get()) is not None:
+                group = [first]
+                last = False
+                try:
+                    while len(group) < LARGEST_GROUP and not last:
+                        request = self._waiting.get_nowait()
+                        if request is None:
+                            last = True
+                        else:
+                            group.append(request)
+                except Empty:
+                    pass
+                answers = self._serve_all(connection, [request.ask for request in group])
+                if self.damage is None:
+                    self.damage = next((each for each in answers if isinstance(each, StoreDamaged)), None)
+                try:
+                    # Before anything is acknowledged.
+                    guard.check()
+                except StoreDamaged as error:
+                    answers = [error] * len(group)
+                _hand_back(group, answers)
+                if last:
+                    break
+        finally:
+            connection.close()
+            self._refuse_the_rest()
+
+    def _serve_all(self, connection: apsw.Connection, asks: Sequence[Ask]) -> list[Answer]:
+        try:
+            return self._serve(connection, asks)
+        except Exception as error:
+            # A mistake of ours must not end the thread: everybody would wait for ever.
+            return [StoreUnavailable(f"SQLite: {type(error).__name__}: {error}") for _ in asks]
+
+    def _serve(self, connection: apsw.Connection, asks: Sequence[Ask]) -> list[Answer]:
+        """An answer for each, in order."""
+        raise NotImplementedError
+
+    def _refuse_the_rest(self) -> None:
+        while True:
+            try:
+                request = self._waiting.get_nowait()
+            except Empty:
+                return
+            if request is not None:
+                _hand_back([request], [StoreUnavailable("the store was closed")])
+
+
+class Writer(DatabaseThread[Call | Work]):
+    """Serves one group of requests after the other, each group in one transaction."""
+
+    def __init__(self, path: Path, time: SteadyTime, shards: int) -> None:
+        super().__init__("mainspring-sqlite-writer", path, lambda path: connections.open_for_writing(path, shards))
+        self._time = time
+
+    async def call(self, kind: str, batch: str = "", *, who: int = 0, size: int = 0) -> str:
+        """Call a procedure; its answer when it is durable."""
+        return await self.ask(Call(kind, batch, who, size))
+
+    def _serve(self, connection: apsw.Connection, asks: Sequence[Call | Work]) -> list[Answer]:
+        answers: list[Answer] = []
+        calls: list[Call] = []
+        for ask in asks:
+            if isinstance(ask, Call):
+                calls.append(ask)
+                continue
+            answers += self._call(connection, calls)
+            calls = []
+            answers.append(self._work(connection, ask))
+        return answers + self._call(connection, calls)
+
+    def _call(self, connection: apsw.Connection, calls: list[Call]) -> list[Answer]:
+        if not calls:
+            return []
+        now = self._time.now()
+        try:
+            return list(call_procedures(connection, calls, now))
+        except apsw.Error as error:
+            if len(calls) == 1 or not connections.blames_request(error):
+                return [connections.meaning(error) for _ in calls]
+        # One of them spoilt it for all, and nothing was done: each for itself.
+        return [answer for call in calls for answer in self._call(connection, [call])]
+
+    def _work(self, connection: apsw.Connection, work: Work) -> Answer:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                answer = work(connection, self._time.now())
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except apsw.Error as error:
+            return connections.meaning(error)
+        except Exception as error:
+            return error
+        return answer
+
+
+class Reader(DatabaseThread[Query | Look]):
+    """Serves reads one by one, beside whatever is being written."""
+
+    def __init__(self, path: Path, name: str = "mainspring-sqlite-reader") -> None:
+        super().__init__(name, path, connections.open_for_reading)
+
+    async def read(self, query: str, **parameters: str | int | None) -> str:
+        return await self.ask(Query(query, parameters))
+
+    def _serve(self, connection: apsw.Connection, asks: Sequence[Query | Look]) -> list[Answer]:
+        return [self._read(connection, ask) if isinstance(ask, Query) else self._look(connection, ask) for ask in asks]
+
+    def _read(self, connection: apsw.Connection, query: Query) -> Answer:
+        try:
+            return read(connection, query.name, **query.parameters)
+        except apsw.Error as error:
+            return connections.meaning(error)
+
+    def _look(self, connection: apsw.Connection, look: Look) -> Answer:
+        try:
+            connection.execute("BEGIN")
+            try:
+                return look(connection)
+            finally:
+                connection.execute("ROLLBACK")
+        except apsw.Error as error:
+            return connections.meaning(error)
+        except Exception as error:
+            return error
+
+
+def read(connection: apsw.Connection, query: str, **parameters: str | int | None) -> str:
+    """The answer of a named read."""
+    answer = connection.execute(connections.QUERIES[query], parameters).get
+    assert isinstance(answer, str)
+    return answer
+
+
+def call_procedures(connection: apsw.Connection, calls: Sequence[Call], now: Instant) -> tuple[str, ...]:
+    """One statement, one transaction; raises if any of them failed, and then none was done."""
+    values: list[str | int] = []
+    for number, call in enumerate(calls):
+        values += (number, call.kind, now, call.who, call.size, call.batch)
+    cursor = connection.cursor()
+    cursor.execute(_CALLS[len(calls) - 1], values)
+    replies = cursor.execute(_REPLIES[len(calls) - 1]).fetchone()
+    cursor.close()
+    assert replies is not None
+    return tuple(str(reply) for reply in replies)
+
+
+def _statements(first: str, each: str) -> list[str]:
+    """One statement for each size of group, smallest first."""
+    return [first + ", ".join(each.format(number) for number in range(size)) for size in range(1, LARGEST_GROUP + 1)]
+
+
+_CALLS = _statements("INSERT INTO call VALUES ", "(?, ?, ?, ?, ?, ?)")
+_REPLIES = _statements("SELECT ", "(SELECT body FROM reply WHERE number = {})")
+
+
+def _hand_back(requests: Sequence[_Request[Ask]], answers: Sequence[Answer]) -> None:
+    """Wake each loop once."""
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[str], Answer]]] = defaultdict(list)
+    for request, answer in zip(requests, answers, strict=True):
+        by_loop[request.loop].append((request.future, answer))
+    for loop, answered in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, answered)
+        except RuntimeError:
+            # That loop is closed: nobody waits any more.
+            continue
+
+
+def _resolve(answered: Sequence[tuple["asyncio.Future[str]", Answer]]) -> None:
+    for future, answer in answered:
+        if future.done():
+            continue
+        if isinstance(answer, str):
+            future.set_result(answer)
+        else:
+            future.set_exception(answer)

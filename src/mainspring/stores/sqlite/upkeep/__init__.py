@@ -1,0 +1,1 @@
+"""Backup, transfer, health and archiving of an SQLite file."""

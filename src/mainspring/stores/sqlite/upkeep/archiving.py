@@ -1,0 +1,57 @@
+"""What is past, read for an archive: a day of history, in the order in which it ended."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import DAY
+from mainspring.core.model.runs.run import AttemptView
+from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
+from mainspring.core.store import Retention
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.records.reading import SqliteReading
+
+_STANDARD = ("succeeded", "unsuccessful")
+#: How many runs are read at a time: what they weigh is known then.
+_AT_ONCE = 50
+_days = msgspec.json.Decoder(list[tuple[str, int]]).decode
+
+
+class SqliteArchiving(SqliteReading):
+    async def past_parts(self, retention: Retention) -> Sequence[Part]:
+        now = await self.now()
+        # Whole days: one that is not past keeping to its end stays as it is.
+        until = {name: (now - getattr(retention, name)) // DAY * DAY for name in (*_STANDARD, "short", "long", "audit")}
+        found = _days(await self._reader.read("past_days", **until))
+        return [Part(kept_as=name, since=day * DAY, until=(day + 1) * DAY) for name, day in found]
+
+    async def archived_runs(
+        self, part: Part, after: ArchivedRun | None, limit: int, size: int
+    ) -> Sequence[ArchivedRun]:
+        name = f"archived_{part.kept_as}" if part.kept_as in _STANDARD else "archived_class"
+        at, last = (part.since, "") if after is None else (after.run.finished_at or 0, after.run.id)
+        found = await self._reader.read(
+            name,
+            until=part.until,
+            at=at,
+            after=last,
+            limit=limit,
+            **({} if "class" not in name else {"class": part.kept_as}),
+        )
+        ids = [RunId(run) for run in rows.strings.decode(found)]
+        runs: list[ArchivedRun] = []
+        for first in range(0, len(ids), _AT_ONCE):
+            more = await self._archived(ids[first : first + _AT_ONCE])
+            runs += more
+            size -= sum(len(one.run.payload or b"") + len(one.run.result or b"") for one in more)
+            if size <= 0 and runs:
+                break
+        return runs
+
+    async def _archived(self, ids: list[RunId]) -> list[ArchivedRun]:
+        views = [view for view in await self.runs(ids, payloads=True) if view is not None]
+        of_run: dict[RunId, list[AttemptView]] = {}
+        for attempt in rows.attempts(await self._reader.read("attempts_of", runs=rows.encode(ids))):
+            of_run.setdefault(attempt.run_id, []).append(attempt)
+        return [ArchivedRun(run=view, attempts=tuple(of_run.get(view.id, ()))) for view in views]

@@ -1,0 +1,288 @@
+"""Copies a file while others write in it, and makes one of such a copy."""
+
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import apsw
+import msgspec
+
+from mainspring.core.model.base.errors import Conflict, StoreUnavailable
+from mainspring.core.model.base.instant import Instant, isoformat
+from mainspring.core.model.runs.restored import (
+    AUTHOR,
+    RESTORED,
+    PausedBefore,
+    Restored,
+    Unfinished,
+    paused_before,
+    why_held,
+)
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.ports.upkeep.backup import LEFT_OUT, Manifest, Open, Tell, Writing
+from mainspring.core.runtime.backup_file import PIECE
+from mainspring.core.runtime.private_files import create_private_file
+from mainspring.stores.changes import Change
+from mainspring.stores.sqlite import connection as connections
+from mainspring.stores.sqlite.records.audit import write_audit
+
+_MEMBER = "store.db"
+#: Pages of a step, between which the progress is told.
+_PAGES = 4_096
+# What waits for others, for a key or for a limit is blocked, to people.
+_UNFINISHED = (
+    "SELECT state, count(*) FROM (SELECT state FROM run"
+    " UNION ALL SELECT iif(state = 'scheduled', state, 'blocked') FROM waiting) GROUP BY 1"
+)
+_PAUSE = ("since", "author", "why", "until")
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*' ORDER BY name"
+
+
+class SqliteBackups:
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+
+    async def take(self, writing: Writing, program: str, tell: Tell) -> Manifest:
+        if not self._path.is_file():
+            raise StoreUnavailable(f"there is no store {self._path}")
+        # Beside the store, where there is room for one: a temporary folder may be in memory.
+        with TemporaryDirectory(prefix=f".{self._path.name}-backup-", dir=self._path.parent) as folder:
+            copy = Path(folder) / _MEMBER
+            with _said(self._path):
+                taken_at = self._copy(copy, tell)
+                manifest = _describe(copy, taken_at, program)
+            size = copy.stat().st_size
+
+            async def fill(write: Callable[[bytes], Awaitable[None]]) -> int:
+                with copy.open("rb") as source:
+                    while piece := source.read(PIECE):
+                        await write(piece)
+                        tell("written", source.tell(), size)
+                return 0
+
+            part = await writing.add(_MEMBER, fill)
+        return msgspec.structs.replace(manifest, parts=(part,))
+
+    async def restore(
+        self, manifest: Manifest, opened: Open, unfinished: Unfinished, tell: Tell, *, replace: bool
+    ) -> Restored:
+        _refuse_newer(manifest)
+        with _said(self._path):
+            epoch = self._refuse_used(replace)
+            with TemporaryDirectory(prefix=f".{self._path.name}-restore-", dir=self._path.parent) as folder:
+                copy = Path(folder) / self._path.name
+                await _extract(manifest, opened, copy, tell)
+                restored = self._hold(copy, manifest, unfinished, max(epoch, manifest.store_epoch) + 1)
+                self._keep_beside(restored.restored_at)
+                os.replace(copy, self._path)
+                _sync(self._path.parent)
+        return restored
+
+    async def examine(self, manifest: Manifest, opened: Open, folder: Path) -> None:
+        copy = folder / _MEMBER
+        with _said(copy):
+            await _extract(manifest, opened, copy, lambda *_: None)
+            connection = apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)
+            try:
+                found = connection.execute("PRAGMA integrity_check").get
+                if found != "ok":
+                    raise Conflict(f"the file in it is damaged: {found}")
+                rows = _rows(connection)
+            finally:
+                connection.close()
+        if rows != manifest.rows:
+            wrong = next(name for name in manifest.rows | rows if manifest.rows.get(name) != rows.get(name))
+            raise Conflict(f"{wrong} has {rows.get(wrong, 0)} rows, and {manifest.rows.get(wrong, 0)} were written")
+
+    def _copy(self, copy: Path, tell: Tell) -> int:
+        source = connections.open_for_reading(self._path)
+        target = apsw.Connection(str(copy))
+        try:
+            # A transaction that reads sees one moment until it ends, whoever writes meanwhile.
+            source.execute("BEGIN")
+            connections.refuse_moved(source)
+            if not connections.schema_version(source):
+                raise Conflict(f"there is nothing in {self._path}")
+            taken_at = self._clock.now()
+            with target.backup("main", source, "main") as backup:
+                while not backup.done:
+                    backup.step(_PAGES)
+                    tell("copied", backup.page_count - backup.remaining, backup.page_count)
+            # Without a log beside it: one file is what is kept.
+            target.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            target.close()
+            source.close()
+        return taken_at
+
+    def _refuse_used(self, replace: bool) -> int:
+        """The epoch of what is there; 0: nothing, or nothing that can be read."""
+        if not self._path.exists():
+            if not self._path.parent.is_dir():
+                raise StoreUnavailable(f"there is no directory {self._path.parent}")
+            return 0
+        try:
+            epoch, used = self._look()
+        except (apsw.NotADBError, apsw.CorruptError) as error:
+            if not replace:
+                raise Conflict(f"{self._path} is damaged ({error}): name another file, or say --replace") from None
+            return 0
+        if used and not replace:
+            raise Conflict(f"{self._path} is not empty: name another file, or say --replace")
+        if self._path.with_name(f"{self._path.name}-wal").exists():
+            # It would be taken for the log of the new file.
+            raise Conflict(f"somebody has {self._path} open, such as an API: stop it first")
+        return epoch
+
+    def _look(self) -> tuple[int, bool]:
+        """The epoch of the store that is there, and whether something is in it."""
+        connection = connections.open_as_it_is(self._path)
+        try:
+            if not connections.schema_version(connection):
+                return 0, False
+            alive = connection.execute(
+                "SELECT name FROM session WHERE dead = 0 AND lease_until > ? ORDER BY id LIMIT 10",
+                (self._clock.now(),),
+            ).fetchall()
+            if alive:
+                raise Conflict(f"processes work on {self._path}: {', '.join(str(name) for (name,) in alive)}")
+            tables = {str(name) for (name,) in connection.execute(_TABLES).fetchall()}
+            used = any(
+                connection.execute(f"SELECT EXISTS (SELECT 1 FROM {table})").get  # noqa: S608
+                for table in ("job", "run", "waiting", "history", "audit", "api_key")
+                if table in tables
+            )
+            return int(str(connection.execute("SELECT store_epoch FROM meta").get)), used
+        finally:
+            connection.close()
+
+    def _keep_beside(self, at: Instant) -> None:
+        """What is there, with the log of one that could not be read: nobody may take it for that of the new file. The
+        file itself stays at its place, too, until the new one takes it: whenever this ends, there is a store."""
+        for end in ("-wal", "-shm"):
+            old = self._path.with_name(f"{self._path.name}{end}")
+            if old.exists():
+                old.rename(self._path.with_name(f"{self._path.name}.before-{at}{end}"))
+        if self._path.exists():
+            kept = self._path.with_name(f"{self._path.name}.before-{at}")
+            try:
+                os.link(self._path, kept)
+            except OSError:
+                # Some file systems know no second name of a file.
+                self._path.rename(kept)
+        _sync(self._path.parent)
+
+    def _hold(self, copy: Path, manifest: Manifest, unfinished: Unfinished, epoch: int) -> Restored:
+        connection = connections.open_for_writing(copy, manifest.shards)
+        try:
+            now = self._clock.now()
+            restored = Restored(
+                taken_at=manifest.taken_at,
+                restored_at=now,
+                store_id=manifest.store_id,
+                unfinished=unfinished,
+                paused=_paused_before(connection, now),
+            )
+            author = Author(AUTHOR, why=f"from a backup of {isoformat(manifest.taken_at)}")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(
+                "UPDATE meta SET store_id = ?, store_epoch = ?, hint_key = ?",
+                (secrets.token_hex(16), epoch, secrets.token_hex(16)),
+            )
+            connection.execute("UPDATE session SET dead = 1, lease_until = min(lease_until, ?) WHERE dead = 0", (now,))
+            connection.execute("UPDATE shard SET owner = NULL")
+            connection.execute(
+                "UPDATE sqlite_sequence SET seq = seq + ? WHERE name IN ('session', 'outbox')", (LEFT_OUT,)
+            )
+            if unfinished is not Unfinished.RERUN:
+                connection.execute(
+                    "INSERT OR REPLACE INTO pause (tenant, queue, since, author, why) VALUES ('', '', ?, ?, ?)",
+                    (now, author.name, why_held(restored)),
+                )
+            change = Change("", manifest.store_id, after=msgspec.json.encode(restored))
+            write_audit(connection, now, RESTORED, author, [change])
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+        _sync(copy)
+        return restored
+
+
+def _sync(path: Path) -> None:
+    """A file or a folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _paused_before(connection: apsw.Connection, now: Instant) -> PausedBefore | None:
+    row = connection.execute(
+        "SELECT since, author, why, until FROM pause WHERE tenant = '' AND queue = '' AND (until IS NULL OR until > ?)",
+        (now,),
+    ).fetchone()
+    last = connection.execute(
+        "SELECT after FROM audit WHERE action = ? ORDER BY position DESC LIMIT 1", (RESTORED,)
+    ).get
+    found = None if row is None else msgspec.convert(dict(zip(_PAUSE, row, strict=True)), PausedBefore)
+    return paused_before(found, None if last is None else str(last).encode())
+
+
+async def _extract(manifest: Manifest, opened: Open, copy: Path, tell: Tell) -> None:
+    [part] = manifest.parts
+    create_private_file(copy)
+    with copy.open("wb") as target:
+        async for piece in opened(part.name):
+            target.write(piece)
+            tell("read", target.tell(), part.bytes)
+
+
+def _describe(copy: Path, taken_at: int, program: str) -> Manifest:
+    connection = apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        row = connection.execute("SELECT store_id, store_epoch, shards, schema_version FROM meta").fetchone()
+        assert row is not None
+        store_id, epoch, shards, version = row
+        return Manifest(
+            kind="sqlite",
+            program=program,
+            taken_at=taken_at,
+            store_id=str(store_id),
+            store_epoch=int(str(epoch)),
+            shards=int(str(shards)),
+            migrations=tuple(range(1, int(str(version)) + 1)),
+            parts=(),
+            rows=_rows(connection),
+            unfinished={str(state): int(str(count)) for state, count in connection.execute(_UNFINISHED)},
+        )
+    finally:
+        connection.close()
+
+
+def _rows(connection: apsw.Connection) -> dict[str, int]:
+    names = [str(name) for (name,) in connection.execute(_TABLES).fetchall()]
+    return {name: int(str(connection.execute(f"SELECT count(*) FROM {name}").get)) for name in names}  # noqa: S608
+
+
+def _refuse_newer(manifest: Manifest) -> None:
+    newest = connections.MIGRATIONS[-1][0]
+    if manifest.migrations[-1] > newest:
+        raise Conflict(
+            f"the backup has schema version {manifest.migrations[-1]}, this program knows {newest}: upgrade the program"
+        )
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise StoreUnavailable(f"SQLite: {path}: {error}") from error
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be written: {error.strerror or error}") from error

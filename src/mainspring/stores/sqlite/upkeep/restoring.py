@@ -1,0 +1,98 @@
+"""An archive, written into a file to be read."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import apsw
+
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.upkeep.archive import ArchivedRun
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.store import SqliteStore
+
+_BODY = "INSERT INTO body (task, policy, payload, about) VALUES (?, ?, ?, ?)"
+# As of the class audit: whoever starts a scheduler on it by mistake loses nothing. Nothing of it is a dead letter,
+# which could be replayed there.
+_RUN = (
+    "INSERT INTO history (id, state, tenant, queue, rev, priority, attempt, lost, fence, by_attempt, session, body,"
+    " due, created_at, started_at, finished_at, job_id, job_version, scheduled_at, replay_of, reason, result, error,"
+    " executor, start_by, deadline, fingerprint, dead, queued_at, retention)"
+    " VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, 'audit')"
+)
+_ATTEMPT = (
+    "INSERT OR IGNORE INTO attempt (run_id, fence, number, outcome, reason, error, started_at, ended_at, counted)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1)"
+)
+
+
+class Restored:
+    """A new store, or one that was restored into before: a run that is there is left alone."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._store = SqliteStore(path, clock)
+
+    async def open(self) -> None:
+        await self._store.open()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def write(self, runs: Sequence[ArchivedRun]) -> int:
+        """How many are new."""
+
+        def put(connection: apsw.Connection, now: Instant) -> int:
+            return sum(_put(connection, one) for one in runs)
+
+        return await self._store._work(put)
+
+
+def _put(connection: apsw.Connection, one: ArchivedRun) -> bool:
+    run = one.run
+    if connection.execute("SELECT 1 FROM history WHERE id = ?", (run.id,)).get is not None:
+        return False
+    about = None if run.about is None else rows.encode(run.about)
+    connection.execute(_BODY, (run.task, rows.policy_text(run.policy), rows.text_of(run.payload or b"null"), about))
+    connection.execute(
+        _RUN,
+        (
+            run.id,
+            run.state.value,
+            run.tenant,
+            run.queue,
+            run.priority,
+            run.attempt,
+            run.lost,
+            run.fence,
+            run.session,
+            connection.last_insert_rowid(),
+            run.due,
+            run.created_at,
+            run.started_at,
+            run.finished_at,
+            run.job_id,
+            run.job_version,
+            run.scheduled_at,
+            run.replay_of,
+            run.reason,
+            None if run.result is None else rows.text_of(run.result),
+            run.error,
+            run.executor or None,
+            run.start_by,
+            run.deadline,
+            run.fingerprint or None,
+            run.queued_at,
+        ),
+    )
+    for tag in () if run.about is None else run.about.tags:
+        connection.execute(
+            "INSERT OR IGNORE INTO label (tenant, label, id) VALUES (?, ?, ?)", (run.tenant, tag, run.id)
+        )
+    connection.executemany(
+        _ATTEMPT,
+        [
+            (one.run_id, one.fence, one.number, one.outcome.value, one.reason, one.error, one.started_at, one.ended_at)
+            for one in one.attempts
+        ],
+    )
+    return True

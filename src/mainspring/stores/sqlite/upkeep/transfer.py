@@ -1,0 +1,212 @@
+"""Reads everything out of a file, for a move to another store, and marks the file as left."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import apsw
+import msgspec
+
+from mainspring.core.model.base.errors import Conflict, StoreUnavailable
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.upkeep.transfer import BATCH, KINDS, Facts, Row
+from mainspring.stores import named_sql
+from mainspring.stores.sqlite import connection as connections
+from mainspring.stores.sqlite.rows import bytes_of
+
+#: Tables that are not moved: events of the last minutes, who reads them, and what is made anew.
+LEFT = frozenset(
+    {"meta", "shard", "outbox", "outbox_cursor", "sqlite_sequence", "schedule", "body", "lane", "mark"}
+) | {
+    # What was told of dead letters is told again.
+    "dead_group",
+    "dead_watch",
+    "queue_turn",
+    "queue_retry",
+    # Made anew by whoever fires, and by whoever asks.
+    "version_place",
+    "datacenter_order",
+    # Counted anew.
+    "log_day",
+    "load",
+    "timing",
+    # What goes on failing is told once more.
+    "notification",
+    # Workers register their tasks again when they start.
+    "task",
+    # It ends with the sessions, which are the old store's.
+    "signed_out",
+}
+#: Of which it is asked in which days they have something.
+FAMILIES = (
+    "history_succeeded",
+    "history_unsuccessful",
+    "history_short",
+    "history_long",
+    "history_audit",
+    "attempt",
+    "ledger",
+    "log",
+)
+#: Columns of moved tables that other stores do not have, since they know it otherwise.
+LEFT_COLUMNS: Mapping[str, frozenset[str]] = {
+    "attempt": frozenset({"counted"}),
+    "schedule": frozenset({"job_id", "awaits"}),
+    # By its parts.
+    "progress": frozenset({"told"}),
+    # Of those that live.
+    "session": frozenset({"dead", "lanes", "serves", "clock_offset", "clock_error", "tzdata"}),
+    # Turns begin anew.
+    "queue_policy": frozenset({"clock"}),
+}
+T = TypeVar("T")
+_SQL = named_sql.load(connections.PACKAGE, "transfer.sql")
+#: The tables behind the kinds.
+TABLES = {"session", "tenant", "api_key", "pause", "job", "job_version", "run", "waiting", "gate", "history", "attempt"}
+TABLES |= {"ledger", "label", "used_key", "progress", "checkpoint", "log", "audit", "minute", "usage", "budget"}
+TABLES |= {"limiter", "dependent", "edge", "ended_parent", "unique_run"}
+TABLES |= {"calendar", "slo", "queue_policy", "replay"}
+
+
+def _content(text: str | None) -> bytes | None:
+    return None if text is None else bytes_of(text)
+
+
+def _list(text: str) -> list[str]:
+    return msgspec.json.decode(text, type=list[str])
+
+
+def _numbers(text: str, kind: type[T]) -> T:
+    return msgspec.json.decode(text, type=kind)
+
+
+#: How columns become values of the domain, where they are not yet.
+_READ: Mapping[str, Callable[[Any], object]] = {
+    "payload": _content,
+    "result": _content,
+    "policy": _content,
+    "about": _content,
+    "quotas": _content,
+    "spec": _content,
+    "before": _content,
+    "after": _content,
+    "queues": _list,
+    "tasks": _list,
+    "labels": _list,
+    "priorities": lambda text: _numbers(text, list[int]),
+    "requires": lambda text: [] if text is None else _list(text),
+    # Groups of five numbers: kind, number, most, per, pause.
+    "limits": lambda text: None if text is None else [n for gate in _numbers(text, list[list[int]]) for n in gate],
+    "times": lambda text: _numbers(text, list[int]),
+}
+
+
+class SqliteSource:
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._connection: apsw.Connection | None = None
+
+    def open(self) -> Facts:
+        if not self._path.is_file():
+            raise StoreUnavailable(f"there is no store {self._path}")
+        try:
+            connection = self._connection = connections.open_for_writing(self._path, 1)
+        except apsw.Error as error:
+            raise StoreUnavailable(f"{self._path} cannot be read: {error}") from None
+        try:
+            # Nobody else can write from here on.
+            connection.execute("BEGIN IMMEDIATE")
+        except apsw.BusyError:
+            raise Conflict(f"somebody is writing in {self._path} all the time: stop the processes first") from None
+        self._refuse_live()
+        return self._facts()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def counts(self) -> Mapping[str, int]:
+        # As many as the query gives: some kinds are made of several tables.
+        return {kind: self._number(f"SELECT count(*) FROM ({_SQL[kind]})") for kind in KINDS}  # noqa: S608
+
+    def batches(self, kind: str) -> Iterator[list[Row]]:
+        cursor = self._open.execute(_SQL[kind])
+        try:
+            columns = [description[0] for description in cursor.get_description()]
+        except apsw.ExecutionCompleteError:
+            # There are none.
+            return
+        while rows := list(islice(cursor, BATCH)):
+            batch = [dict(zip(columns, row, strict=True)) for row in rows]
+            for column in columns:
+                if (read := _READ.get(column)) is not None:
+                    for row in batch:
+                        row[column] = read(row[column])
+            yield batch
+
+    def mark_moved(self, to: str) -> None:
+        connection = self._open
+        told = f"this store was moved to {to}"
+        connection.execute("CREATE TABLE moved (told TEXT NOT NULL) STRICT")
+        connection.execute("INSERT INTO moved (told) VALUES (?)", (told,))
+        tables = [
+            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        ]
+        quoted = told.replace("'", "''")
+        for table in tables:
+            if str(table).startswith("sqlite_"):
+                continue
+            for event in ("INSERT", "UPDATE", "DELETE"):
+                # Also for those who have it open, and are silent just now.
+                connection.execute(
+                    f"CREATE TRIGGER moved_{table}_{event.lower()} BEFORE {event} ON {table} "
+                    f"BEGIN SELECT RAISE(ABORT, '{quoted}'); END"
+                )
+        connection.execute("COMMIT")
+
+    @property
+    def _open(self) -> apsw.Connection:
+        assert self._connection is not None
+        return self._connection
+
+    def _number(self, query: str) -> int:
+        found = self._open.execute(query).get
+        return found if isinstance(found, int) else 0
+
+    def _refuse_live(self) -> None:
+        now = self._clock.now()
+        alive = self._open.execute(_SQL["live"], (now,)).fetchall()
+        if alive:
+            longest = max(int(str(left)) for _, left in alive) // SECOND + 1
+            raise Conflict(
+                f"{len(alive)} processes work on it: {', '.join(str(name) for name, _ in alive[:10])}; stop them first "
+                f"(one that was killed is forgotten within {longest} s)"
+            )
+
+    def _facts(self) -> Facts:
+        connection = self._open
+        row = connection.execute(_SQL["facts"]).fetchone()
+        assert row is not None
+        store_id, shards, epoch, fence, last_session, counted_until = row
+
+        def all_of(name: str) -> list[Any]:
+            return [value for (value,) in connection.execute(_SQL[name]).fetchall()]
+
+        return Facts(
+            store_id=str(store_id),
+            shards=int(str(shards)),
+            store_epoch=int(str(epoch)),
+            fence_seq=int(str(fence)),
+            last_session=int(str(last_session)),
+            epochs=dict(cast("list[tuple[int, int]]", connection.execute(_SQL["epochs"]).fetchall())),
+            tenants=frozenset(all_of("names_tenant")),
+            tasks=frozenset(all_of("names_task")),
+            queues=frozenset(all_of("names_queue")),
+            requirements=frozenset(tuple(_list(text)) for text in all_of("requirements")),
+            days={family: frozenset(all_of(f"days_{family}")) for family in FAMILIES},
+            counted_until=int(str(counted_until)),
+        )

@@ -1,0 +1,71 @@
+"""Wake-ups between the processes that share a SQLite file: whoever changed it rings everybody."""
+
+import asyncio
+from pathlib import Path
+
+import apsw
+
+from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.wakeups import SHARDS
+from mainspring.core.runtime.local_wakeups import LocalWakeups
+from mainspring.core.runtime.tasks import cancel_and_wait
+
+#: How often to look while the file changes, and while it does not.
+_SOON: Micros = 20 * MILLISECOND
+_LATER: Micros = 50 * MILLISECOND
+#: It counts as changing for so long after a change.
+_LIVELY: Micros = SECOND
+
+
+class SqliteWakeups(LocalWakeups):
+    """Rings at once inside the process, and within some 50 ms across processes.
+
+    SQLite keeps a number that changes with every commit of another connection; looking at it takes some microseconds
+    and waits for nobody. It does not say what changed, so all bells ring: they are hints. The commits of this process
+    are seen, too, because the store writes through a connection of its own; whoever is rung in vain finds nothing to
+    do, and writes nothing. Schedulers would: they renew their lease when they look for the others. So they are not
+    rung, or they would ring themselves for ever; they look twice a second anyway.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        super().__init__()
+        self._path = path
+        self._clock = clock
+        self._connection: apsw.Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        self._task = asyncio.create_task(self._watch(), name="sqlite-wakeups")
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            await cancel_and_wait(task)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        await super().close()
+
+    async def _watch(self) -> None:
+        seen = self._version()
+        changed_at = self._clock.monotonic() - _LIVELY
+        while True:
+            lively = self._clock.monotonic() - changed_at < _LIVELY
+            await self._clock.sleep(_SOON if lively else _LATER)
+            version = self._version()
+            if version != seen:
+                seen = version
+                changed_at = self._clock.monotonic()
+                self.ring_all(but=[SHARDS])
+
+    def _version(self) -> int | None:
+        """Nothing while nobody can look: the store has not made the file yet, or somebody recovers it."""
+        try:
+            if self._connection is None:
+                self._connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
+            version = self._connection.execute("PRAGMA data_version").get
+        except apsw.Error:
+            return None
+        assert isinstance(version, int)
+        return version

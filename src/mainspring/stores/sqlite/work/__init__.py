@@ -1,0 +1,1 @@
+"""Submitting, claiming, completing and cleaning up runs on SQLite."""

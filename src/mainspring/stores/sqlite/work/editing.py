@@ -1,0 +1,217 @@
+"""Runs that have not started are changed."""
+
+from typing import cast
+
+import apsw
+import msgspec
+
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.rank import rank_of
+from mainspring.core.model.runs.run import About, NewRun, RunView
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import Accepted
+from mainspring.stores.changes import Change, what_differs, words_of_run
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.records.audit import write_audit
+from mainspring.stores.sqlite.threads import read
+
+#: Later than any time.
+_EVER: Instant = 2**62
+
+
+class _Row(msgspec.Struct, array_like=True, frozen=True):
+    """What an edit keeps of a run, and where it stands."""
+
+    state: str
+    shard: int
+    tenant: str
+    rev: int
+    body: int
+    created_at: Instant
+    gate: int | None
+    replay_of: RunId | None
+    target: str | None
+    limits: str | None
+    waits: int | None
+    queued_at: Instant | None
+    ready_at: Instant | None
+
+
+def edit(
+    connection: apsw.Connection, new: NewRun, author: Author | None, was: RunView | None, now: Instant
+) -> Accepted | None:
+    """What stays queued keeps its age. What holds its key keeps it as long as it is the first of its line. What has
+    limits, or gets some, comes to them anew; what waits for others waits on."""
+    row = _editable(connection, new)
+    if row is None:
+        return None
+    before = _view(connection, new.id)
+    if was is not None and words_of_run(was) != words_of_run(before):
+        return Accepted(new.id, before.state, new=False, conflict=True)
+    due = new.at if new.at is not None else now + new.delay
+    gate = rows.gate_of_run(row.tenant, new.policy)
+    _leave_limits(connection, row, now)
+    connection.execute("DELETE FROM run WHERE id = ?", (new.id,))
+    connection.execute("DELETE FROM waiting WHERE id = ?", (new.id,))
+    connection.execute(
+        "UPDATE body SET task = ?, policy = ?, payload = ? WHERE id = ?",
+        (new.task, rows.policy_text(new.policy), rows.text_of(new.payload), row.body),
+    )
+    holds = row.gate is not None and _holder(connection, row.gate) == new.id
+    keeps = holds and due <= now and gate == row.gate and not _stands_before(connection, gate, due, new.id)
+    limits = rows.limits_text(row.tenant, new.task, new.policy)
+    if row.state == "after":
+        state = "after"
+    elif due > now:
+        state = "scheduled"
+    elif gate is None or keeps or (_holder(connection, gate) is None and not _stands_before(connection, gate)):
+        state = "queued" if limits is None else "limited"
+        if gate is not None and not keeps:
+            connection.execute("INSERT INTO gate (key, holder) VALUES (?, ?)", (gate, new.id))
+    else:
+        state = "blocked"
+    _put_back(connection, new, row, state, due, gate, limits, now)
+    if before.about != new.about:
+        set_about(connection, before, new.about)
+    if holds and not keeps:
+        connection.execute("INSERT INTO free_gate (key, holder, now) VALUES (?, ?, ?)", (row.gate, new.id, now))
+    connection.execute("INSERT INTO admit (now) VALUES (?)", (now,))
+    connection.execute("INSERT INTO tell (now) VALUES (?)", (now,))
+    after = _view(connection, new.id)
+    differs = what_differs(words_of_run(before), words_of_run(after))
+    if differs is not None:
+        write_audit(connection, now, "runs.edit", author, [Change(row.tenant, new.id, *differs)])
+    return Accepted(new.id, after.state, new=False)
+
+
+def _leave_limits(connection: apsw.Connection, row: _Row, now: Instant) -> None:
+    """It gives back what it took, or its place in a line."""
+    if row.state == "queued" and row.limits is not None:
+        connection.execute(
+            "INSERT INTO leave_gate (kind, number, most, per, pause, ending, now)"
+            " SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, g.value ->> 4, 'other', ?"
+            " FROM json_each(?) AS g",
+            (now, row.limits),
+        )
+    if row.waits is not None:
+        connection.execute("INSERT OR IGNORE INTO freed (number) VALUES (?)", (row.waits,))
+
+
+def _editable(connection: apsw.Connection, new: NewRun) -> _Row | None:
+    """The run, if it is a one-off of that tenant that was never claimed and has not ended."""
+    found = connection.execute(
+        "SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, limits, NULL, queued_at, ready_at"
+        " FROM run"
+        " WHERE id = :id AND tenant = :tenant AND job_id IS NULL AND fence = 0"
+        " UNION ALL SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, limits, waits, NULL,"
+        " NULL FROM waiting"
+        " WHERE id = :id AND tenant = :tenant AND job_id IS NULL AND fence = 0",
+        {"id": new.id, "tenant": new.tenant},
+    ).fetchone()
+    return None if found is None else msgspec.convert(found, _Row)
+
+
+def _view(connection: apsw.Connection, run: RunId) -> RunView:
+    return rows.run_views(read(connection, "runs", ids=rows.encode([run]), payloads=1, results=0))[run]
+
+
+def _holder(connection: apsw.Connection, gate: int) -> str | None:
+    return cast(str | None, connection.execute("SELECT holder FROM gate WHERE key = ?", (gate,)).get)
+
+
+def _stands_before(connection: apsw.Connection, gate: int | None, due: Instant = _EVER, run: str = "") -> bool:
+    """Whether anybody in the line of a gate comes before (due, id)."""
+    found = connection.execute(
+        "SELECT 1 FROM waiting INDEXED BY waiting_blocked"
+        " WHERE state = 'blocked' AND gate = ? AND (due, id) < (?, ?) LIMIT 1",
+        (gate, due, run),
+    ).get
+    return found is not None
+
+
+def _lane(connection: apsw.Connection, new: NewRun) -> int:
+    requires = rows.lane_text(new.policy.requires)
+    if requires is None:
+        return 0
+    connection.execute("INSERT INTO lane (requires) VALUES (?) ON CONFLICT DO NOTHING", (requires,))
+    return cast(int, connection.execute("SELECT id FROM lane WHERE requires = ?", (requires,)).get)
+
+
+def _put_back(
+    connection: apsw.Connection,
+    new: NewRun,
+    row: _Row,
+    state: str,
+    due: Instant,
+    gate: int | None,
+    limits: str | None,
+    now: Instant,
+) -> None:
+    """Where its state belongs."""
+    values: dict[str, str | int | None] = {
+        "id": new.id,
+        "state": state,
+        "shard": row.shard,
+        "tenant": row.tenant,
+        "queue": new.queue,
+        "rev": row.rev + 1,
+        "priority": new.priority,
+        "attempt": 0,
+        "lost": 0,
+        "late": 0,
+        "fence": 0,
+        "body": row.body,
+        "timeout": new.policy.timeout,
+        "due": due,
+        "created_at": row.created_at,
+        "start_by": None if new.start_within is None or state == "after" else due + new.start_within,
+        "deadline": None if new.deadline is None or state == "after" else due + new.deadline,
+        "gate": gate,
+        "replay_of": row.replay_of,
+        "lane": _lane(connection, new) if row.target is None else -int(row.target),
+        "target": row.target,
+        "limits": limits,
+    }
+    was_queued = row.state == "queued"
+    eligible = row.queued_at if was_queued and row.queued_at is not None else now
+    if state == "after":
+        connection.execute(
+            "UPDATE dependent SET start_within = ?, deadline = ? WHERE run_id = ?",
+            (new.start_within, new.deadline, new.id),
+        )
+    if state == "limited" and was_queued:
+        connection.execute(
+            "INSERT OR REPLACE INTO quiet (id, rank, queued_at, ready_at) VALUES (?, ?, ?, ?)",
+            (new.id, rank_of(eligible, new.priority), eligible, row.ready_at),
+        )
+    if state == "queued":
+        ready_at = row.ready_at if was_queued else now
+        values |= {"rank": rank_of(eligible, new.priority), "queued_at": eligible, "ready_at": ready_at}
+        if not was_queued:
+            connection.execute(
+                "INSERT INTO happened (kind, tenant, run)"
+                " SELECT 'run.queued', ?, ? WHERE EXISTS (SELECT 1 FROM outbox_cursor)",
+                (row.tenant, new.id),
+            )
+    table = "run" if state == "queued" else "waiting"
+    names = ", ".join(values)
+    places = ", ".join(f":{name}" for name in values)
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", values)  # noqa: S608
+
+
+def set_about(connection: apsw.Connection, run: RunView, about: About | None) -> None:
+    """What people call a one-off, wherever it is."""
+    tags = () if run.about is None else run.about.tags
+    connection.executemany(
+        "DELETE FROM label WHERE tenant = ? AND label = ? AND id = ?", [(run.tenant, tag, run.id) for tag in tags]
+    )
+    connection.executemany(
+        "INSERT INTO label (tenant, label, id) VALUES (?, ?, ?)",
+        [(run.tenant, tag, run.id) for tag in (() if about is None else about.tags)],
+    )
+    connection.execute(
+        "UPDATE body SET about = ?1 WHERE id = coalesce((SELECT body FROM run WHERE id = ?2),"
+        " (SELECT body FROM waiting WHERE id = ?2), (SELECT body FROM history WHERE id = ?2))",
+        (rows.about_text(about), run.id),
+    )

@@ -1,0 +1,248 @@
+"""Recurring jobs: declared, paused, resumed, cancelled."""
+
+from collections.abc import Collection, Sequence
+from typing import cast
+
+import apsw
+
+from mainspring.core.model.base.errors import Invalid, NotFound
+from mainspring.core.model.base.ids import JobId, shard_of
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob
+from mainspring.core.model.schedules.plan import dropped_ticks
+from mainspring.core.model.schedules.schedule import next_after
+from mainspring.core.model.schedules.slo import begin
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import KEYS_KEPT, Put, PutOutcome, build_conflict, refuse_put
+from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.connection import QUERIES
+from mainspring.stores.sqlite.records.audit import write_audit
+from mainspring.stores.sqlite.records.calendars import calendar_rev, mind_calendars
+from mainspring.stores.sqlite.threads import Call, call_procedures, read
+from mainspring.stores.sqlite.work.queues import SqliteQueues
+
+_ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
+_TICKING = (JobState.SCHEDULED, JobState.PAUSED)
+
+
+class SqliteJobs(SqliteQueues):
+    async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
+        if not jobs:
+            return []
+        for job in jobs:
+            self._shard_of(job.id)
+        await self._mark_weighted(job.spec.queue for job in jobs if job.spec.policy.weight > 1)
+        # Jobs are declared seldom, and their next tick is the interpreter's business: one at a time.
+        return await self._work(lambda connection, now: _put_all(connection, jobs, now))
+
+    async def set_jobs_state(
+        self,
+        jobs: Collection[JobId],
+        state: JobState,
+        author: Author | None = None,
+        resume_at: Instant | None = None,
+    ) -> dict[JobId, JobState]:
+        if state is JobState.FINISHED:
+            raise Invalid("state", "a job finishes by itself", "scheduled, paused or cancelled")
+        ids = list(dict.fromkeys(jobs))
+        until = resume_at if state is JobState.PAUSED else None
+        why = "" if author is None else author.why
+        call = Call("set_jobs", rows.encode((state, ids, until, why)))
+
+        def standing(connection: apsw.Connection) -> list[tuple[JobId, str, JobState, Instant | None, int]]:
+            return rows.standing_jobs.decode(read(connection, "job_states", ids=rows.encode(ids)))
+
+        def change(connection: apsw.Connection, now: Instant) -> str:
+            if state is JobState.CANCELLED:
+                # Which ticks are due is the interpreter's business too.
+                for job in stored_jobs(connection, ids):
+                    _drop_ticks(connection, job, now, "cancelled")
+            before, answer, after = (
+                standing(connection),
+                call_procedures(connection, [call], now)[0],
+                standing(connection),
+            )
+            changes = [
+                Change(tenant, job, *(job_moved(was, state, resumed_at, until) or ()))
+                for (job, tenant, was, resumed_at, rev), (*_, new_rev) in zip(before, after, strict=True)
+                if new_rev != rev
+            ]
+            write_audit(connection, now, _ACTIONS[state], author, changes)
+            return answer
+
+        alone = state is JobState.CANCELLED or author is not None
+        return dict(rows.job_states.decode(await self._writer.ask(change if alone else call)))
+
+
+def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) -> list[Put]:
+    for job in jobs:
+        if job.expected_version is not None and _known(connection, job) is None:
+            raise NotFound(f"there is no job {job.spec.name!r}")
+        mind_calendars(connection, job)
+    made: dict[str, list[Change]] = {}
+    whys: dict[str, str] = {}
+    stored = []
+    for job in jobs:
+        used = _put_before(connection, job, now)
+        if used is not None:
+            stored.append(used)
+            continue
+        known = _known(connection, job)
+        # None if what is stored of it cannot be read: then it is another version whatever it said.
+        before = None if known is None else next(iter(stored_jobs(connection, [known[0]])), None)
+        put = _put(connection, job, known, before, now)
+        stored.append(put)
+        if put.outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
+            _watch(connection, put.job, before, now)
+        if job.idempotency is not None and put.outcome not in (PutOutcome.EXISTS, PutOutcome.STALE):
+            connection.execute(
+                "INSERT OR REPLACE INTO used_key (tenant, key, made, fingerprint, at) VALUES (?, ?, ?, ?, ?)",
+                (job.tenant, job.idempotency.key, put.job.id, job.idempotency.fingerprint.hex(), now),
+            )
+        if job.author and put.outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
+            differs = None if before is None else what_differs(words_of_job(before), words_of_job(put.job))
+            made.setdefault(job.author, []).append(Change(put.job.tenant, put.job.id, *(differs or ())))
+            whys.setdefault(job.author, job.why)
+    for author, changes in made.items():
+        write_audit(connection, now, "jobs.put", Author(author, why=whys[author]), changes)
+    return stored
+
+
+def _known(connection: apsw.Connection, job: NewJob) -> tuple[JobId, int, JobState] | None:
+    found = connection.execute(QUERIES["job_named"], (job.tenant, job.spec.name)).get
+    if found is None:
+        return None
+    known, version, state = cast(tuple[JobId, int, str], found)
+    return known, version, JobState(state)
+
+
+def _put_before(connection: apsw.Connection, new: NewJob, now: Instant) -> Put | None:
+    """What the declaration's idempotency key was used for, if it was and that is there: the same, or something else."""
+    if new.idempotency is None:
+        return None
+    found = connection.execute(
+        "SELECT made, fingerprint FROM used_key WHERE tenant = ? AND key = ? AND at > ?",
+        (new.tenant, new.idempotency.key, now - KEYS_KEPT),
+    ).get
+    if found is None:
+        return None
+    made, fingerprint = cast(tuple[str, str], found)
+    for job in stored_jobs(connection, [JobId(made)]):
+        same = new.idempotency.fingerprint.hex() == fingerprint
+        return Put(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
+    if not rows.standing.decode(read(connection, "run_states", ids=rows.encode([made]))):
+        return None
+    return build_conflict(new, made)
+
+
+def _put(
+    connection: apsw.Connection,
+    new: NewJob,
+    known: tuple[JobId, int, JobState] | None,
+    before: Job | None,
+    now: Instant,
+) -> Put:
+    if known is None:
+        _make(connection, new, now)
+        _start_schedule(connection, new.id, new, now)
+        return Put(stored_jobs(connection, [new.id])[0], PutOutcome.CREATED)
+    job, version, state = known
+    ticking = state in _TICKING
+    same = before is not None and before.spec == new.spec and before.payload == new.payload
+    if before is not None:
+        refused = refuse_put(new, job, version, state, same)
+        if refused is not None:
+            return Put(before, refused)
+        if same and ticking:
+            return Put(before, PutOutcome.UNCHANGED)
+    rescheduled = before is None or before.spec.timing != new.spec.timing
+    if ticking and rescheduled and before is not None:
+        _drop_ticks(connection, before, now, "schedule changed")
+    if not same:
+        payload = rows.text_of(new.payload)
+        add_version(connection, job, version + 1, new.spec, payload, Author(new.author, why=new.why), now)
+    if not ticking:
+        connection.execute("UPDATE job SET state = 'scheduled', updated_at = ? WHERE id = ?", (now, job))
+        connection.execute("UPDATE schedule SET resume_at = NULL, paused_until = NULL WHERE job_id = ?", (job,))
+    if not ticking or rescheduled:
+        _start_schedule(connection, job, new, now)
+    return Put(stored_jobs(connection, [job])[0], PutOutcome.CHANGED)
+
+
+def _watch(connection: apsw.Connection, job: Job, before: Job | None, now: Instant) -> None:
+    """Judge the objectives of a declared job from now on, if they or its schedule changed."""
+    slo = job.spec.slo
+    if slo is None:
+        connection.execute("DELETE FROM slo WHERE job_id = ?", (job.id,))
+    elif before is None or before.spec.slo != slo or before.state not in _TICKING:
+        connection.execute(
+            "INSERT INTO slo (job_id, tenant, next_check, state) VALUES (?, ?, ?, ?) ON CONFLICT (job_id) DO UPDATE"
+            " SET rev = rev + 1, next_check = excluded.next_check, state = excluded.state",
+            (job.id, job.tenant, now, rows.encode(begin(now))),
+        )
+    elif before.spec.timing != job.spec.timing:
+        connection.execute(
+            "UPDATE slo SET rev = rev + 1, next_check = ?1, state = json_set(state, '$.rescheduled_at', ?1)"
+            " WHERE job_id = ?2",
+            (now, job.id),
+        )
+
+
+def _make(connection: apsw.Connection, new: NewJob, now: Instant) -> None:
+    connection.execute(
+        "INSERT INTO job (id, tenant, name, version, state, created_at, updated_at) VALUES (?, ?, ?, 0, ?, ?, ?)",
+        (new.id, new.tenant, new.spec.name, JobState.SCHEDULED.value, now, now),
+    )
+    connection.execute(
+        "INSERT INTO schedule (job_id, shard, rev) VALUES (?, ?, 0)",
+        (new.id, shard_of(new.id)),
+    )
+    author = Author(new.author, why=new.why)
+    add_version(connection, new.id, 1, new.spec, rows.text_of(new.payload), author, now)
+
+
+def add_version(
+    connection: apsw.Connection, job: JobId, version: int, spec: JobSpec, payload: str, author: Author, now: Instant
+) -> None:
+    """What the job says from now on."""
+    connection.execute(
+        "INSERT INTO body (task, policy, payload) VALUES (?, ?, ?)",
+        (spec.task, rows.policy_text(spec.policy), payload),
+    )
+    connection.execute(
+        "INSERT INTO job_version (job_id, version, spec, body, made_by, why, made_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (job, version, rows.encode(spec), connection.last_insert_rowid(), author.name, author.why, now),
+    )
+    connection.execute("UPDATE job SET version = ?, updated_at = ? WHERE id = ?", (version, now, job))
+    connection.execute("UPDATE schedule SET rev = rev + 1, delay = ? WHERE job_id = ?", (spec.fixed_delay, job))
+
+
+def _start_schedule(connection: apsw.Connection, job: JobId, new: NewJob, now: Instant) -> None:
+    """From the first tick after now; a schedule that has none left is finished."""
+    first = next_after(new.spec.schedule, now, job)
+    ahead = first is not None and new.spec.looks_ahead
+    connection.execute(
+        "UPDATE schedule SET next_fire = ?1, active = ?1 IS NOT NULL, awaits = NULL, rev = rev + 1, tick = ?3,"
+        " calendar_rev = ?4 WHERE job_id = ?2",
+        (now if ahead else first, job, first if ahead else None, calendar_rev(connection, new.tenant)),
+    )
+    if first is None:
+        connection.execute("UPDATE job SET state = 'finished', updated_at = ? WHERE id = ?", (now, job))
+
+
+def _drop_ticks(connection: apsw.Connection, job: Job, now: Instant, reason: str) -> None:
+    """The job's schedule ends here: what is due of it is written down."""
+    connection.executemany(
+        "INSERT INTO ledger (job_id, scheduled_at, decision, reason, job_version, epoch, ticks, last_at,"
+        " target) SELECT ?, ?, 'skipped', ?, ?, epoch, ?, ?, ? FROM shard WHERE id = ? ON CONFLICT DO NOTHING",
+        [
+            (job.id, tick.scheduled_at, tick.reason, job.version, tick.ticks, tick.last_at, tick.target, job.shard)
+            for tick in dropped_ticks(job, now, reason)
+        ],
+    )
+
+
+def stored_jobs(connection: apsw.Connection, ids: list[JobId], *, payloads: bool = True) -> list[Job]:
+    """Those that there are and can be read."""
+    return rows.jobs(read(connection, "jobs", ids=rows.encode(ids), payloads=int(payloads)))

@@ -1,0 +1,277 @@
+"""Policies of queues, and claims from queues that have one."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+import apsw
+import msgspec
+
+from mainspring.core.model.access.access import DEFAULT_TENANT
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.limits.queues import NO_POLICY, Candidate, QueuePolicy, Turns, Wanted, choose, made
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import Want
+from mainspring.stores.changes import Change, what_differs
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.records.audit import write_audit
+from mainspring.stores.sqlite.threads import Call, call_procedures
+
+#: Seconds after which a process asks again which queues have a policy.
+_ASK_AGAIN = 1.0
+#: Made when the first queue becomes fair: the line of the tenant that the other index leaves out.
+_INDEX = (
+    "CREATE INDEX IF NOT EXISTS run_turn ON run (queue, lane, rank, id) WHERE state = 'queued' AND tenant = 'default'"
+)
+_READY = (
+    "SELECT r.id, r.tenant, r.rank, {weight} FROM run r INDEXED BY {index}"
+    " WHERE r.state = 'queued' AND r.queue = :queue AND r.lane = :lane {tenant}"
+    " AND (r.start_by IS NULL OR r.start_by >= :now OR r.attempt > 0) AND (r.deadline IS NULL OR r.deadline > :now)"
+    " AND r.tenant NOT IN (SELECT value FROM json_each(:full)) AND (:priority IS NULL OR r.priority = :priority)"
+    " AND r.id NOT IN (SELECT value FROM json_each(:seen)) ORDER BY r.rank, r.id LIMIT :most"
+)
+_WEIGHT = "coalesce((SELECT b.policy ->> '$.weight' FROM body b WHERE b.id = r.body), 1)"
+#: A step from one tenant to the next, whatever lies between them; then those with something in the queue.
+_TENANTS = (
+    "WITH RECURSIVE there (tenant) AS ("
+    " SELECT min(tenant) FROM run INDEXED BY run_queued WHERE state = 'queued' AND tenant <> 'default'"
+    " UNION ALL SELECT (SELECT min(r.tenant) FROM run r INDEXED BY run_queued"
+    "   WHERE r.state = 'queued' AND r.tenant <> 'default' AND r.tenant > there.tenant)"
+    " FROM there WHERE there.tenant IS NOT NULL)"
+    " SELECT tenant FROM there WHERE tenant IS NOT NULL AND EXISTS (SELECT 1 FROM run r INDEXED BY run_queued"
+    "   WHERE r.state = 'queued' AND r.tenant <> 'default' AND r.tenant = there.tenant AND r.queue = ?1)"
+    " UNION ALL SELECT 'default' WHERE EXISTS (SELECT 1 FROM run r INDEXED BY run_turn"
+    "   WHERE r.state = 'queued' AND r.tenant = 'default' AND r.queue = ?1)"
+)
+_BUSY = (
+    "SELECT count(*) FROM session CROSS JOIN run r INDEXED BY run_held"
+    " ON r.session = session.id AND r.state = 'running'"
+)
+
+
+class SqliteQueues(Part):
+    #: Queues with a policy that a claim must look at, and when they were asked for.
+    _policed: frozenset[str] = frozenset()
+    _policed_at: float = -_ASK_AGAIN
+    #: Queues of which the store knows that there may be heavy runs in them.
+    _weighted: frozenset[str] = frozenset()
+    #: … and of which it knows that a worker has a pool for each priority.
+    _pooled: frozenset[str] = frozenset()
+
+    async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:
+        policy.check()
+        budget = policy.retries
+
+        def put(connection: apsw.Connection, now: Instant) -> None:
+            before = _policy_of(connection, queue)
+            if policy.fair:
+                connection.execute(_INDEX)
+            connection.execute(
+                "INSERT INTO queue_policy (queue, policy, closely, retries, per) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET policy = excluded.policy, closely = excluded.closely OR weighted OR pooled,"
+                " retries = excluded.retries, per = excluded.per",
+                (
+                    queue,
+                    rows.encode(policy),
+                    int(policy.looks_closely),
+                    None if budget is None else budget.most,
+                    None if budget is None else budget.per,
+                ),
+            )
+            differs = what_differs(before.words(), policy.words())
+            if differs is not None:
+                write_audit(connection, now, "queues.set", author, [Change("", queue, *differs)])
+
+        await self._work(put)
+        self._policed_at = -_ASK_AGAIN
+
+    async def queue_policies(self) -> dict[str, QueuePolicy]:
+        said = msgspec.json.decode(await self._reader.read("queue_policies"), type=dict[str, str])
+        policies = {queue: _read(text) for queue, text in said.items()}
+        return {queue: policy for queue, policy in sorted(policies.items()) if policy != NO_POLICY}
+
+    async def _mark_weighted(self, queues: Iterable[str]) -> None:
+        """There are heavy runs: before the first of them is made."""
+        new = set(queues) - self._weighted
+        if new:
+            await self._mark("weighted", new)
+            self._weighted |= new
+
+    async def _mark(self, column: str, queues: Iterable[str]) -> None:
+        def mark(connection: apsw.Connection, now: Instant) -> None:
+            connection.executemany(
+                f"INSERT INTO queue_policy (queue, policy, closely, {column}) VALUES (?, '{{}}', 1, 1)"  # noqa: S608
+                f" ON CONFLICT DO UPDATE SET closely = 1, {column} = 1",
+                [(queue,) for queue in sorted(queues)],
+            )
+
+        await self._work(mark)
+        self._policed_at = -_ASK_AGAIN
+
+    async def _policed_of(self, wants: Sequence[Want]) -> list[Want]:
+        """Those of queues with a policy that a claim must look at. One that is new is heard of within a second; until
+        then nothing is claimed there."""
+        pooled = {want.queue for want in wants if want.priority is not None}
+        if not pooled <= self._pooled:
+            await self._mark("pooled", pooled - self._pooled)
+            self._pooled |= pooled
+        now = asyncio.get_running_loop().time()
+        if now - self._policed_at >= _ASK_AGAIN:
+            self._policed = frozenset(msgspec.json.decode(await self._reader.read("policed"), type=list[str]))
+            self._policed_at = now
+        return [want for want in wants if want.queue in self._policed] if self._policed else []
+
+    async def _claim_policed(self, session: SessionId, number: int, wants: Sequence[Want]) -> tuple[str, set[str]]:
+        """From queues with a policy: the interpreter chooses, in one transaction with the claim. The answer, and which
+        of the queues let only so many run at once."""
+        batch = rows.encode([(want.queue, want.limit, want.tenant) for want in wants])
+
+        def claim(connection: apsw.Connection, now: Instant) -> tuple[str, set[str]]:
+            bounded: set[str] = set()
+            found = connection.execute(
+                "SELECT coalesce(lanes, '[0]') FROM session WHERE id = ? AND dead = 0 AND draining = 0"
+                " AND lease_until > ?",
+                (session, now),
+            ).get
+            connection.execute("DELETE FROM chosen")
+            if found is not None:
+                lanes = msgspec.json.decode(cast(str, found), type=list[int])
+                room = _room(connection)
+                for want in wants:
+                    if _Pick(connection, want, lanes, now, room).choose():
+                        bounded.add(want.queue)
+            [answer] = call_procedures(connection, [Call("claim", batch, session, number)], now)
+            connection.execute("DELETE FROM chosen")
+            return answer, bounded
+
+        return await self._work(claim)
+
+
+class _Pick:
+    """The best of one queue, written to ``chosen``."""
+
+    def __init__(
+        self, connection: apsw.Connection, want: Want, lanes: Sequence[int], now: Instant, room: dict[str, int]
+    ) -> None:
+        self._connection = connection
+        self._want = want
+        self._lanes = lanes
+        self._now = now
+        self._room = room
+        found = connection.execute(
+            "SELECT policy, weighted, clock FROM queue_policy WHERE queue = ?", (want.queue,)
+        ).fetchone()
+        policy, weighted, self._clock = cast(tuple[str | None, int, int], found or (None, 0, 0))
+        self._policy = _read(policy)
+        self._weight = _WEIGHT if weighted else "1"
+        self._paused = self._texts(
+            "SELECT tenant FROM pause WHERE queue IN ('', ?) AND (until IS NULL OR until > ?)", want.queue, now
+        )
+
+    def choose(self) -> bool:
+        """Whether only so many may run at once."""
+        most, bound = self._want.limit, self._policy.concurrency
+        if bound is not None:
+            statement = f"{_BUSY} WHERE r.queue = ?"
+            busy = cast(int, self._connection.execute(statement, (self._want.queue,)).get)
+            most = min(most, bound - busy - len(self._chosen()))
+        if most > 0 and "" not in self._paused:
+            self._choose(most)
+        return bound is not None
+
+    def _choose(self, most: int) -> None:
+        want, policy = self._want, self._policy
+        limit = want.limit
+        own = [lane for lane in self._lanes if lane < 0]
+        if not policy.fair:
+            self._keep(self._run(limit, most, None, self._lanes))
+            return
+        if own:
+            # For this worker alone: they wait for nobody's turn.
+            kept = self._keep(self._run(limit, most, None, own))
+            limit -= sum(min(candidate.weight, want.slots or limit) for candidate in kept)
+            most -= len(kept)
+        tags = dict(
+            cast(
+                Iterable[tuple[str, int]],
+                self._connection.execute("SELECT tenant, tag FROM queue_turn WHERE queue = ?", (want.queue,)),
+            )
+        )
+        tenants = set(self._texts(_TENANTS, want.queue)) - set(self._paused)
+        if want.tenant is not None:
+            tenants &= {want.tenant}
+        turns = Turns(self._clock, tags, policy.shares, tenants)
+        self._keep(self._run(limit, most, turns, [lane for lane in self._lanes if lane >= 0]))
+        self._connection.execute("UPDATE queue_policy SET clock = ? WHERE queue = ?", (turns.clock, want.queue))
+        self._connection.execute("DELETE FROM queue_turn WHERE queue = ?", (want.queue,))
+        self._connection.executemany(
+            "INSERT INTO queue_turn (queue, tenant, tag) VALUES (?, ?, ?)",
+            [(want.queue, tenant, tag) for tenant, tag in turns.kept().items()],
+        )
+
+    def _run(self, limit: int, most: int, turns: Turns | None, lanes: Sequence[int]) -> list[Candidate]:
+        return made(
+            choose(limit, self._want.slots, most, turns, self._room),
+            lambda wanted: {group: self._best(group, count, lanes, wanted) for group, count in wanted.most.items()},
+        )
+
+    def _best(self, group: str, count: int, lanes: Sequence[int], wanted: Wanted) -> list[Candidate]:
+        tenant = group or self._want.tenant
+        if tenant is None:
+            index, only = "run_ready", ""
+        elif tenant != DEFAULT_TENANT:
+            index, only = "run_queued", "AND r.tenant = :tenant AND r.tenant <> 'default'"
+        else:
+            index, only = ("run_turn" if group else "run_ready"), "AND r.tenant = 'default'"
+        statement = _READY.format(weight=self._weight, index=index, tenant=only)
+        values: dict[str, str | int | None] = {
+            "queue": self._want.queue,
+            "now": self._now,
+            "full": rows.encode([*wanted.full, *self._paused]),
+            "seen": rows.encode([*wanted.seen, *self._chosen()]),
+            "most": count,
+            "priority": self._want.priority,
+        }
+        if ":tenant" in only:
+            values["tenant"] = tenant
+        found = [
+            Candidate(RunId(cast(str, run)), cast(str, whose), cast(int, rank), cast(int, weight))
+            for lane in lanes
+            for run, whose, rank, weight in self._connection.execute(statement, values | {"lane": lane})
+        ]
+        return sorted(found, key=lambda candidate: (candidate.rank, candidate.id))[:count]
+
+    def _chosen(self) -> list[str]:
+        return self._texts("SELECT id FROM chosen WHERE queue = ?", self._want.queue)
+
+    def _keep(self, chosen: list[Candidate]) -> list[Candidate]:
+        self._connection.executemany(
+            "INSERT INTO chosen (queue, id) VALUES (?, ?)", [(self._want.queue, item.id) for item in chosen]
+        )
+        return chosen
+
+    def _texts(self, statement: str, *values: str | int) -> list[str]:
+        return [cast(str, text) for (text,) in self._connection.execute(statement, values)]
+
+
+def _room(connection: apsw.Connection) -> dict[str, int]:
+    """How many more of a tenant may run, of those with a quota."""
+    room: dict[str, int] = {}
+    for tenant, most in connection.execute("SELECT name, running FROM tenant WHERE running IS NOT NULL"):
+        busy = cast(int, connection.execute(f"{_BUSY} WHERE r.tenant = ?", (tenant,)).get)
+        room[cast(str, tenant)] = cast(int, most) - busy
+    return room
+
+
+def _policy_of(connection: apsw.Connection, queue: str) -> QueuePolicy:
+    return _read(cast(str | None, connection.execute("SELECT policy FROM queue_policy WHERE queue = ?", (queue,)).get))
+
+
+def _read(text: str | None) -> QueuePolicy:
+    """One that this program cannot read, say a newer one's, holds nobody up."""
+    try:
+        return NO_POLICY if text is None else msgspec.json.decode(text, type=QueuePolicy)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return NO_POLICY

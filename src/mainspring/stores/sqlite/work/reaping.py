@@ -1,0 +1,63 @@
+"""What is taken away from those who do not answer, and what is forgotten."""
+
+from mainspring.core.model.base.fingerprint import fingerprint_of
+from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.usage import USAGE_KEPT
+from mainspring.core.ports.storage.catalog import LOADS_AT_ONCE, LOADS_KEPT, TIMINGS_KEPT
+from mainspring.core.store import EVENTS_KEPT, KEYS_KEPT, Retention, Unattempted
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.work.workforce import SqliteWorkforce
+
+#: How far the figures are behind: processes that share a file do not agree on the time to the microsecond.
+_BEHIND: Micros = 15 * SECOND
+_DEADLINE = fingerprint_of("deadline", "")
+
+
+class SqliteReaping(SqliteWorkforce):
+    async def lost_runs(self, limit: int) -> list[HeldRun]:
+        return await self._held(await self._writer.call("bury", size=limit))
+
+    async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
+        before = self._time.now() - grace
+        return await self._held(await self._reader.read("overdue_runs", before=before, limit=limit))
+
+    async def expire(self, limit: int) -> int:
+        return int(await self._writer.call("expire", _DEADLINE, size=limit))
+
+    async def resolve(self, limit: int) -> int:
+        return int(await self._writer.call("resolve", size=limit))
+
+    async def sweep(self, limit: int) -> int:
+        # Looking costs as much as there are keys, so it is done beside the writing; what it finds is looked at again.
+        found = await self._reader.read("sweep", limit=limit, now=self._time.now())
+        if not any(rows.candidates.decode(found)):
+            return 0
+        return int(await self._writer.call("sweep", found))
+
+    async def tidy(self) -> list[Unattempted]:
+        """SQLite reuses its pages and checkpoints its log as it goes. What is left is what the contract asks for."""
+        batch = rows.encode((KEYS_KEPT, EVENTS_KEPT, _BEHIND))
+        ended: list[Unattempted] = []
+        more = 1
+        # Others get their turn in between.
+        while more:
+            more, found = rows.tidied.decode(await self._writer.call("tidy", batch))
+            ended += [Unattempted(task=task, state=state, runs=runs) for task, state, runs in found]
+        return ended
+
+    async def sample_load(self) -> Instant:
+        # Counting takes as long as there is work, so it is done beside the writing.
+        now = self._time.now()
+        at = now // MINUTE * MINUTE
+        seen = await self._reader.read("load_now", now=now, at=at, most=LOADS_AT_ONCE)
+        await self._writer.call("sample_load", f"[{at},{seen},{now - LOADS_KEPT}]")
+        return now
+
+    async def prune(self, retention: Retention, limit: int) -> int:
+        now = self._time.now()
+        cuts = [retention.cut(name, now) for name in ("succeeded", "unsuccessful", "short", "long", "audit", "ledger")]
+        # A tick is there for as long as its run.
+        cuts[-1] = min(cuts[-1], retention.cut("short", now))
+        batch = rows.encode((*cuts, now - retention.unsuccessful, now - USAGE_KEPT, now - TIMINGS_KEPT))
+        return int(await self._writer.call("prune", batch, size=limit))

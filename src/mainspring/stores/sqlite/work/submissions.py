@@ -1,0 +1,72 @@
+"""What is handed in: runs, and requests to stop."""
+
+from collections.abc import Collection, Sequence
+
+import apsw
+
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.ports.storage.access import Author
+from mainspring.core.store import KEYS_KEPT, Accepted
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.records.audit import find_state_changes, write_audit
+from mainspring.stores.sqlite.threads import Call, call_procedures, read
+from mainspring.stores.sqlite.work.queues import SqliteQueues
+from mainspring.stores.sqlite.work.tied import submit_tied
+
+
+class SqliteSubmissions(SqliteQueues):
+    async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
+        def look(connection: apsw.Connection, now: Instant) -> set[str]:
+            found = connection.execute(
+                "SELECT u.key FROM json_each(?) AS i CROSS JOIN used_key u ON u.tenant = ? AND u.key = i.value"
+                " WHERE u.at > ? AND (EXISTS (SELECT 1 FROM run r WHERE r.id = u.made)"
+                " OR EXISTS (SELECT 1 FROM waiting w WHERE w.id = u.made)"
+                " OR EXISTS (SELECT 1 FROM history h WHERE h.id = u.made)"
+                " OR EXISTS (SELECT 1 FROM job j WHERE j.id = u.made))",
+                (rows.encode(list(keys)), tenant, now - KEYS_KEPT),
+            )
+            return {str(key) for (key,) in found}
+
+        return await self._work(look)
+
+    async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        if not runs:
+            return []
+        if any(run.policy.weight > 1 for run in runs):
+            await self._mark_weighted(run.queue for run in runs if run.policy.weight > 1)
+        if any(map(rows.is_tied, runs)):
+            shards = [self._shard_of(run.id) for run in runs]
+            return await self._work(lambda connection, now: submit_tied(connection, runs, shards, now))
+        if any(map(rows.asks_for_more, runs)):
+            return await self._submit_more(runs)
+        batch = rows.encode([rows.submit_item(run, self._shard_of(run.id)) for run in runs])
+        answer = await self._writer.call("submit", batch, size=len(runs))
+        accepted = [Accepted(run.id, RunState.QUEUED, True) for run in runs]
+        for place, state, new in rows.accepted.decode(answer):
+            accepted[place] = Accepted(runs[place].id, state, new != 0)
+        return accepted
+
+    async def _submit_more(self, runs: Sequence[NewRun]) -> list[Accepted]:
+        batch = rows.encode([rows.submit_more_item(run, self._shard_of(run.id)) for run in runs])
+        answer = await self._writer.call("submit_more", batch, size=KEYS_KEPT)
+        return [
+            Accepted(run, state, new != 0, conflict != 0)
+            for run, state, new, conflict in rows.accepted_more.decode(answer)
+        ]
+
+    async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
+        ids = rows.encode(list(dict.fromkeys(runs)))
+        call = Call("cancel", ids)
+
+        def cancel(connection: apsw.Connection, now: Instant) -> str:
+            before = rows.standing.decode(read(connection, "run_states", ids=ids))
+            [answer] = call_procedures(connection, [call], now)
+            after = dict(rows.run_states.decode(answer))
+            write_audit(connection, now, "runs.cancel", author, find_state_changes(before, after))
+            return answer
+
+        # Whoever has no author shares a commit with others.
+        answer = await self._writer.ask(call if author is None else cancel)
+        return dict(rows.run_states.decode(answer))

@@ -1,0 +1,88 @@
+"""What workers ask for: a session, runs to start, and an end to what they started."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import Micros
+from mainspring.core.model.runs.run import HeldRun, Settlement, Verdict
+from mainspring.core.store import Beat, NewSession, Want
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.threads import Call, call_procedures
+from mainspring.stores.sqlite.work.queues import SqliteQueues
+
+
+class SqliteWorkforce(SqliteQueues):
+    async def open_session(self, session: NewSession) -> SessionId:
+        batch = rows.encode(
+            (
+                session.name,
+                session.kind,
+                session.ttl,
+                session.version,
+                session.datacenter,
+                session.queues,
+                session.tasks,
+                session.owner,
+                session.serves,
+                session.labels,
+                session.priorities,
+                session.slots,
+            )
+        )
+        return SessionId(int(await self._writer.call("open_session", batch)))
+
+    async def beat(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
+    ) -> Beat:
+        batch = rows.encode((ttl, list(held), list(pending)))
+        answer = await self._writer.call("beat", batch, who=session, size=last_claim)
+        now, alive, cancels, returned, draining = rows.beat.decode(answer)
+        return Beat(
+            now=now, alive=alive != 0, cancels=cancels, returned=returned, draining=alive != 0 and draining != 0
+        )
+
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
+        # What comes at the same time shares a commit.
+        return await asyncio.gather(*(self.beat(session, ttl, (), (), -1) for session, ttl in leases))
+
+    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        policed = await self._policed_of(wants)
+        if policed:
+            answer, bounded = await self._claim_policed(session, number, policed)
+            held = await self._held(answer)
+            for run in held:
+                run.limited = run.queue in bounded
+            others = [want for want in wants if want not in policed]
+            return held + (await self.claim(session, number, others) if others else [])
+        limits: Counter[tuple[str, str | None]] = Counter()
+        for want in wants:
+            limits[want.queue, want.tenant] += max(want.limit, 0)
+        # Those for one tenant come last: only they look at what was picked before them.
+        places = sorted(limits, key=lambda place: place[1] is not None)
+        batch = rows.encode([(queue, limits[queue, tenant], tenant) for queue, tenant in places])
+        return await self._held(await self._writer.call("claim", batch, who=session, size=number))
+
+    async def _held(self, answer: str) -> list[HeldRun]:
+        held, unreadable = rows.held_runs(answer)
+        await self.settle(unreadable)
+        return held
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        if not settlements:
+            return []
+        if any(settlement.spent is not None for settlement in settlements):
+            batch = rows.encode([rows.metered_item(settlement) for settlement in settlements])
+            calls = [Call("settle", batch, 0, len(settlements)), Call("spend", batch, 0, 0)]
+            answer = await self._work(lambda connection, now: call_procedures(connection, calls, now)[0])
+        else:
+            batch = rows.encode([rows.settle_item(settlement) for settlement in settlements])
+            answer = await self._writer.call("settle", batch, size=len(settlements))
+        verdicts = [Verdict.APPLIED] * len(settlements)
+        for place, verdict in rows.verdicts.decode(answer):
+            verdicts[place] = verdict
+        return verdicts
+
+    async def close_session(self, session: SessionId) -> None:
+        await self._writer.call("close_session", who=session)

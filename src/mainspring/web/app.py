@@ -1,0 +1,305 @@
+"""The dashboard as an ASGI application, in front of the API's."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+import msgspec
+
+from mainspring.config.pages import PAGES
+from mainspring.core.model.access.access import Permission, Principal
+from mainspring.core.model.base.errors import MainspringError
+from mainspring.core.runtime.log import get_logger
+from mainspring.http.app import Asked, refuse_other_sites, stream
+from mainspring.http.asgi_types import ASGIApp, Receive, Send
+from mainspring.http.context import Api
+from mainspring.http.problems import MEDIA_TYPE, Problem, Refused, UnknownPath, problem_of
+from mainspring.http.routing import Routes
+from mainspring.web.oidc import Attempt, Oidc, OidcSettings
+from mainspring.web.page import Away, Done, Download, Enter, NoQuery, Page, Reply, Show, Stream, Visit, refuse_read_only
+from mainspring.web.redaction import Redactor
+from mainspring.web.rendering import environment, render
+from mainspring.web.sending import HEADERS, raw_headers, reply_static, reply_with
+from mainspring.web.session import (
+    ATTEMPT_COOKIE,
+    COOKIE,
+    LARGEST_COOKIE,
+    Sealer,
+    Session,
+    cookie_header,
+    is_masked,
+    read_cookie,
+)
+from mainspring.web.static_files import static_files
+
+_log = get_logger("mainspring.ui")
+
+#: What the API answers. Everything else is a page, or missing.
+_OF_THE_API = ("v1/", "api/", "docs", "openapi.json", "healthz", "readyz", "metrics")
+_ROOTS_OF_THE_API = ("v1", "api")
+_LARGEST_FORM = 512 * 1024
+_encode = msgspec.json.Encoder().encode
+_FORM_SECONDS = 10
+
+
+class UiSettings(NamedTuple):
+    #: Seals the cookies of sessions; the same in every process. Empty: drawn anew by each.
+    secret: str = ""
+    #: Nothing is offered that changes anything, and nothing is accepted.
+    read_only: bool = False
+    #: Names of fields whose values no page shows.
+    redact: Sequence[str] = ()
+    #: Where people may sign in besides.
+    oidc: OidcSettings | None = None
+
+
+_DEFAULTS = UiSettings()
+
+
+def make_ui(api: Api, below: ASGIApp, settings: UiSettings = _DEFAULTS, pages: Sequence[Page] = PAGES) -> ASGIApp:
+    """``below`` answers the requests of the API. Can be mounted: links go by ``root_path``."""
+    ui = _Ui(api, below, settings, pages)
+    # Here and not at the first request, which somebody waits for.
+    static_files()
+    environment()
+    return ui.answer
+
+
+class _Ui:
+    def __init__(self, api: Api, below: ASGIApp, settings: UiSettings, pages: Sequence[Page]) -> None:
+        self._api = api
+        self._below = below
+        self._read_only = settings.read_only
+        self._redact = Redactor(settings.redact) if settings.redact else None
+        self._sealer = Sealer(settings.secret)
+        self._oidc = None if settings.oidc is None else Oidc(settings.oidc, api.clock)
+        by_path: dict[str, dict[str, Page]] = {}
+        for page in pages:
+            by_path.setdefault(page.path, {})[page.method] = page
+        self._routes = Routes(by_path)
+
+    async def answer(self, scope: Any, receive: Receive, send: Send) -> None:
+        root = scope.get("root_path", "").rstrip("/")
+        path = scope["path"].removeprefix(root).removeprefix("/") if scope["type"] == "http" else "v1/"
+        if path.startswith(_OF_THE_API) or path in _ROOTS_OF_THE_API:
+            await self._below(scope, receive, send)
+        elif path.startswith("static/"):
+            await reply_static(path, Asked(scope, receive), send)
+        else:
+            # As it was sent: what was decoded does not say any more which slash is a part of a name.
+            sent = scope.get("raw_path") or quote(scope["path"]).encode()
+            path = sent.decode("latin-1").removeprefix(quote(root)).removeprefix("/")
+            await self._page(Asked(scope, receive), f"/{path}", f"{root}/", send)
+
+    async def _page(self, asked: Asked, path: str, base: str, send: Send) -> None:
+        session = self._session(asked)
+        csrf = self._sealer.local_csrf if session is None else session.csrf
+        visit = self._visit(asked, path, base, session)
+        try:
+            reply = await self._reply(asked, path, visit, csrf)
+            shown = render(visit, reply.template, reply.values, csrf) if isinstance(reply, Show) else b""
+        except Exception as error:
+            await self._send_problem(asked, visit, error, csrf, send)
+            return
+        await self._send_reply(asked, visit, reply, shown, csrf, send)
+
+    def _session(self, asked: Asked) -> Session | None:
+        cookie = read_cookie(asked.headers.get("cookie", ""))
+        return self._sealer.open(cookie, self._api.clock.now()) if cookie and self._api.auth.required else None
+
+    def _visit(self, asked: Asked, path: str, base: str, session: Session | None) -> Visit[Any]:
+        """Of nobody yet."""
+        query = asked.scope["query_string"].decode("latin-1")
+        return Visit(
+            self._api,
+            self._api.nobody,
+            base=base,
+            url=path.removeprefix("/") + (f"?{query}" if query else ""),
+            path={},
+            query=NoQuery(),
+            form={},
+            headers=asked.headers,
+            peer=client[0] if (client := asked.scope.get("client")) else "",
+            session=session,
+            read_only=self._read_only,
+            redact=self._redact,
+            oidc=self._oidc,
+            attempt=None if self._oidc is None else self._attempt(asked),
+        )
+
+    def _attempt(self, asked: Asked) -> Attempt | None:
+        cookie = read_cookie(asked.headers.get("cookie", ""), ATTEMPT_COOKIE)
+        found = self._sealer.unseal(cookie, Attempt) if cookie else None
+        return found if found is not None and self._api.clock.now() < found.ends_at else None
+
+    async def _reply(self, asked: Asked, path: str, visit: Visit[Any], csrf: str) -> Reply:
+        if not self._api.auth.required:
+            refuse_other_sites(asked)
+        method = "GET" if asked.scope["method"] == "HEAD" else asked.scope["method"]
+        methods, values = self._routes.find(path) or ({}, {})
+        page = methods.get(method)
+        if page is None:
+            # Whoever may not look learns nothing about what is there; to others it is a page as all are.
+            visit.principal = await self._principal(visit)
+            raise UnknownPath(path)
+        visit.path = {name: unquote(value) for name, value in values.items()}
+        if page.permission is not None:
+            visit.principal = await self._principal(visit)
+            if not visit.principal.may(page.permission):
+                role = visit.principal.role.value
+                raise Refused(403, "Forbidden", f"{role}s may not {page.permission.value}")
+            self._api.buckets.take(visit.principal.name)
+        given = parse_qsl(asked.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        visit.query = page.read_query(given)
+        if method == "POST":
+            visit.form = await _form(asked)
+            _refuse_foreign(asked, visit.form, csrf)
+        if self._read_only and page.permission not in (None, Permission.READ):
+            raise refuse_read_only()
+        return await page.handler(visit)
+
+    async def _principal(self, visit: Visit[Any]) -> Principal:
+        return await self._authenticate(visit.session)
+
+    async def _authenticate(self, session: Session | None) -> Principal:
+        """Return whose session it is. Raises ``Refused`` if there is none, or it has ended."""
+        if session is None:
+            return await self._api.auth.principal({})
+        if self._api.clock.now() >= session.ends_at or await self._api.sign_outs.includes(session.id):
+            raise Refused(401, "Unauthorized", "the session has ended", hint="sign in again")
+        return session.principal or await self._api.auth.principal(session.headers)
+
+    async def _no_longer(self, session: Session | None) -> None:
+        """Returns when who follows a stream may not any more."""
+        await self._api.auth.no_longer(lambda: self._authenticate(session))
+
+    async def _send_reply(
+        self, asked: Asked, visit: Visit[Any], reply: Reply, shown: bytes, csrf: str, send: Send
+    ) -> None:
+        """``shown``: the page, if it is one."""
+        match reply:
+            case Show():
+                await reply_with(asked, send, reply.status, shown)
+            case Done() if _by_script(asked):
+                toast = render(visit, "toast.html", {"done": reply, "problem": None}, csrf)
+                headers = {"hx-trigger": "changed", "hx-retarget": "body", "hx-reswap": "beforeend"}
+                if reply.leave:
+                    headers = {"hx-redirect": _address(visit, reply.to)}
+                await reply_with(asked, send, 200, toast, headers)
+            case Done():
+                await reply_with(asked, send, 303, b"", {"location": _address(visit, reply.to)})
+            case Enter():
+                await self._enter(asked, visit, reply, send)
+            case Away():
+                cookie = cookie_header(
+                    self._sealer.seal(reply.attempt), visit.base, secure=_is_secure(asked), name=ATTEMPT_COOKIE
+                )
+                await reply_with(asked, send, 303, b"", {"location": reply.address, "set-cookie": cookie})
+            case Download():
+                named = f'attachment; filename="{quote(reply.name)}"'
+                headers = {"content-type": "text/plain; charset=utf-8", "content-disposition": named}
+                await reply_with(asked, send, 200, reply.text.encode(errors="replace"), headers)
+            case Stream():
+                raw = raw_headers({**HEADERS, "content-type": "text/event-stream"})
+                await stream(send, asked, raw, reply.source, self._no_longer(visit.session))
+
+    async def _enter(self, asked: Asked, visit: Visit[Any], reply: Enter, send: Send) -> None:
+        secure = _is_secure(asked)
+        if reply.session is None:
+            cookie = cookie_header("", visit.base, secure=secure, ends=True)
+        else:
+            value = self._sealer.seal(reply.session)
+            if len(value) + len(COOKIE) > LARGEST_COOKIE:
+                raise Refused(400, "Bad request", "the token is too large for a session", hint="an API key")
+            cookie = cookie_header(value, visit.base, secure=secure)
+        await reply_with(asked, send, 303, b"", {"location": _address(visit, reply.to), "set-cookie": cookie})
+
+    async def _send_problem(self, asked: Asked, visit: Visit[Any], error: Exception, csrf: str, send: Send) -> None:
+        problem, more = problem_of(error)
+        if not isinstance(error, MainspringError | TimeoutError):
+            _log.exception("a page failed", path=asked.scope["path"], exc_info=error)
+        if isinstance(error, TimeoutError):
+            problem = Problem(title="Not done in time", status=503, detail="the store did not answer in time")
+        headers = {"retry-after": more["retry-after"]} if "retry-after" in more else {}
+        if _wants_json(asked, error):
+            await reply_with(asked, send, problem.status, _encode(problem), {**headers, "content-type": MEDIA_TYPE})
+        elif problem.status == 401:
+            await self._ask_to_sign_in(asked, visit, send)
+        elif not _by_script(asked):
+            page = render(visit, "error.html", {"problem": problem}, csrf)
+            await reply_with(asked, send, problem.status, page, headers)
+        elif asked.scope["method"] == "GET":
+            # What is refreshed by itself says nothing: it tries again.
+            await reply_with(asked, send, problem.status, b"", {**headers, "hx-reswap": "none"})
+        else:
+            toast = render(visit, "toast.html", {"done": None, "problem": problem}, csrf)
+            headers |= {"hx-retarget": "body", "hx-reswap": "beforeend"}
+            await reply_with(asked, send, problem.status, toast, headers)
+
+    async def _ask_to_sign_in(self, asked: Asked, visit: Visit[Any], send: Send) -> None:
+        # Where to go after it. What was to be done is not done then.
+        by_form = asked.scope["method"] != "GET" and not _by_script(asked)
+        wanted = _shown(asked, visit.base) if _by_script(asked) else "" if by_form else visit.url
+        # Whoever came from the provider is sent there without being asked: it knows them, or asks itself. Not by the
+        # answer to a form: browsers refuse to follow that to another site.
+        cookie = read_cookie(asked.headers.get("cookie", ""))
+        vouched = self._oidc is not None and not by_form and self._sealer.was_vouched_for(cookie)
+        page = "sign-in/oidc" if vouched else "sign-in"
+        to = f"{visit.base}{page}" + (f"?to={quote(wanted)}" if wanted else "")
+        if _by_script(asked):
+            await reply_with(asked, send, 200, b"", {"hx-redirect": to})
+        else:
+            await reply_with(asked, send, 303, b"", {"location": to})
+
+
+def _address(visit: Visit[Any], to: str) -> str:
+    """Return the address of a page as a header can hold it: ASCII, other characters percent-encoded."""
+    return visit.base + quote(to, safe="!#$%&'()*+,/:;=?@[]~")
+
+
+def _is_secure(asked: Asked) -> bool:
+    return asked.scope.get("scheme") == "https" or asked.headers.get("x-forwarded-proto") == "https"
+
+
+def _shown(asked: Asked, base: str) -> str:
+    """The page that a script asks from, below ours; nothing if it does not say."""
+    place = urlsplit(asked.headers.get("hx-current-url", ""))
+    if not place.path.startswith(base) or place.netloc != asked.headers.get("host", ""):
+        return ""
+    return place.path.removeprefix(base) + (f"?{place.query}" if place.query else "")
+
+
+def _wants_json(asked: Asked, error: Exception) -> bool:
+    """Whether a program asks and not a browser, which always accepts HTML."""
+    accepted = asked.headers.get("accept", "")
+    if "text/html" in accepted or _by_script(asked):
+        return False
+    return "json" in accepted or isinstance(error, UnknownPath)
+
+
+def _by_script(asked: Asked) -> bool:
+    return asked.headers.get("hx-request") == "true"
+
+
+def _refuse_foreign(asked: Asked, form: dict[str, str], csrf: str) -> None:
+    """A page of another site can send a form here, but neither read our token nor say that it comes from us."""
+    site, origin = asked.headers.get("sec-fetch-site"), asked.headers.get("origin")
+    if site is not None:
+        ours = site in ("same-origin", "none")
+    else:
+        ours = origin is None or urlsplit(origin).netloc == asked.headers.get("host", "")
+    if not ours:
+        raise Refused(403, "Forbidden", "this was sent by a page of another site")
+    if not is_masked(csrf, form.get("csrf", "") or asked.headers.get("x-csrf-token", "")):
+        raise Refused(403, "This page is too old", "nothing was done", hint="load the page anew and try again")
+
+
+async def _form(asked: Asked) -> dict[str, str]:
+    data = bytearray()
+    async with asyncio.timeout(_FORM_SECONDS):
+        async for chunk in asked.chunks():
+            data += chunk
+            if len(data) > _LARGEST_FORM:
+                raise Refused(413, "Content too large", f"at most {_LARGEST_FORM} bytes")
+    return dict(parse_qsl(data.decode("utf-8", errors="replace"), keep_blank_values=True))

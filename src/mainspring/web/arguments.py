@@ -1,0 +1,117 @@
+"""The arguments of a task as the fields of a form, made from their JSON Schema, and back."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from mainspring.http.problems import AsWritten
+from mainspring.web.page import json_field
+
+Kind: TypeAlias = Literal["text", "number", "boolean", "choice", "json"]
+#: The name of a field is ``arg:<kind>:<argument>``.
+_PREFIX = "arg"
+
+
+class ArgumentField(msgspec.Struct, frozen=True, kw_only=True):
+    """One argument in the form."""
+
+    name: str
+    kind: Kind
+    required: bool
+    #: What an empty field stands for, as JSON; empty: nothing.
+    default: str = ""
+    #: Of a choice: the JSON of each value, and what is shown.
+    options: tuple[tuple[str, str], ...] = ()
+    description: str = ""
+
+    @property
+    def field(self) -> str:
+        return f"{_PREFIX}:{self.kind}:{self.name}"
+
+
+def read_arguments(schema: Mapping[str, Any]) -> list[ArgumentField]:
+    """A field for each argument, in the order of the function."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return []
+    required = schema.get("required", ())
+    return [_field(name, inner, schema, name in required) for name, inner in properties.items()]
+
+
+def _field(name: str, given: Mapping[str, Any], root: Mapping[str, Any], required: bool) -> ArgumentField:
+    inner = _resolved(given, root)
+    kind: Kind
+    options: tuple[tuple[str, str], ...] = ()
+    match inner:
+        case {"enum": list(values)}:
+            kind, options = "choice", tuple((_json(value), str(value)) for value in values)
+        case {"type": "string"}:
+            kind = "text"
+        case {"type": "integer" | "number"}:
+            kind = "number"
+        case {"type": "boolean"}:
+            kind = "boolean"
+        case _:
+            kind = "json"
+    return ArgumentField(
+        name=name,
+        kind=kind,
+        required=required,
+        default=_json(given["default"]) if "default" in given else "",
+        options=options,
+        description=str(given.get("description", "")),
+    )
+
+
+def _resolved(inner: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Follow a reference. An argument that may also be null is shown as what it is otherwise: empty is null."""
+    if "$ref" in inner:
+        found = root.get("$defs", {}).get(str(inner["$ref"]).rpartition("/")[2])
+        return found if isinstance(found, Mapping) else {}
+    choices = inner.get("anyOf")
+    if isinstance(choices, list) and inner.get("default", ...) is None:
+        others = [choice for choice in choices if choice != {"type": "null"}]
+        return _resolved(others[0], root) if len(others) == 1 else {}
+    return inner
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def payload_of(form: Mapping[str, str]) -> msgspec.Raw | None:
+    """The payload that the fields make; None if the form has no fields for arguments."""
+    found: dict[str, Any] = {}
+    there = False
+    for field in form:
+        prefix, _, rest = field.partition(":")
+        kind, _, name = rest.partition(":")
+        if prefix != _PREFIX or not name:
+            continue
+        there = True
+        text = form[field].replace("\r\n", "\n")
+        if text.strip():
+            found[name] = _value(form, field, kind, text)
+    return msgspec.Raw(msgspec.json.encode(found)) if there else None
+
+
+def _value(form: Mapping[str, str], field: str, kind: str, text: str) -> Any:
+    if kind == "text":
+        return text
+    if kind == "number":
+        try:
+            return msgspec.json.decode(text.strip(), type=int | float)
+        except msgspec.MsgspecError:
+            raise AsWritten(field, "is no number", "for example 3") from None
+    return json_field(form, field)
+
+
+def field_of(form: Mapping[str, str], wrong: str) -> str:
+    """The field of the form for a field of the payload, such as ``payload.user_id``; else the field itself."""
+    name = wrong.partition(".")[2].partition(".")[0].partition("[")[0]
+    if wrong.startswith("payload."):
+        for field in form:
+            if field.startswith(f"{_PREFIX}:") and field.split(":", 2)[2] == name:
+                return field
+    return wrong

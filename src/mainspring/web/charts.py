@@ -1,0 +1,33 @@
+"""What a chart shows, as ``static/charts.js`` reads it."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from mainspring.web.words import instant
+
+
+def chart(kind: Literal["bars", "lines"], unit: str, times: Iterable[str], series: list[dict[str, Any]]) -> str:
+    """A series has a name, the colour of a state, values, and may be ``joined`` where it has none in between."""
+    x = [instant(time) // 1_000_000 for time in times]
+    return msgspec.json.encode({"kind": kind, "unit": unit, "x": x, "series": series}).decode()
+
+
+class _Named(msgspec.Struct):
+    name: str
+    colour: str
+
+
+class _Legend(msgspec.Struct):
+    series: list[_Named]
+
+
+_legend = msgspec.json.Decoder(_Legend)
+
+
+def legend(text: str) -> list[tuple[str, str]]:
+    """Of a chart: each name with the state whose colour it has; nothing where there is only one."""
+    series = _legend.decode(text).series
+    found = [(one.name, one.colour.removeprefix("--").removesuffix("-fill")) for one in series]
+    return found if len(found) > 1 else []

@@ -1,0 +1,173 @@
+"""The line that says what is wrong."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from mainspring.core.model.base.instant import HOUR, SECOND, Instant
+from mainspring.features.datacenters.operations import DatacenterOut
+from mainspring.features.dead_letters.operations.groups import GroupOut
+from mainspring.features.queues.operations.queues import QueueOut
+from mainspring.features.stats.operations import MissedSlo, Point
+from mainspring.features.usage.operations import BudgetOut
+from mainspring.features.workers.operations.processes import Schedulers, Workers
+from mainspring.http.schemas.runs import RunOut
+from mainspring.web.words import duration, instant, plural
+
+#: What waits longer is late, in milliseconds.
+LATE_MS = 10_000
+_CLOCK_MS = 1_000
+#: Of the runs of the last hour; where there were fewer, a share says little.
+_HIGH_SHARE = 0.2
+_FEWEST = 20
+#: So many late runs are shown.
+_LATEST = 6
+
+
+class Finding(NamedTuple):
+    """Something that is wrong."""
+
+    words: str
+    #: Where to look, below the base.
+    path: str = ""
+    bad: bool = False
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What the overview has read."""
+
+    workers: Workers
+    schedulers: Schedulers
+    now: Instant
+    queues: Sequence[QueueOut] = ()
+    #: What ended, the last hour at least.
+    points: Sequence[Point] = ()
+    #: Dead letters, the largest groups.
+    groups: Sequence[GroupOut] = ()
+    #: There may be others.
+    more_groups: bool = False
+    budgets: Sequence[BudgetOut] = ()
+    missed: Sequence[MissedSlo] = ()
+    datacenters: Sequence[DatacenterOut] = ()
+    #: Late runs and by how many seconds, the latest first.
+    late: Sequence[tuple[RunOut, float]] = ()
+
+
+def findings(seen: Seen) -> list[Finding]:
+    """What is wrong with the cluster, the worst first; none: all is well."""
+    found = [
+        *_processes(seen),
+        *_queues(seen),
+        *_datacenters(seen),
+        *_runs(seen),
+        *_slos(seen),
+        *_budgets(seen),
+        *_clocks(seen),
+    ]
+    return sorted(found, key=lambda finding: not finding.bad)
+
+
+def late_runs(runs: Sequence[RunOut], now: Instant, queues: Sequence[QueueOut] = ()) -> list[tuple[RunOut, float]]:
+    """Those that wait, or began, long after they were due, the latest first; and by how many seconds.
+
+    Runs that wait for a data center without workers are left out: they have a finding of their own.
+    """
+    stranded = {(queue.name, name) for queue in queues for name in queue.stranded}
+    found: dict[str, tuple[RunOut, float]] = {}
+    for run in runs:
+        began = now if run.status == "queued" else instant(run.start_time) if run.start_time else None
+        # What is tried again was in time once.
+        is_stranded = run.status == "queued" and (run.queue, run.datacenter) in stranded
+        if began is None or is_stranded or run.attempt_number > 1:
+            continue
+        late = (began - instant(run.scheduled_for)) / SECOND
+        if late * 1_000 > LATE_MS:
+            found[run.run_id] = (run, late)
+    return sorted(found.values(), key=lambda one: -one[1])[:_LATEST]
+
+
+def describe_stranded(datacenter: str, runs: int, queue: str = "") -> str:
+    """Describe runs that only a data center without workers may run. ``queue``: other queues have workers there."""
+    if not queue:
+        return f"{plural(runs, 'run waits', 'runs wait')} for data center {datacenter} (no workers)"
+    waits = plural(runs, f"run of queue {queue} waits", f"runs of queue {queue} wait")
+    return f"{waits} for data center {datacenter} (no workers of this queue)"
+
+
+def _processes(seen: Seen) -> Iterator[Finding]:
+    if not seen.schedulers.items:
+        yield Finding("no scheduler is alive: nothing becomes due", bad=True)
+    elif seen.schedulers.lag_ms > LATE_MS:
+        yield Finding(f"schedulers are {duration(seen.schedulers.lag_ms / 1_000)} behind", bad=True)
+    if not seen.workers.items:
+        yield Finding("no worker is alive: nothing runs", bad=True)
+
+
+def _queues(seen: Seen) -> Iterator[Finding]:
+    for queue in seen.queues:
+        path = f"runs?status=queued&queue={quote(queue.name)}"
+        waiting = plural(queue.queued, "run waits", "runs wait")
+        if queue.paused:
+            yield Finding(f"queue {queue.name} is paused" + (f": {waiting}" if queue.queued else ""), path)
+        elif queue.queued and not queue.workers and seen.workers.items:
+            yield Finding(f"queue {queue.name} has no workers: {waiting}", path, bad=True)
+        elif queue.lag_ms > LATE_MS and seen.workers.items:
+            yield Finding(f"queue {queue.name} is {duration(queue.lag_ms / 1_000)} late: {waiting}", path)
+
+
+def _datacenters(seen: Seen) -> Iterator[Finding]:
+    if not seen.workers.items:
+        return
+    absent = {place.name for place in seen.datacenters if place.health == "no-workers"}
+    waiting: Counter[str] = Counter()
+    for queue in seen.queues:
+        for name, runs in queue.stranded.items():
+            waiting[name] += runs
+            if name not in absent and queue.workers:
+                path = f"runs?status=queued&queue={quote(queue.name)}"
+                yield Finding(describe_stranded(name, runs, queue.name), path, bad=True)
+    for name in sorted(absent):
+        if waiting[name]:
+            yield Finding(describe_stranded(name, waiting[name]), "datacenters", bad=True)
+        else:
+            yield Finding(f"data center {name} has no workers", "datacenters")
+
+
+def _runs(seen: Seen) -> Iterator[Finding]:
+    hour = [point for point in seen.points if instant(point.time) > seen.now - HOUR]
+    failed = sum(point.failed for point in hour)
+    ended = failed + sum(point.succeeded for point in hour)
+    if ended >= _FEWEST and failed > ended * _HIGH_SHARE:
+        words = f"{failed / ended:.0%} of the runs of the last hour failed: {failed:,} of {ended:,}"
+        yield Finding(words, "runs?status=failed", bad=True)
+    if dead := sum(group.trend[-1] for group in seen.groups if group.trend):
+        least = "at least " if seen.more_groups else ""
+        yield Finding(f"{least}{plural(dead, 'dead letter')} in the last hour", "dead-letters")
+    if seen.late:
+        run, seconds = seen.late[0]
+        yield Finding(f"runs are up to {duration(seconds)} late", f"runs/{run.run_id}")
+
+
+def _slos(seen: Seen) -> Iterator[Finding]:
+    for job in seen.missed:
+        since = job.slo_state.missed_since
+        for_how_long = f" for {duration((seen.now - instant(since)) / SECOND)}" if since is not None else ""
+        yield Finding(f"{job.name} misses its objective{for_how_long}", f"jobs/{job.job_id}")
+
+
+def _budgets(seen: Seen) -> Iterator[Finding]:
+    for budget in seen.budgets:
+        if budget.state == "over":
+            paused = f", and its {budget.of} is paused" if budget.held else ""
+            path = f"tenants/{quote(budget.tenant, safe='')}"
+            yield Finding(f"budget {budget.name} of {budget.tenant} is spent{paused}", path, bad=budget.held)
+
+
+def _clocks(seen: Seen) -> Iterator[Finding]:
+    offsets = [one.clock_offset_ms for one in seen.workers.items]
+    offsets += [one.clock_offset_ms for one in seen.schedulers.items]
+    if off := sum(abs(offset or 0) > _CLOCK_MS for offset in offsets):
+        yield Finding(f"the clocks of {plural(off, 'process', 'processes')} are wrong by over a second")

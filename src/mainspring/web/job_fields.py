@@ -1,0 +1,219 @@
+"""A job as the fields of a form, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mainspring.http.problems import AsWritten
+from mainspring.http.schemas.job_answers import JobOut
+from mainspring.web.arguments import payload_of
+from mainspring.web.page import json_field
+from mainspring.web.text import typed
+
+#: How a new job begins. Names are the API's, so that what it refuses is found in the form.
+DEFAULTS: dict[str, str] = {
+    "kind": "cron",
+    "name": "",
+    "task": "",
+    "payload": "{}",
+    "cronExpression": "",
+    "timezone": "UTC",
+    "dstGap": "run_after",
+    "dstFold": "once",
+    "every": "",
+    "intervalMode": "fixedRate",
+    "at": "",
+    "scheduleTime": "",
+    "endTime": "",
+    "jitter": "",
+    # Empty: as the task declares it.
+    "queue": "",
+    "priority": "",
+    "maxRetries": "",
+    "timeout": "",
+    "deadline": "",
+    "startWithin": "",
+    "overlap": "allow",
+    "catchUp": "latest",
+    "calendars": "",
+    "whenClosed": "skip",
+    "retention": "",
+    "owner": "",
+    "tags": "",
+}
+#: What stands for a field that was refused, so that the others are looked at, too.
+STAND_INS = {
+    **DEFAULTS,
+    "name": "a_name",
+    "task": "a_task",
+    "cronExpression": "0 0 1 1 *",
+    "every": "1d",
+    "at": "2999-01-01T00:00:00",
+}
+#: What is said with one kind of schedule only.
+_BY_KIND = {
+    "cron": ("cronExpression", "timezone", "dstGap", "dstFold"),
+    "every": ("every", "intervalMode"),
+    "at": ("at",),
+    "now": (),
+}
+_RECURRING = ("scheduleTime", "endTime", "jitter", "overlap", "catchUp", "calendars", "whenClosed")
+_ALWAYS = (
+    "name",
+    "task",
+    "payload",
+    "queue",
+    "priority",
+    "maxRetries",
+    "timeout",
+    "deadline",
+    "startWithin",
+    "retention",
+    "owner",
+)
+_NUMBERS = ("priority", "maxRetries")
+_LISTS = ("calendars", "tags")
+#: In the form they are in UTC, without saying so.
+_TIMES = ("at", "scheduleTime", "endTime")
+#: What a field becomes that was emptied; the others stay as they are.
+_EMPTIED: dict[str, Any] = {
+    "payload": None,
+    "scheduleTime": None,
+    "endTime": None,
+    "deadline": None,
+    "startWithin": None,
+    "retention": None,
+    "jitter": "0s",
+    "owner": "",
+    "calendars": [],
+    "tags": [],
+}
+
+
+def values_of(job: JobOut) -> dict[str, str]:
+    """What the form shows of a job."""
+    found = {
+        "kind": {"cron": "cron", "interval": "every", "future": "at"}.get(job.schedule_type, "now"),
+        "name": job.name,
+        "task": job.task,
+        "payload": typed(job.payload),
+        "cronExpression": job.cron_expression,
+        "timezone": job.timezone,
+        "dstGap": job.dst_gap,
+        "dstFold": job.dst_fold,
+        "every": job.every,
+        "intervalMode": job.interval_mode,
+        "jitter": job.jitter,
+        "queue": job.queue,
+        "priority": str(job.priority),
+        "maxRetries": str(job.max_retries),
+        "timeout": job.timeout,
+        "deadline": job.deadline,
+        "startWithin": job.start_within,
+        "retention": job.retention,
+        "overlap": job.overlap,
+        "catchUp": getattr(job.catch_up, "mode", None),
+        "whenClosed": job.when_closed,
+    }
+    if job.version is None:
+        found["at"] = _local(job.schedule_time)
+    else:
+        found |= {"scheduleTime": _local(job.schedule_time), "endTime": _local(job.end_time)}
+    said = {name: value for name, value in found.items() if value is not None}
+    lists = {"calendars": ", ".join(sorted(job.calendars)), "tags": ", ".join(job.tags), "owner": job.owner or ""}
+    # What a kind of schedule does not have stands as for a new one: the form may change to it.
+    return {**DEFAULTS, **said, **lists}
+
+
+def body_of(form: Mapping[str, str]) -> dict[str, Any]:
+    """A new job of what was filled in."""
+    kind = form.get("kind", "cron")
+    recurring = kind in ("cron", "every")
+    names = (*_ALWAYS, "tags", *_BY_KIND.get(kind, ()), *(_RECURRING if recurring else ()))
+    body = {_named(name): _value(form, name) for name in names if _text(form, name)}
+    if (payload := payload_of(form)) is not None:
+        body["payload"] = payload
+    if kind in ("cron", "every"):
+        # So that a field which was left empty is named.
+        body["scheduleType"] = "cron" if kind == "cron" else "interval"
+    elif kind == "at":
+        body["scheduleType"] = "future"
+    return body
+
+
+def patch_of(job: JobOut, form: Mapping[str, str]) -> dict[str, Any]:
+    """What was changed in the form."""
+    was, kind = values_of(job), form.get("kind", "cron")
+    names = (*_ALWAYS, "tags", *(() if job.version is None else _RECURRING), *_BY_KIND.get(kind, ()))
+    other_kind = kind != was["kind"]
+    body: dict[str, Any] = {}
+    for name in names:
+        said = _text(form, name)
+        if _is_same(name, said, was[name]) and not (other_kind and name in _BY_KIND.get(kind, ())):
+            continue
+        if said:
+            body[_named(name)] = _value(form, name)
+        elif name in _EMPTIED:
+            body[_named(name)] = _EMPTIED[name]
+    if other_kind:
+        body["scheduleType"] = {"cron": "cron", "every": "interval"}.get(kind, "future")
+        if kind == "now":
+            body["delay"] = 0
+    if why := form.get("why", "").strip():
+        body["why"] = why
+    if form.get("version", "").isdecimal():
+        body["expectedVersion"] = int(form["version"])
+    return body
+
+
+def keeps_payload(job: JobOut, form: Mapping[str, str]) -> bool:
+    """Whether nobody has changed it in the form: of what is cut, or not shown, the form has not all."""
+    return _is_same("payload", _text(form, "payload"), values_of(job)["payload"])
+
+
+def _is_same(name: str, said: str, was: str) -> bool:
+    # Names and words have nothing in them that a page shows otherwise: the API refuses what is not printable.
+    if said == was.strip() or name != "payload":
+        return said == was.strip()
+    try:
+        return _in_order(said) == _in_order(was)
+    except msgspec.DecodeError:
+        return False
+
+
+def _in_order(text: str) -> bytes:
+    """One text for all that say the same. Not the values: Python's ``1``, ``1.0`` and ``True`` are equal."""
+    return msgspec.json.encode(msgspec.json.decode(text), order="sorted")
+
+
+def _named(name: str) -> str:
+    return "scheduleTime" if name == "at" else name
+
+
+def _text(form: Mapping[str, str], name: str) -> str:
+    if name == "calendars":
+        # A box for each; a form without boxes says them with commas.
+        ticked = [field.partition(".")[2] for field in form if field.startswith("calendar.")]
+        return ", ".join(sorted(ticked)) or form.get(name, "").strip()
+    return form.get(name, "").replace("\r\n", "\n").strip()
+
+
+def _value(form: Mapping[str, str], name: str) -> Any:
+    text = _text(form, name)
+    if name == "payload":
+        return json_field(form, name)
+    if name in _LISTS:
+        return [word for part in text.split(",") if (word := part.strip())]
+    if name in _NUMBERS:
+        if not text.removeprefix("-").isdecimal():
+            raise AsWritten(name, "is no whole number", "for example 3")
+        return int(text)
+    if name in _TIMES and "Z" not in text and "+" not in text:
+        return f"{text}Z"
+    return text
+
+
+def _local(iso: str | None) -> str:
+    """As a field for a date and a time takes it: to the second, in UTC."""
+    return "" if iso is None else iso[:19]

@@ -1,0 +1,224 @@
+"""Sign-in at an OpenID provider: the authorization code flow, with PKCE.
+
+What the provider says of somebody is judged once, here. Who they are and what they may do is then sealed into the
+cookie of their session, for an hour. Then the provider is asked anew, which whoever is still signed in there does not
+notice: a change of groups, and an end of their account, hold from then on.
+"""
+
+import asyncio
+import base64
+import hashlib
+import secrets
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import httpx2
+import msgspec
+
+from mainspring.core.model.access.access import Principal, Role
+from mainspring.core.model.access.token_rules import Algorithm, check_jwks_url
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import MINUTE, Instant, Micros
+from mainspring.core.ports.clock import Clock
+from mainspring.core.runtime.log import get_logger
+from mainspring.http.auth.tokens import JwksUrl, JwtTokens, name_of
+from mainspring.http.problems import Refused
+
+#: Whoever takes longer at the provider begins again.
+LONGEST_ATTEMPT: Micros = 10 * MINUTE
+_DISCOVERED: Micros = 10 * MINUTE
+_TIMEOUT = 5.0
+_LARGEST = 256 * 1024
+
+_log = get_logger("mainspring.web.oidc")
+
+
+class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
+    issuer: str
+    client_id: str
+    client_secret: str
+    #: Where browsers find the dashboard.
+    url: str
+    algorithm: Algorithm = "RS256"
+    scopes: tuple[str, ...] = ("openid",)
+    group_claim: str = "groups"
+    name_claim: str = "sub"
+    label: str = ""
+    #: By group. Of several the first counts.
+    roles: Mapping[str, tuple[Role, str | None]]
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """Somebody is at the provider. Sealed into a cookie: only the browser that left can come back."""
+
+    state: str
+    nonce: str
+    verifier: str
+    #: Where they wanted to go.
+    to: str
+    ends_at: Instant
+
+
+class _Provider(msgspec.Struct, frozen=True):
+    """What the provider says of itself, as far as it matters."""
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    jwks_uri: str
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    id_token: str
+
+
+class Oidc:
+    def __init__(self, settings: OidcSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._provider: _Provider | None = None
+        self._tokens: JwtTokens | None = None
+        self._asked_at: Micros = 0
+        self._asking = asyncio.Lock()
+        self.label = settings.label or urlsplit(settings.issuer).hostname or ""
+
+    @property
+    def _callback(self) -> str:
+        return f"{self._settings.url.rstrip('/')}/sign-in/oidc/callback"
+
+    async def begin(self, to: str) -> tuple[str, Attempt]:
+        """The address at the provider, and what has to be known when they come back."""
+        provider, _ = await self._discovered()
+        attempt = Attempt(
+            state=secrets.token_urlsafe(32),
+            nonce=secrets.token_urlsafe(32),
+            verifier=secrets.token_urlsafe(48),
+            to=to,
+            ends_at=self._clock.now() + LONGEST_ATTEMPT,
+        )
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(attempt.verifier.encode()).digest()).rstrip(b"=")
+        asked = {
+            "response_type": "code",
+            "client_id": self._settings.client_id,
+            "redirect_uri": self._callback,
+            "scope": " ".join(self._settings.scopes),
+            "state": attempt.state,
+            "nonce": attempt.nonce,
+            "code_challenge": challenge.decode(),
+            "code_challenge_method": "S256",
+        }
+        separator = "&" if urlsplit(provider.authorization_endpoint).query else "?"
+        return f"{provider.authorization_endpoint}{separator}{urlencode(asked)}", attempt
+
+    async def finish(self, attempt: Attempt, code: str, state: str) -> Principal:
+        """Who has come back. Refused whatever is wrong; what exactly stands in the log."""
+        if not secrets.compare_digest(attempt.state.encode(), state.encode()) or not code:
+            raise _refused("they come from elsewhere than they left to")
+        provider, tokens = await self._discovered()
+        claims = await tokens.claims(await self._id_token(provider, attempt, code))
+        if claims is None:
+            raise _refused("the token of the provider is not valid")
+        if claims.get("nonce") != attempt.nonce:
+            raise _refused("the token is for another sign-in")
+        if claims.get("azp", self._settings.client_id) != self._settings.client_id:
+            raise _refused("the token is for another client")
+        return self._principal(claims)
+
+    def _principal(self, claims: Mapping[str, Any]) -> Principal:
+        name, found = claims.get(self._settings.name_claim), claims.get(self._settings.group_claim)
+        groups = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+        if not isinstance(name, str):
+            raise _refused(f"the token has no {self._settings.name_claim}")
+        for group, (role, tenant) in self._settings.roles.items():
+            if group in groups:
+                return Principal(name=name_of(name), role=role, tenant=tenant)
+        _log.info("somebody is in no group that is let in", name=name)
+        raise Refused(403, "Forbidden", "you are in no group that is let in", hint="ask an administrator: oidc.roles")
+
+    async def _id_token(self, provider: _Provider, attempt: Attempt, code: str) -> str:
+        settings = self._settings
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._callback,
+            "client_id": settings.client_id,
+            "code_verifier": attempt.verifier,
+        }
+        headers = {}
+        if settings.client_secret:
+            pair = f"{quote(settings.client_id, safe='')}:{quote(settings.client_secret, safe='')}"
+            headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        answer = await _ask("POST", provider.token_endpoint, headers, form)
+        try:
+            return msgspec.json.decode(answer, type=_Answer).id_token
+        except msgspec.MsgspecError:
+            raise _refused("the provider answered with no token") from None
+
+    async def _discovered(self) -> tuple[_Provider, JwtTokens]:
+        """As of ten minutes ago at most; as before while the provider does not answer."""
+        async with self._asking:
+            now = self._clock.monotonic()
+            if self._provider is None or self._tokens is None or now - self._asked_at > _DISCOVERED:
+                try:
+                    self._learn(await self._ask_provider())
+                    self._asked_at = now
+                except Refused:
+                    if self._provider is None:
+                        raise
+            assert self._provider is not None
+            assert self._tokens is not None
+            return self._provider, self._tokens
+
+    def _learn(self, provider: _Provider) -> None:
+        if self._provider == provider:
+            return
+        settings = self._settings
+        self._provider = provider
+        self._tokens = JwtTokens(
+            JwksUrl(provider.jwks_uri, settings.algorithm, self._clock),
+            self._clock,
+            algorithm=settings.algorithm,
+            issuer=settings.issuer,
+            audience=settings.client_id,
+        )
+
+    async def _ask_provider(self) -> _Provider:
+        where = f"{self._settings.issuer.rstrip('/')}/.well-known/openid-configuration"
+        try:
+            found = msgspec.json.decode(await _ask("GET", where, {}, None), type=_Provider)
+            for address in (found.authorization_endpoint, found.token_endpoint, found.jwks_uri):
+                check_jwks_url("oidc.issuer", address)
+        except (msgspec.MsgspecError, Invalid):
+            raise _refused("what the provider says of itself cannot be used") from None
+        if found.issuer != self._settings.issuer:
+            raise _refused("the provider calls itself otherwise")
+        return found
+
+
+async def _ask(method: str, address: str, headers: dict[str, str], form: dict[str, str] | None) -> bytes:
+    """Neither a proxy nor credentials from the environment; no redirects."""
+    try:
+        async with (
+            asyncio.timeout(_TIMEOUT),
+            httpx2.AsyncClient(
+                verify=ssl.create_default_context(), trust_env=False, follow_redirects=False, timeout=_TIMEOUT
+            ) as client,
+            client.stream(method, address, data=form, headers={**headers, "accept": "application/json"}) as answer,
+        ):
+            if answer.status_code != 200:
+                raise _refused(f"the provider answered {answer.status_code}")
+            data = bytearray()
+            async for part in answer.aiter_bytes():
+                data += part
+                if len(data) > _LARGEST:
+                    raise _refused("the provider answered with too much")
+            return bytes(data)
+    except (httpx2.HTTPError, TimeoutError, OSError) as error:
+        raise _refused(f"the provider does not answer: {type(error).__name__}") from None
+
+
+def _refused(why: str) -> Refused:
+    _log.warning("a sign-in failed", why=why)
+    return Refused(401, "Unauthorized", "the sign-in failed", hint="begin again")

@@ -1,0 +1,82 @@
+"""In and out: with credentials, or by way of an OpenID provider."""
+
+from typing import Any
+
+import msgspec
+
+from mainspring.http.problems import Missing, Refused
+from mainspring.web.page import Away, Enter, Pages, Reply, Show, Visit
+from mainspring.web.session import new_session
+
+sign_in = Pages()
+
+
+class SignInQuery(msgspec.Struct, frozen=True):
+    to: str = ""
+
+
+class CallbackQuery(msgspec.Struct, frozen=True):
+    code: str = ""
+    state: str = ""
+    error: str = ""
+
+
+@sign_in.page("GET", "/sign-in", permission=None, query=SignInQuery)
+async def show_sign_in(visit: Visit[SignInQuery]) -> Reply:
+    if not visit.api.auth.required:
+        return Enter(None, "")
+    return visit.show("sign_in.html", to=visit.query.to, wrong="")
+
+
+@sign_in.page("POST", "/sign-in", permission=None)
+async def do_sign_in(visit: Visit[Any]) -> Reply:
+    session = new_session(visit.form.get("credentials", "").strip(), visit.now)
+    to = _inside(visit.form.get("to", ""))
+    try:
+        await visit.api.auth.principal(session.headers)
+    except Refused as refused:
+        visit.api.refuse_guessing(visit.peer, visit.headers.get("x-forwarded-for"))
+        return Show("sign_in.html", {"to": to, "wrong": refused.problem.detail}, status=401)
+    return Enter(session, to)
+
+
+@sign_in.page("GET", "/sign-in/oidc", permission=None, query=SignInQuery)
+async def go_to_provider(visit: Visit[SignInQuery]) -> Reply:
+    if visit.oidc is None or not visit.api.auth.required:
+        raise Missing
+    try:
+        address, attempt = await visit.oidc.begin(_inside(visit.query.to))
+    except Refused as refused:
+        return Show("sign_in.html", {"to": visit.query.to, "wrong": refused.problem.detail}, status=503)
+    return Away(address, attempt)
+
+
+@sign_in.page("GET", "/sign-in/oidc/callback", permission=None, query=CallbackQuery)
+async def come_back(visit: Visit[CallbackQuery]) -> Reply:
+    if visit.oidc is None or not visit.api.auth.required:
+        raise Missing
+    attempt, query = visit.attempt, visit.query
+    if attempt is None or query.error:
+        wrong = "the provider let nobody in" if query.error else "that took too long, or began elsewhere"
+        return Show("sign_in.html", {"to": "" if attempt is None else attempt.to, "wrong": wrong}, status=401)
+    try:
+        principal = await visit.oidc.finish(attempt, query.code, query.state)
+    except Refused as refused:
+        visit.api.refuse_guessing(visit.peer, visit.headers.get("x-forwarded-for"))
+        wrong = refused.problem.detail
+        return Show("sign_in.html", {"to": attempt.to, "wrong": wrong}, status=refused.problem.status)
+    return Enter(new_session("", visit.now, principal), attempt.to)
+
+
+@sign_in.page("POST", "/sign-out", permission=None)
+async def do_sign_out(visit: Visit[Any]) -> Reply:
+    if visit.session is not None:
+        await visit.api.sign_outs.add(visit.session.id, visit.session.ends_at)
+    return Enter(None, "sign-in")
+
+
+def _inside(to: str) -> str:
+    """A place below our own base, wherever a link came from."""
+    # First: a browser passes over what cannot be seen, and reads on behind it.
+    seen = "".join(letter for letter in to if letter.isprintable()).strip()
+    return "" if seen.startswith(("/", "\\")) or ":" in seen.partition("?")[0] else seen

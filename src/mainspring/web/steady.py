@@ -1,0 +1,80 @@
+"""Live lists that do not move: a refresh updates the rows that are shown, and counts those that are new.
+
+The script sends the ids of the shown rows with every refresh. Without a script there is no refresh.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+
+from mainspring.http.operation import Handler
+from mainspring.web.page import Visit
+
+T = TypeVar("T")
+#: Has the ids of the shown rows, percent-encoded and separated by commas.
+HEADER = "mainspring-rows"
+_MOST_ROWS = 100
+
+
+class Fresh(msgspec.Struct, frozen=True):
+    """How many items a list has that are not shown yet."""
+
+    count: int = 0
+    #: There may be others.
+    more: bool = False
+
+
+class SteadyPage(NamedTuple):
+    """A page of a list, as the API answered it, and what is shown of it."""
+
+    page: Any
+    items: Sequence[Any]
+    fresh: Fresh
+
+
+def shown_rows(visit: Visit[Any]) -> list[str]:
+    """Return the ids of the rows that the viewer sees; none if this is no refresh."""
+    text = visit.headers.get(HEADER, "")
+    return [unquote(word) for word in text.split(",") if word][:_MOST_ROWS]
+
+
+async def read_steadily(
+    visit: Visit[Any],
+    operation: "Handler[Any, Any]",
+    query: Mapping[str, object],
+    identify: Callable[[Any], str],
+    *,
+    by_id: "Handler[Any, Any] | None" = None,
+) -> SteadyPage:
+    """Read a list that is ordered by id, newest first.
+
+    Shown rows are read by their ids, so they stay with their new state even if they left the filter. ``by_id`` is the
+    operation that takes ``ids``, if it is another one.
+    """
+    shown = shown_rows(visit)
+    if not shown:
+        page = await visit.ask(operation, query=query)
+        return SteadyPage(page, page.items, Fresh())
+    page, known = await asyncio.gather(
+        visit.ask(operation, query=query), visit.ask(by_id or operation, query={"ids": ",".join(shown)})
+    )
+    if not known.items:
+        # None of them is stored any more.
+        return SteadyPage(page, page.items, Fresh())
+    return SteadyPage(page, known.items, count_fresh([identify(item) for item in page.items], shown, min(shown)))
+
+
+def count_fresh(found: Sequence[str], shown: Sequence[str], last: str) -> Fresh:
+    """Count ids that are not shown. Those below the last shown row are on the next page."""
+    known = frozenset(shown)
+    count = sum(identifier not in known and identifier > last for identifier in found)
+    return Fresh(count, more=0 < count == len(found))
+
+
+def keep_order(visit: Visit[Any], items: Sequence[T], identify: Callable[[T], str]) -> list[T]:
+    """Sort items as they are shown, with new ones behind them. Without shown rows their order stays."""
+    places = {identifier: place for place, identifier in enumerate(shown_rows(visit))}
+    return sorted(items, key=lambda item: places.get(identify(item), len(places)))

@@ -1,0 +1,125 @@
+"""What others wrote, made safe to look at. Markup is escaped by the templates; here is the rest."""
+
+import re
+from typing import Any
+
+import msgspec
+from markupsafe import Markup, escape
+
+from mainspring.web.words import absolute
+
+#: Shown as signs instead of acting: control characters but tab and line feed, and those that turn the text around.
+_HIDDEN = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)},
+    0x7F: "\u2421",
+    **{code: f"‹U+{code:04X}›" for code in (*range(0x80, 0xA0), 0xFEFF, 0x200B, 0x200E, 0x200F, 0x2028, 0x2029)},
+    **{code: f"‹U+{code:04X}›" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))},
+}
+#: The same in a text that is JSON, where they stand within strings alone.
+_ESCAPED = {code: f"\\u{code:04x}" for code in _HIDDEN}
+_LARGEST_SHOWN = 64 * 1024
+_MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?Z\b", re.ASCII)
+_TIME = Markup('<time datetime="{}" title="{}" data-style="absolute">{}</time>')
+_SGR = re.compile(r"\x1b\[([0-9;]*)m")
+_OTHER_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-ln-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+_COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+
+
+def visible(value: Any) -> Any:
+    """Applied to everything that a template prints."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return value if value.isprintable() else value.translate(_HIDDEN)
+    return value
+
+
+def moments(text: str) -> Markup:
+    """A sentence of the API: the times in it are told in the zone of whoever looks."""
+    parts: list[Markup] = []
+    at = 0
+    for found in _MOMENT.finditer(text):
+        try:
+            shown = absolute(found.group())
+        except ValueError:
+            # Somebody wrote it, and it is no time.
+            continue
+        parts.append(escape(visible(text[at : found.start()])))
+        parts.append(_TIME.format(found.group(), shown, shown))
+        at = found.end()
+    return Markup("").join([*parts, escape(visible(text[at:]))])
+
+
+def pretty(raw: Any) -> str:
+    """JSON with indents; what is too large is cut, and says so."""
+    if isinstance(raw, msgspec.UnsetType) or raw is None:
+        return ""
+    text = _encoded(raw)
+    if len(text) > _LARGEST_SHOWN:
+        return text[:_LARGEST_SHOWN].decode(errors="replace") + f"\n… {len(text):,} bytes in all"
+    return msgspec.json.format(text, indent=2).decode(errors="replace")
+
+
+def typed(raw: Any) -> str:
+    """The same for a field that is typed into: what would act is written as JSON can, and is the same when it comes
+    back."""
+    return pretty(raw).translate(_ESCAPED)
+
+
+def is_cut(raw: Any) -> bool:
+    """Whether there is more of it than is shown."""
+    return not isinstance(raw, msgspec.UnsetType) and len(_encoded(raw)) > _LARGEST_SHOWN
+
+
+def _encoded(raw: Any) -> bytes:
+    return bytes(raw) if isinstance(raw, msgspec.Raw) else msgspec.json.encode(raw)
+
+
+def ansi(text: str) -> Markup:
+    """Colours of a terminal as classes; every other sequence is left out."""
+    text = _OTHER_ESCAPES.sub("", text.replace("\r\n", "\n"))
+    parts: list[Markup] = []
+    classes: set[str] = set()
+    at = 0
+    for found in _SGR.finditer(text):
+        parts.append(_span(text[at : found.start()], classes))
+        classes = _styled(classes, found.group(1))
+        at = found.end()
+    parts.append(_span(text[at:], classes))
+    return Markup("").join(parts)
+
+
+def _span(text: str, classes: set[str]) -> Markup:
+    shown = escape(visible(text))
+    if not classes or not text:
+        return shown
+    return Markup('<span class="{}">{}</span>').format(" ".join(sorted(classes)), shown)
+
+
+def _styled(classes: set[str], codes: str) -> set[str]:
+    numbers = [int(code) if code else 0 for code in codes.split(";")][:16]
+    found = set(classes)
+    while numbers:
+        number = numbers.pop(0)
+        match number:
+            case 0:
+                found = set()
+            case 1:
+                found.add("ansi-bold")
+            case 2:
+                found.add("ansi-dim")
+            case 3:
+                found.add("ansi-italic")
+            case 4:
+                found.add("ansi-underline")
+            case 22:
+                found -= {"ansi-bold", "ansi-dim"}
+            case 38 | 48:
+                # 256 colours and more: the text stays, the colour does not.
+                del numbers[: 2 if numbers[:1] == [5] else 4]
+            case 39:
+                found = {name for name in found if not name.startswith("ansi-fg-")}
+            case _ if 30 <= number <= 37 or 90 <= number <= 97:
+                found = {name for name in found if not name.startswith("ansi-fg-")}
+                found.add(f"ansi-fg-{_COLOURS[number % 10]}")
+            case _:
+                pass
+    return found

@@ -1,0 +1,20 @@
+"""The zone in which whoever looks wants times: its scripts keep it in a cookie."""
+
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import unquote
+from zoneinfo import ZoneInfo
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.schedules.cron import load_zone
+
+_COOKIE = "mainspring_zone"
+
+
+def zone_of(headers: Mapping[str, str]) -> ZoneInfo:
+    """UTC where they say none, or one that nobody knows."""
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
+        return load_zone(unquote(cookie.value) if cookie else "UTC")
+    except (CookieError, Invalid):
+        return load_zone("UTC")

@@ -1,1 +1,0 @@
-"""The data plane: claim, execute, report."""
