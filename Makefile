@@ -72,7 +72,7 @@ format: setup ## format the code and fix what can be fixed
 	$(BIN)/ruff format $(CODE)
 
 openapi: setup ## write docs/reference/openapi.json anew
-	$(BIN)/python -m mainspring.http.docs.openapi > docs/reference/openapi.json
+	$(BIN)/python -m mainspring.config.openapi > docs/reference/openapi.json
 
 reference: setup ## write cli.md, sdk.md, metrics.md and problems.md in docs/reference again, and the dashboards in deploy/grafana
 	$(BIN)/python -m mainspring.cli.reference > docs/reference/cli.md

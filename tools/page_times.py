@@ -18,6 +18,7 @@ import httpx2
 import psutil
 
 from mainspring.config.health import examine
+from mainspring.config.pages import PAGES
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
@@ -137,7 +138,7 @@ async def measure(dsn: str, runs: int) -> None:
             ]
         large, workflow = [one["workflowId"] for one in found[0]]
         failed, job = failed[0]["runId"], job[0]["jobId"]
-        app = make_ui(service.api, _nothing, UiSettings())
+        app = make_ui(service.api, _nothing, PAGES, UiSettings())
         pages = {**pages_of(failed, job, workflow), "of 10,000 nodes": f"/workflows/{large}"}
         server = await find_server(dsn)
         async with httpx2.AsyncClient(

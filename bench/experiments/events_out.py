@@ -14,13 +14,14 @@ from random import Random
 from mainspring.config.engine import Engine
 from mainspring.config.settings import Settings
 from mainspring.config.sinks import make_sinks
+from mainspring.core.dispatch.outbox import SINK
 from mainspring.core.model.base.instant import DAY
 from mainspring.core.model.runs.run import NewRun, settle_success
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import NewSession, Want
 from mainspring.core.submit.jobs import Jobs
-from mainspring.features.events.service import SINK, Publisher
+from mainspring.features.events.service import Publisher
 from tools.services.local_postgres import throwaway_postgres
 
 BATCH = 500

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from mainspring.config.resources import RESOURCES
 from mainspring.core.logs.run_logs import RunLogs
 from mainspring.core.maintenance.fleet import Fleet
 from mainspring.core.maintenance.monitor import Monitor
@@ -69,7 +70,7 @@ class Service:
             BuiltinTasks(scripts=scripts),
             run_logs=run_logs,
         )
-        self.app: Any = make_app(self.api)
+        self.app: Any = make_app(self.api, RESOURCES)
 
     async def _health(self) -> Mapping[str, object]:
         return {"status": "ok", "roles": ["http"]}

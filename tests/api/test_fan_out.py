@@ -8,7 +8,7 @@ import pytest
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.workflows.fan_out import Names, tag_of
-from mainspring.features.fan_out.plan import read_fan_out
+from mainspring.http.plans.fan_out import read_fan_out
 from tests.api.conftest import Service
 from tests.api.test_jobs import create
 

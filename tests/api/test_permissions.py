@@ -69,7 +69,7 @@ def test_every_operation_that_needs_a_body_has_one_here() -> None:
 def test_the_document_names_the_permission_of_every_operation() -> None:
     from mainspring.http.app import described
 
-    document = msgspec.json.decode(described()[0])
+    document = msgspec.json.decode(described(RESOURCES)[0])
     for operation in OPERATIONS:
         described_operation = document["paths"][operation.path][operation.method.lower()]
         permission = None if operation.permission is None else operation.permission.value

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from mainspring.config.resources import RESOURCES
 from mainspring.http.app import make_app
 from mainspring.http.routing import Routes
 from tests.api.conftest import Service
@@ -45,7 +46,7 @@ async def test_the_application_answers_the_lifespan_protocol() -> None:
     async def send(message: Any) -> None:
         sent.append(message["type"])
 
-    await make_app(Service(auth=False).api)({"type": "lifespan"}, receive, send)
+    await make_app(Service(auth=False).api, RESOURCES)({"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 

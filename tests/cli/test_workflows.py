@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.features.runs.commands import Attempt, _told_once
+from mainspring.cli.tables.runs import Attempt
+from mainspring.features.runs.commands import _told_once
 from mainspring.features.workflows.commands import _Node, drawn
 from tests.support.command_line import Site, running_site
 

@@ -9,8 +9,8 @@ import pytest
 
 from mainspring.core.model.runs.reserved import FAN_OUT
 from mainspring.core.runtime.plain_yaml import read_yaml
-from mainspring.features.fan_out.plan import read_fan_out
-from mainspring.features.workflows.task import read_plan
+from mainspring.http.plans.fan_out import read_fan_out
+from mainspring.http.plans.workflow import read_plan
 from mainspring.testing import TestScheduler
 from tests.support.doc_blocks import write_blocks
 

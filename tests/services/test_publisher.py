@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mainspring.core.dispatch.outbox import SINK
 from mainspring.core.model.base.errors import EngineUnavailable, Fenced
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
@@ -13,7 +14,7 @@ from mainspring.core.model.events.events import Event, Topic
 from mainspring.core.model.runs.run import NewRun, settle_cancel, settle_success
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import EventBatch, NewSession, Want
-from mainspring.features.events.service import SINK, Publisher
+from mainspring.features.events.service import Publisher
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_policy, a_run, a_worker, some_runs

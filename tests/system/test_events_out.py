@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from mainspring.core.dispatch.outbox import SINK
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY
 from mainspring.core.model.events.events import Topic
-from mainspring.features.events.service import SINK
 from mainspring.stores.postgres import PostgresStore
 from tests.support.doc_blocks import write_blocks
 from tests.support.load import APP, a_moment, make_jobs

@@ -9,6 +9,7 @@ import httpx2
 import msgspec
 import pytest
 
+from mainspring.config.pages import PAGES
 from mainspring.config.settings import load
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.instant import HOUR
@@ -24,7 +25,7 @@ KEY = re.compile(r'name="csrf" value="([^"]+)"')
 
 
 def ui(service: Service, *, read_only: bool = False, root: str = "") -> httpx2.AsyncClient:
-    app = make_ui(service.api, service.app, UiSettings(secret="s" * 32, read_only=read_only))
+    app = make_ui(service.api, service.app, PAGES, UiSettings(secret="s" * 32, read_only=read_only))
     transport = httpx2.ASGITransport(app=cast(Any, app), root_path=root)
     return httpx2.AsyncClient(transport=transport, base_url="http://localhost")
 
@@ -293,7 +294,7 @@ def test_the_settings_of_the_guide_are_valid(tmp_path: Path) -> None:
 
 
 async def test_redacted_fields_are_hidden_and_unchanged_by_an_edit(local: Service) -> None:
-    app = make_ui(local.api, local.app, UiSettings(secret="s" * 32, redact=("password", "*token*")))
+    app = make_ui(local.api, local.app, PAGES, UiSettings(secret="s" * 32, redact=("password", "*token*")))
     made = {"task": "t", "name": "n", "every": "1h", "payload": {"user": "ada", "password": "open sesame"}}
     async with local.client() as api:
         job = (await api.post("/v1/jobs", json=made)).json()["jobId"]

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
+from mainspring.config.pages import PAGES
 from mainspring.config.sections import AuthSection, OidcSection
 from mainspring.config.settings import Settings
 from mainspring.core.model.access.access import Principal, Role
@@ -40,7 +41,7 @@ def dashboard(provider: Provider, **more: Any) -> httpx2.AsyncClient:
         roles=ROLES,
         **more,
     )
-    app = make_ui(service.api, service.app, UiSettings(secret="s" * 32, oidc=settings))
+    app = make_ui(service.api, service.app, PAGES, UiSettings(secret="s" * 32, oidc=settings))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=cast(Any, app)), base_url="http://localhost")
 
 
@@ -161,7 +162,7 @@ async def test_sign_in_at_the_provider_does_not_redirect_to_another_site(provide
 
 async def test_without_a_provider_the_page_is_not_found() -> None:
     service = Service(auth=True)
-    app = make_ui(service.api, service.app, UiSettings(secret="s" * 32))
+    app = make_ui(service.api, service.app, PAGES, UiSettings(secret="s" * 32))
     transport = httpx2.ASGITransport(app=cast(Any, app))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert (await client.get("/sign-in/oidc")).status_code == 404

@@ -7,6 +7,7 @@ from typing import Any, cast
 import httpx2
 import msgspec
 
+from mainspring.config.pages import PAGES
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
 from mainspring.web.app import UiSettings, make_ui
 from tests.api.conftest import Service
@@ -20,7 +21,7 @@ def make_service() -> Service:
 
 
 async def overview(service: Service, query: str = "") -> str:
-    transport = httpx2.ASGITransport(app=cast(Any, make_ui(service.api, service.app, UiSettings())))
+    transport = httpx2.ASGITransport(app=cast(Any, make_ui(service.api, service.app, PAGES, UiSettings())))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answer = await client.get(f"/{query}")
     assert answer.status_code == 200, answer.text

@@ -12,6 +12,7 @@ import asyncpg
 import httpx2
 import pytest
 
+from mainspring.config.pages import PAGES
 from mainspring.core.model.base.instant import DAY, HOUR
 from mainspring.stores.postgres import database
 from mainspring.web.app import UiSettings, make_ui
@@ -120,7 +121,7 @@ async def test_no_page_scans_all_of_the_history(
     assert sum(rows for name, rows in large.items() if name.startswith("history")) > 0.9 * _AS_IF
     assert "audit" in large
     assert await planner.fetchval("SHOW enable_seqscan") == "on"
-    transport = httpx2.ASGITransport(app=cast(Any, make_ui(service.api, service.app, UiSettings())))
+    transport = httpx2.ASGITransport(app=cast(Any, make_ui(service.api, service.app, PAGES, UiSettings())))
     found: dict[str, str] = {}
     explained = 0
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring import prefer
+from mainspring.cli.tables.datacenters import datacenters_of
 from mainspring.config.settings import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant
@@ -26,7 +27,6 @@ from mainspring.core.model.schedules.job import JobSpec, LedgerEntry, Overlap
 from mainspring.core.model.schedules.plan import plan_job
 from mainspring.core.model.schedules.slo import TickFact, worse
 from mainspring.core.model.schedules.spread import NOWHERE, spread, whole_ticks
-from mainspring.features.datacenters.commands import datacenters_of
 from tests.support.builders import a_job_id, a_policy, a_spec, a_stored_job, every
 
 LENIENT = CatchUp(grace=10 * MINUTE)

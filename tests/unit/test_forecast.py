@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, parse_instant
+from mainspring.core.model.schedules.forecast import Forecast, Planned, Share, firing, forecast
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval, next_after, validate
-from mainspring.features.forecast.model import Forecast, Planned, Share, firing, forecast
 from tests.support.line_count import at_most_lines
 
 START = parse_instant("2026-10-24T12:00:00Z")
@@ -163,7 +163,7 @@ def test_a_chunk_boundary_of_zone_data_does_not_cause_a_walk_of_ticks(monkeypatc
     def never(*_: object) -> None:
         raise AssertionError("ticks are not walked")
 
-    monkeypatch.setattr("mainspring.features.forecast.planned.next_after", never)
+    monkeypatch.setattr("mainspring.core.model.schedules.planned.next_after", never)
     for start in (boundary - 3 * DAY, boundary + DAY):
         found = forecast([Planned(name="n", schedule=schedule, key="k")], start, 7 * 1_440)
         assert found.counts == [30] * 7 * 1_440

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from mainspring.features.datacenters.operations import DatacenterOut
-from mainspring.features.dead_letters.operations.groups import GroupOut
-from mainspring.features.queues.operations.queues import QueueOut
-from mainspring.features.stats.operations import MissedSlo, Point
-from mainspring.features.usage.operations import BudgetOut
-from mainspring.features.workers.operations.processes import SchedulerOut, Schedulers, WorkerOut, Workers
+from mainspring.features.overview.findings import Seen, findings, late_runs
+from mainspring.http.schemas.datacenters import DatacenterOut
+from mainspring.http.schemas.dead_letters import GroupOut
 from mainspring.http.schemas.job_answers import SloOut
+from mainspring.http.schemas.queues import QueueOut
 from mainspring.http.schemas.runs import RunOut
-from mainspring.web.health import Seen, findings, late_runs
+from mainspring.http.schemas.stats import MissedSlo, Point
+from mainspring.http.schemas.usage import BudgetOut
+from mainspring.http.schemas.workers import SchedulerOut, Schedulers, WorkerOut, Workers
 from mainspring.web.words import instant
 
 NOW = "2026-11-15T12:00:00Z"

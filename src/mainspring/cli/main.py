@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "cli.processes": ("up", "scheduler", "worker", "api"),
     "features.jobs.commands.jobs": ("jobs",),
-    "features.explain.commands": ("jobs",),
+    "features.jobs.commands.explain": ("jobs",),
     "features.jobs.commands.versions": ("jobs",),
     "features.schedules.commands.schedules": ("schedules",),
     "features.tasks.commands": ("tasks",),

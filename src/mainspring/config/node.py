@@ -451,6 +451,7 @@ class Node:
 
     def _http_services(self) -> list[Service]:
         # Here and not above: importing it takes as long as everything else together, and child processes need none.
+        from mainspring.config.resources import RESOURCES
         from mainspring.http.app import make_app
         from mainspring.http.server import HttpServer
 
@@ -465,12 +466,13 @@ class Node:
         )
         acceptance = make_acceptance(settings)
         api = make_api(engine, authenticator, self.health, self._monitor, acceptance)
-        app = make_app(api)
+        app = make_app(api, RESOURCES)
         if settings.ui.enabled:
+            from mainspring.config.pages import PAGES
             from mainspring.web.app import UiSettings, make_ui
 
             ui = settings.ui
-            app = make_ui(api, app, UiSettings(ui.secret, ui.read_only, ui.redact, oidc(settings.oidc)))
+            app = make_ui(api, app, PAGES, UiSettings(ui.secret, ui.read_only, ui.redact, oidc(settings.oidc)))
         self.asgi = app
         keeper = KeyKeeper(authenticator, engine.wakeups, engine.clock)
         server = HttpServer(settings.host, settings.port, app, engine.clock, leave=api.leave)

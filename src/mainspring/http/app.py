@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from mainspring.config.resources import RESOURCES
 from mainspring.core.model.access.access import Principal
 from mainspring.core.model.access.token_rules import is_loopback
 from mainspring.core.model.base.errors import Invalid, MainspringError
@@ -47,7 +46,7 @@ _HEADERS = {
 }
 
 
-def make_app(api: Api, resources: Sequence[Resource] = RESOURCES) -> ASGIApp:
+def make_app(api: Api, resources: Sequence[Resource]) -> ASGIApp:
     api.openapi, api.docs = described(tuple(resources))
     by_path: dict[str, list[Operation]] = {}
     for resource in resources:
@@ -83,7 +82,7 @@ async def _answer_lifespan(receive: Receive, send: Send) -> None:
 
 
 @cache
-def described(resources: tuple[Resource, ...] = RESOURCES) -> tuple[bytes, bytes]:
+def described(resources: tuple[Resource, ...]) -> tuple[bytes, bytes]:
     """The document of the API, and the page made of it."""
     made = document(resources, metadata.version("mainspring"))
     return msgspec.json.encode(made), render(made)

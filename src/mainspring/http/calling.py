@@ -2,28 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cache
-from typing import Any
 
-from mainspring.config.resources import RESOURCES
 from mainspring.core.model.access.access import Principal
 from mainspring.core.model.base.errors import Invalid
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Handler, Operation
+from mainspring.http.operation import Answer, Call, Operation
 from mainspring.http.problems import Refused, with_names_as_written
 
 
 def refuse_unless_allowed(operation: Operation, principal: Principal) -> None:
     if operation.permission is not None and not principal.may(operation.permission):
         raise Refused(403, "Forbidden", f"{principal.role.value}s may not {operation.permission.value}")
-
-
-@cache
-def operation_of(handler: "Handler[Any, Any]") -> Operation:
-    """What a handler is declared as."""
-    return next(
-        operation for resource in RESOURCES for operation in resource.operations if operation.handler is handler
-    )
 
 
 async def never() -> None:

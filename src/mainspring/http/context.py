@@ -18,6 +18,7 @@ from mainspring.core.model.runs.obstacles import Obstacles
 from mainspring.core.model.runs.replay import again, replay_id
 from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT, NOTIFICATION, WEBHOOK, WORKFLOW
 from mainspring.core.model.runs.run import NewRun, RunState, RunView, check_tenant
+from mainspring.core.model.schedules.forecast import Planned
 from mainspring.core.model.schedules.job import Job, JobSpec, NewJob
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.events_out import EventFacts
@@ -39,17 +40,16 @@ from mainspring.core.store import Beat, Store
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.submit.task_catalog import TaskCatalog
 from mainspring.core.worker.builtin.tasks import BuiltinTasks
-from mainspring.features.fan_out.plan import read_fan_out
-from mainspring.features.forecast.model import Planned
-from mainspring.features.forecast.schemas import ForecastOut
-from mainspring.features.workflows.schemas import WorkflowOut
-from mainspring.features.workflows.task import inside, read_plan
 from mainspring.http.acceptance import Acceptance
 from mainspring.http.auth.authenticator import Authenticator, SignOuts
 from mainspring.http.limits import Buckets, Counted, Room
 from mainspring.http.metrics import Metrics
+from mainspring.http.plans.fan_out import read_fan_out
+from mainspring.http.plans.workflow import inside, read_plan
 from mainspring.http.problems import Refused
 from mainspring.http.readings import Readings
+from mainspring.http.schemas.forecast import ForecastOut
+from mainspring.http.schemas.workflows import WorkflowOut
 from mainspring.http.streams.hub import Hub
 from mainspring.http.streams.sse import Stream
 from mainspring.http.streams.tail import LogReader, LogTail

@@ -146,8 +146,17 @@ class Operation:
         return read
 
 
+#: Every declared operation by the name of its handler.
+_declared: dict[str, Operation] = {}
+
+
+def find_operation(named: "Handler[Any, Any] | str") -> Operation:
+    """Return the operation that a handler is declared as, or that has this name."""
+    return _declared[named if isinstance(named, str) else named.__name__]
+
+
 class Resource:
-    """Operations that belong together. Each file under ``routes`` has one; of several files one is made, in order."""
+    """Operations that belong together. A file of operations has one; several are joined in the order of ``parts``."""
 
     def __init__(self, tag: str, about: str = "", parts: "Sequence[Resource]" = ()) -> None:
         self.tag = tag
@@ -174,25 +183,25 @@ class Resource:
         """Declare a handler. Without a permission anybody may call it; that must be said."""
 
         def register(handler: "Handler[Body, Query]") -> "Handler[Body, Query]":
-            self.operations.append(
-                Operation(
-                    method,
-                    path,
-                    handler,
-                    tag=self.tag,
-                    permission=permission,
-                    body=body,
-                    query=query,
-                    answers=answers,
-                    media_type=media_type,
-                    largest_body=largest_body,
-                    body_optional=body_optional,
-                    streams=streams,
-                    within=within,
-                    traced=traced,
-                    example=example,
-                )
+            operation = Operation(
+                method,
+                path,
+                handler,
+                tag=self.tag,
+                permission=permission,
+                body=body,
+                query=query,
+                answers=answers,
+                media_type=media_type,
+                largest_body=largest_body,
+                body_optional=body_optional,
+                streams=streams,
+                within=within,
+                traced=traced,
+                example=example,
             )
+            self.operations.append(operation)
+            _declared[operation.name] = operation
             return handler
 
         return register

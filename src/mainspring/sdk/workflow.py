@@ -132,7 +132,7 @@ class Workflow:
     def _plan(self) -> Prepared[Any]:
         """A call that makes an instance."""
         # Here and not above: it takes a tenth of a second to import, and most programs have no recurring workflow.
-        from mainspring.features.workflows.schemas import WorkflowPlan
+        from mainspring.http.schemas.workflows import WorkflowPlan
         from mainspring.sdk.backends.remote import node_in
 
         nodes, _ = self._nodes()

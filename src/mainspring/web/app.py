@@ -7,7 +7,6 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
-from mainspring.config.pages import PAGES
 from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.errors import MainspringError
 from mainspring.core.runtime.log import get_logger
@@ -57,7 +56,7 @@ class UiSettings(NamedTuple):
 _DEFAULTS = UiSettings()
 
 
-def make_ui(api: Api, below: ASGIApp, settings: UiSettings = _DEFAULTS, pages: Sequence[Page] = PAGES) -> ASGIApp:
+def make_ui(api: Api, below: ASGIApp, pages: Sequence[Page], settings: UiSettings = _DEFAULTS) -> ASGIApp:
     """``below`` answers the requests of the API. Can be mounted: links go by ``root_path``."""
     ui = _Ui(api, below, settings, pages)
     # Here and not at the first request, which somebody waits for.

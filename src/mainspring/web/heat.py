@@ -7,6 +7,8 @@ from zoneinfo import ZoneInfo
 
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, isoformat
 from mainspring.core.model.schedules.cron.zone import segment_at
+from mainspring.http.schemas.forecast import ForecastOut, PeakOut
+from mainspring.web.words import instant
 
 LEVELS = 6
 _HOUR_MINUTES = 60
@@ -138,3 +140,9 @@ def _wall_minute(moment: Instant, zone: ZoneInfo) -> int:
 
 def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count:,} runs"
+
+
+def busiest(forecast: ForecastOut, now: Instant, most: int) -> list[PeakOut]:
+    """The busiest minutes that are still to come, in the order in which they come."""
+    coming = [peak for peak in forecast.peaks if instant(peak.at) > now]
+    return sorted(coming[:most], key=lambda peak: instant(peak.at))

@@ -8,9 +8,9 @@ import msgspec
 
 from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.instant import Instant
-from mainspring.http.calling import call_operation, operation_of
+from mainspring.http.calling import call_operation
 from mainspring.http.context import Api
-from mainspring.http.operation import Handler
+from mainspring.http.operation import Handler, find_operation
 from mainspring.http.problems import AsWritten, Refused, decoding_problem
 from mainspring.web.oidc import Attempt, Oidc
 from mainspring.web.redaction import MASK, Redactor
@@ -141,15 +141,18 @@ class Visit(Generic[Query]):
 
     async def ask(
         self,
-        handler: "Handler[Any, Any]",
+        named: "Handler[Any, Any] | str",
         *,
         path: Mapping[str, str] | None = None,
         query: Mapping[str, object] | None = None,
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """What an operation of the API answers this visitor. Parameters that are empty are left out."""
-        operation = operation_of(handler)
+        """Call an operation of the API as this visitor and return its answer. Empty parameters are left out.
+
+        ``named``: the handler, or the name of an operation of another feature.
+        """
+        operation = find_operation(named)
         given = [(name, str(value)) for name, value in (query or {}).items() if value not in (None, "")]
         data = b"" if body is None else _encode(body)
         async with asyncio.timeout(operation.within):

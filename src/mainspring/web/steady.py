@@ -43,11 +43,11 @@ def shown_rows(visit: Visit[Any]) -> list[str]:
 
 async def read_steadily(
     visit: Visit[Any],
-    operation: "Handler[Any, Any]",
+    operation: "Handler[Any, Any] | str",
     query: Mapping[str, object],
     identify: Callable[[Any], str],
     *,
-    by_id: "Handler[Any, Any] | None" = None,
+    by_id: "Handler[Any, Any] | str | None" = None,
 ) -> SteadyPage:
     """Read a list that is ordered by id, newest first.
 

@@ -83,3 +83,11 @@ def short(number: int) -> str:
         if number >= size:
             return f"{number / size:.1f}{unit}" if number < 10 * size and number % size else f"{number // size}{unit}"
     return str(number)
+
+
+def describe_stranded(datacenter: str, runs: int, queue: str = "") -> str:
+    """Describe runs that only a data center without workers may run. ``queue``: other queues have workers there."""
+    if not queue:
+        return f"{plural(runs, 'run waits', 'runs wait')} for data center {datacenter} (no workers)"
+    waits = plural(runs, f"run of queue {queue} waits", f"runs of queue {queue} wait")
+    return f"{waits} for data center {datacenter} (no workers of this queue)"

@@ -16,7 +16,7 @@ _ENDED = {state.value for state in ENDED}
 
 async def wait_for(api: Client, out: Output, run: str) -> None:
     """Until it has ended; then its result, and an exit code that says whether it succeeded."""
-    from mainspring.features.runs.commands import Shown
+    from mainspring.cli.tables.runs import Shown
 
     pause = _SOON
     try:

@@ -15,3 +15,8 @@ def parts_of(batches: Sequence[EventBatch], events: int) -> Iterator[Sequence[Ev
             start, size = number, 0
     if start < len(batches):
         yield batches[start:]
+
+
+#: Before the name of a sink: its name as a reader of the outbox, for all schedulers. Whoever owns the shard goes on
+#: where the last one was.
+SINK = "events:"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.base.instant import MINUTE, Instant, Micros
 from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.core.store import Depth
 
@@ -35,3 +35,7 @@ def judge_depth(depth: Depth, workers: Iterable[SessionView]) -> QueueDepth:
         oldest_ready=min((since for since in ready if since is not None), default=None),
         stranded={pinned.datacenter: pinned.queued for pinned in depth.pinned if pinned.datacenter not in served},
     )
+
+
+#: Over this a rate is taken.
+RATE_OVER: Micros = 5 * MINUTE

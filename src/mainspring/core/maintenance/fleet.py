@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from mainspring.core.cluster.autoscale import LoadReads, read_loads
+from mainspring.core.dispatch.outbox import SINK
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.cluster.autoscale import QueueLoad, slots_for, workers_for
@@ -19,7 +20,6 @@ from mainspring.core.runtime.metrics import declared
 from mainspring.core.runtime.metrics.book import Book
 from mainspring.core.runtime.metrics.tally import OTHER
 from mainspring.core.runtime.remembered import Latest, Remembered
-from mainspring.features.events.service import SINK
 
 #: Whoever asks is answered within this time, also when the store does not answer.
 _PATIENCE_SECONDS = 5

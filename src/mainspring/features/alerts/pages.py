@@ -6,8 +6,6 @@ from typing import Any
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.alerts.notices import QUEUE
 from mainspring.features.alerts.operations import NotificationsOut, show_notifications, try_channel
-from mainspring.features.runs.operations import list_runs
-from mainspring.features.stats.operations import count_runs
 from mainspring.web.page import Done, Pages, Reply, Visit
 
 notifications = Pages()
@@ -19,8 +17,8 @@ _RUNS = 10
 async def look_at_notifications(visit: Visit[Any]) -> Reply:
     found, runs, counts = await asyncio.gather(
         visit.ask(show_notifications),
-        visit.ask(list_runs, query={"queue": QUEUE, "limit": _RUNS}),
-        visit.ask(count_runs),
+        visit.ask("list_runs", query={"queue": QUEUE, "limit": _RUNS}),
+        visit.ask("count_runs"),
     )
     failed = counts.counts.get("failed", 0)
     told: NotificationsOut = found

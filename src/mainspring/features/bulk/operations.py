@@ -11,10 +11,11 @@ from mainspring.core.model.runs.run import ENDED, RunState
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
-from mainspring.features.dead_letters.operations.groups import made_again, within_quotas
 from mainspring.http.context import Api
+from mainspring.http.jobs.replays import made_again, within_quotas
 from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.schemas.common import Id, Name, Request, Tags, Text, Time, Wire, given_id, instant_of
+from mainspring.http.schemas.bulk import BulkOut
+from mainspring.http.schemas.common import Id, Name, Request, Tags, Text, Time, given_id, instant_of
 from mainspring.http.schemas.status_words import job_states, run_states
 
 bulk = Resource("Bulk", "Change many jobs or runs at once, selected by a filter.")
@@ -50,17 +51,6 @@ class BulkIn(Request):
     remove_tags: Tags = ()
     dry_run: bool = False
     why: Text = ""
-
-
-class BulkOut(Wire):
-    action: str
-    matched: int
-    changed: int
-    more: bool
-    """There are more than one request deals with: ask again."""
-    dry_run: bool
-    sample: list[str]
-    """The first hundred ids."""
 
 
 @bulk.operation(

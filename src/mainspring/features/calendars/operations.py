@@ -14,10 +14,10 @@ from mainspring.core.model.schedules.closings import Closed, Closings
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import SCHEDULES
 from mainspring.features.calendars.ical import read_ical
-from mainspring.features.calendars.schemas import CalendarIn, CalendarOut, calendar_out, calendar_spec_of
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Missing, Problem, Refused
+from mainspring.http.schemas.calendars import CalendarIn, CalendarOut, calendar_out, calendar_spec_of
 from mainspring.http.schemas.common import Limit, Name, Request, Text, Time, Wire
 
 calendars = Resource(

@@ -10,10 +10,9 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import HOUR, Instant, Micros, isoformat, to_datetime
 from mainspring.core.model.schedules.cron import load_zone
 from mainspring.features.calendars.operations import PreviewOut, list_calendars, preview_calendar
-from mainspring.features.calendars.schemas import CalendarOut
-from mainspring.features.forecast.operations import get_forecast, get_slot
-from mainspring.features.overview.pages import busiest
+from mainspring.http.schemas.calendars import CalendarOut
 from mainspring.web import heat
+from mainspring.web.heat import busiest
 from mainspring.web.page import Pages, Reply, Visit
 from mainspring.web.words import instant
 from mainspring.web.zones import zone_of
@@ -41,7 +40,7 @@ async def show_calendar(visit: Visit[CalendarQuery]) -> Reply:
     hours = _HOURS[query.view]
     zone = load_zone(query.zone) if query.zone else zone_of(visit.headers)
     coming, slot, calendars = await asyncio.gather(
-        visit.ask(get_forecast, query={"hours": hours}), _slot(visit), visit.ask(list_calendars)
+        visit.ask("get_forecast", query={"hours": hours}), _slot(visit), visit.ask(list_calendars)
     )
     start = instant(coming.start)
     return visit.show(
@@ -63,7 +62,7 @@ async def show_calendar(visit: Visit[CalendarQuery]) -> Reply:
 async def _slot(visit: Visit[CalendarQuery]) -> Any:
     if not visit.query.at:
         return None
-    return await visit.ask(get_slot, query={"since": visit.query.at, "minutes": visit.query.minutes})
+    return await visit.ask("get_slot", query={"since": visit.query.at, "minutes": visit.query.minutes})
 
 
 async def _closings(

@@ -1,34 +1,16 @@
 """Data centres: who is there, what waits for them, and who stands in for whom."""
 
-from typing import Literal
-
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import MILLISECOND, Instant
 from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.schemas.common import Wire, time_of
+from mainspring.http.schemas.datacenters import DatacenterOut
 
 datacenters = Resource(
     "Data centers", "Where processes run. A data center is listed until a day after its last process left."
 )
-
-
-class DatacenterOut(Wire):
-    name: str
-    health: Literal["ok", "no-workers"]
-    """Whether anything that is for this data centre would be started."""
-    workers: int
-    draining: int
-    """Workers that were asked to leave and have not left yet."""
-    schedulers: int
-    queued: int
-    """Of what is for this data centre, or served by it."""
-    running: int
-    lag_ms: float
-    """How long the oldest of what is queued has been due."""
-    last_worker_at: str | None = None
-    """When it last had a live worker."""
 
 
 class OrderOut(Wire):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from mainspring.core.dispatch.outbox import parts_of
+from mainspring.core.dispatch.outbox import SINK, parts_of
 from mainspring.core.model.base.errors import EngineUnavailable, Fenced
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
@@ -25,9 +25,6 @@ from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import EventBatch, Outbox
 
-#: Before the name of a sink: its name as a reader of the outbox, for all schedulers. Whoever owns the shard goes on
-#: where the last one was.
-SINK = "events:"
 _SHARD = 0
 _ATTACH_EVERY: Micros = 10 * SECOND
 #: Rows of the outbox that are read at once, and events that are published at once, or a row more.

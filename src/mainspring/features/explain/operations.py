@@ -13,7 +13,7 @@ from mainspring.core.model.schedules.job import Job
 from mainspring.core.model.schedules.spread import MOST_OF_A_TICK, telling
 from mainspring.core.ports.storage.catalog import JobVersion, Reads
 from mainspring.http.context import Api
-from mainspring.http.lookup import job_only
+from mainspring.http.jobs.lookup import job_only
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Problem
 from mainspring.http.schemas.common import Request, Time, instant_of, time_of

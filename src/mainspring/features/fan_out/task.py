@@ -36,8 +36,8 @@ from mainspring.core.store import Store
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.worker.handler import AsyncHandler
 from mainspring.core.worker.reporting.telling import current
-from mainspring.features.fan_out.plan import FanOut, Items, read_fan_out
-from mainspring.features.fan_out.schemas import FanOutResult, PartOf
+from mainspring.http.plans.fan_out import FanOut, Items, read_fan_out
+from mainspring.http.schemas.fan_out import FanOutResult, PartOf
 
 Engine = Callable[[], Awaitable[tuple[Jobs, Store]]]
 

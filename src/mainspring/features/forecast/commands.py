@@ -23,10 +23,10 @@ from mainspring.core.model.base.instant import (
     isoformat,
     parse_instant,
 )
+from mainspring.core.model.schedules.forecast import Forecast, Planned, Share
+from mainspring.core.model.schedules.forecast import forecast as count
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.scheduler.closed_times import ClosedTimes
-from mainspring.features.forecast.model import Forecast, Planned, Share
-from mainspring.features.forecast.model import forecast as count
 from mainspring.features.forecast.service import read_planned
 
 #: More schedules than this are not read; the newest are counted, and the rest is said to be missing.

@@ -7,12 +7,12 @@ from msgspec import Meta
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, isoformat, parse_instant
-from mainspring.features.forecast.model import Planned, Share, firing, forecast
-from mainspring.features.forecast.schemas import ForecastOut, MakerOut, PeakOut, SlotMaker, SlotOut
+from mainspring.core.model.schedules.forecast import Planned, Share, firing, forecast
 from mainspring.features.forecast.service import read_planned
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.schemas.common import Name, Request, Time
+from mainspring.http.schemas.forecast import ForecastOut, MakerOut, PeakOut, SlotMaker, SlotOut
 
 forecasts = Resource("Forecast", "How many runs start in the coming hours, by the minute.")
 

@@ -2,11 +2,11 @@
 
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.cluster.datacenters import targets_of
+from mainspring.core.model.schedules.forecast import Planned
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.catalog import JobFilter, Lists
 from mainspring.core.ports.storage.datacenters import Place
 from mainspring.core.scheduler.closed_times import ClosedTimes
-from mainspring.features.forecast.model import Planned
 
 _PAGE = 1_000
 

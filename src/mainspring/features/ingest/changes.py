@@ -13,9 +13,9 @@ from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, Page, Reads, RunFilter
 from mainspring.features.ingest.mappings import JOB_TAG
-from mainspring.features.jobs.operations.job import change
 from mainspring.http.context import Api
-from mainspring.http.lookup import Found
+from mainspring.http.jobs.changes import change
+from mainspring.http.jobs.lookup import Found
 from mainspring.http.schemas.jobs import JobPatch
 
 T = TypeVar("T")

@@ -16,11 +16,11 @@ from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.ports.ingest import Ask, Refusal
 from mainspring.features.ingest.changes import Change, Changes
 from mainspring.features.ingest.mappings import action_of_record, change_of_record, job_of_record, tenant_of_record
-from mainspring.features.jobs.operations.jobs import conflict_of, new_job, new_run, put_answer
-from mainspring.features.workflows.schemas import family_of
 from mainspring.http.context import Admitted, Api
+from mainspring.http.jobs.submission import conflict_of, new_job, new_run, put_answer
 from mainspring.http.problems import AsWritten, Problem, decode, problem_of, with_names_as_written
 from mainspring.http.schemas.jobs import JobIn, check_key, is_recurring, past_of
+from mainspring.http.schemas.workflows import family_of
 
 #: What is not the request's fault.
 _LATER = (429, 503)

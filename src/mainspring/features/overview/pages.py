@@ -8,19 +8,12 @@ import msgspec
 
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import DAY, HOUR, Instant, Micros, isoformat
-from mainspring.features.datacenters.operations import list_datacenters
-from mainspring.features.dead_letters.operations.groups import list_groups
-from mainspring.features.forecast.operations import get_forecast
-from mainspring.features.forecast.schemas import ForecastOut, PeakOut
-from mainspring.features.queues.operations.queues import list_queues
-from mainspring.features.runs.operations import list_runs
-from mainspring.features.stats.operations import Point, Stats, get_stats, missed_slos
-from mainspring.features.usage.operations import list_budgets
-from mainspring.features.workers.operations.processes import list_schedulers, list_workers
+from mainspring.features.overview.findings import Seen, findings, late_runs
+from mainspring.http.schemas.stats import Point, Stats
 from mainspring.web.charts import chart
-from mainspring.web.health import Seen, findings, late_runs
+from mainspring.web.heat import busiest
 from mainspring.web.page import Pages, Reply, Visit
-from mainspring.web.words import instant
+from mainspring.web.stat_charts import _lines, ended_chart, line_chart
 
 overview = Pages()
 
@@ -53,17 +46,17 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         missed,
         datacenters,
     ) = await asyncio.gather(
-        visit.ask(get_stats, query={"since": isoformat(visit.now - length), "step": step}),
-        visit.ask(list_queues),
-        visit.ask(list_workers),
-        visit.ask(list_schedulers),
-        visit.ask(list_groups, query={"limit": _GROUPS, "since": isoformat(visit.now - DAY)}),
-        visit.ask(list_runs, query={"limit": _LOOKED_AT}),
-        visit.ask(list_runs, query={"limit": _LOOKED_AT, "status": "queued"}),
-        visit.ask(get_forecast, query={"hours": 24}),
-        visit.ask(list_budgets),
-        visit.ask(missed_slos),
-        visit.ask(list_datacenters),
+        visit.ask("get_stats", query={"since": isoformat(visit.now - length), "step": step}),
+        visit.ask("list_queues"),
+        visit.ask("list_workers"),
+        visit.ask("list_schedulers"),
+        visit.ask("list_groups", query={"limit": _GROUPS, "since": isoformat(visit.now - DAY)}),
+        visit.ask("list_runs", query={"limit": _LOOKED_AT}),
+        visit.ask("list_runs", query={"limit": _LOOKED_AT, "status": "queued"}),
+        visit.ask("get_forecast", query={"hours": 24}),
+        visit.ask("list_budgets"),
+        visit.ask("missed_slos"),
+        visit.ask("list_datacenters"),
     )
     late = late_runs([*waiting.items, *newest.items], visit.now, queues.items)
     seen = Seen(
@@ -99,12 +92,6 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
     )
 
 
-def busiest(forecast: ForecastOut, now: Instant, most: int) -> list[PeakOut]:
-    """The busiest minutes that are still to come, in the order in which they come."""
-    coming = [peak for peak in forecast.peaks if instant(peak.at) > now]
-    return sorted(coming[:most], key=lambda peak: instant(peak.at))
-
-
 def _figures(stats: Stats, seconds: int) -> dict[str, Any]:
     points = stats.points
     ended = sum(point.succeeded + point.failed for point in points)
@@ -126,14 +113,6 @@ def _figures(stats: Stats, seconds: int) -> dict[str, Any]:
 
 def _seconds(ms: float | None) -> float | None:
     return None if ms is None else ms / 1_000
-
-
-def ended_chart(points: Sequence[Point]) -> str:
-    series = [
-        {"name": "succeeded", "colour": "--succeeded-fill", "values": [point.succeeded for point in points]},
-        {"name": "failed", "colour": "--failed-fill", "values": [point.failed for point in points]},
-    ]
-    return chart("bars", "runs", [point.time for point in points], series)
 
 
 def load_chart(stats: Stats, now: Instant) -> str:
@@ -160,19 +139,3 @@ def _seen(stats: Stats) -> Sequence[Point]:
     """Without the last one if nobody has looked in it yet: how it is now follows."""
     points = stats.points
     return points[:-1] if points and points[-1].queued is None else points
-
-
-def line_chart(points: Sequence[Point], what: str, colour: str) -> str:
-    return chart("lines", "ms", [point.time for point in points], _lines(points, what, colour))
-
-
-def _lines(points: Sequence[Point], what: str, colour: str) -> list[dict[str, Any]]:
-    def values(which: str) -> list[float | None]:
-        # Where nothing ended there is nothing to say.
-        return [getattr(point, f"{what}_ms_{which}") if point.succeeded + point.failed else None for point in points]
-
-    worst = "worst" if what == "late" else "longest"
-    return [
-        {"name": worst, "colour": "--queued-fill", "values": values("max"), "joined": True},
-        {"name": "mean", "colour": colour, "values": values("mean"), "joined": True},
-    ]

@@ -8,25 +8,21 @@ from urllib.parse import quote
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import NotFound
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Micros, isoformat
-from mainspring.features.autoscale.operations import autoscale
-from mainspring.features.overview.pages import ended_chart, line_chart
 from mainspring.features.queues.operations.policies import PolicyOut, get_queue_policy, put_queue_policy
 from mainspring.features.queues.operations.queues import (
-    QueueOut,
     list_queues,
     pause_everything,
     pause_queue,
     resume_everything,
     resume_queue,
 )
-from mainspring.features.runs.operations import explain_run, list_runs
-from mainspring.features.stats.operations import get_stats
-from mainspring.features.workers.operations.processes import list_workers
 from mainspring.http.problems import AsWritten
+from mainspring.http.schemas.queues import QueueOut
 from mainspring.http.schemas.runs import HolderOut, RunOut
-from mainspring.web.health import describe_stranded
 from mainspring.web.page import Done, Pages, Reply, Visit
+from mainspring.web.stat_charts import ended_chart, line_chart
 from mainspring.web.steady import keep_order
+from mainspring.web.words import describe_stranded
 
 queues = Pages()
 
@@ -52,7 +48,7 @@ class Held(NamedTuple):
 
 @queues.page("GET", "/queues", permission=Permission.READ)
 async def show_queues(visit: Visit[Any]) -> Reply:
-    found, loads = await asyncio.gather(visit.ask(list_queues), visit.ask(autoscale))
+    found, loads = await asyncio.gather(visit.ask(list_queues), visit.ask("autoscale"))
     means = {load.queue: load.mean_ms for load in loads.queues}
     items: list[QueueOut] = sorted(found.items, key=lambda queue: (-queue.queued, -queue.running, queue.name))
     return visit.show(
@@ -88,11 +84,11 @@ async def show_queue(visit: Visit[Any]) -> Reply:
     policy, found, stats, scale, workers, running, queued, held = await asyncio.gather(
         visit.ask(get_queue_policy, path=visit.path),
         visit.ask(list_queues),
-        visit.ask(get_stats, query={"since": isoformat(visit.now - HOUR), "step": "1m", "queue": name}),
-        visit.ask(autoscale, query={"queue": name}),
-        visit.ask(list_workers),
-        visit.ask(list_runs, query={**newest, "status": "running,cancelling"}),
-        visit.ask(list_runs, query={**newest, "status": "queued"}),
+        visit.ask("get_stats", query={"since": isoformat(visit.now - HOUR), "step": "1m", "queue": name}),
+        visit.ask("autoscale", query={"queue": name}),
+        visit.ask("list_workers"),
+        visit.ask("list_runs", query={**newest, "status": "running,cancelling"}),
+        visit.ask("list_runs", query={**newest, "status": "queued"}),
         _held(visit, name),
     )
     known = next((queue for queue in found.items if queue.name == name), None)
@@ -150,7 +146,7 @@ async def do_put_policy(visit: Visit[Any]) -> Reply:
 
 async def _held(visit: Visit[Any], queue: str) -> list[Held]:
     """What the blocked runs of a queue wait for, most of them first."""
-    page = await visit.ask(list_runs, query={"queue": queue, "status": "blocked", "limit": _BLOCKED})
+    page = await visit.ask("list_runs", query={"queue": queue, "status": "blocked", "limit": _BLOCKED})
     by_words: dict[str, list[RunOut]] = {}
     for run in page.items:
         by_words.setdefault(run.reason, []).append(run)
@@ -163,7 +159,7 @@ async def _explained(visit: Visit[Any], words: str, runs: Sequence[RunOut]) -> H
     # The oldest of them: who came first goes first.
     held = Held(words, len(runs), runs[-1])
     try:
-        found = await visit.ask(explain_run, path={"id": held.run.run_id})
+        found = await visit.ask("explain_run", path={"id": held.run.run_id})
     except NotFound:
         return held
     if not found.because:

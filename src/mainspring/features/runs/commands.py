@@ -28,10 +28,9 @@ from mainspring.cli.fields import (
     Yes,
     payload_of,
 )
-from mainspring.cli.output import Output, details, last_line, span, status, took
+from mainspring.cli.output import Output, details, last_line, status, took
+from mainspring.cli.tables.runs import Attempt, Shown, show_runs
 from mainspring.core.model.base.errors import Invalid, NotFound
-from mainspring.core.model.base.instant import parse_instant
-from mainspring.core.model.runs.reserved import FAN_OUT
 from mainspring.core.model.runs.run import Outcome
 
 group = typer.Typer(name="runs", help="Look at runs, stop them, run them again.", no_args_is_help=True)
@@ -44,64 +43,6 @@ Follow: TypeAlias = Annotated[bool, typer.Option("--follow", "-f", help="Go on u
 
 def register(application: typer.Typer) -> None:
     application.add_typer(group)
-
-
-class Attempt(msgspec.Struct, rename="camel"):
-    attempt_number: int
-    outcome: str
-    start_time: str
-    end_time: str
-    reason: str = ""
-    error_message: str | None = None
-
-
-class Shown(msgspec.Struct, rename="camel"):
-    """What is shown of a run."""
-
-    run_id: str
-    job_id: str
-    status: str
-    task: str
-    tenant: str
-    queue: str
-    priority: int
-    scheduled_for: str
-    created_at: str
-    attempt_number: int
-    max_retries: int
-    name: str = ""
-    reason: str = ""
-    tick: str | None = None
-    start_time: str | None = None
-    end_time: str | None = None
-    executor_id: str | None = None
-    error_message: str | None = None
-    result: Raw | msgspec.UnsetType = msgspec.UNSET
-    payload: Raw | msgspec.UnsetType = msgspec.UNSET
-    progress: str | None = None
-    progress_note: str | None = None
-    replay_of: str | None = None
-    trace_id: str | None = None
-    fingerprint: str | None = None
-    tags: tuple[str, ...] = ()
-    owner: str | None = None
-    attempts: list[Attempt] = []
-
-    @property
-    def result_text(self) -> str:
-        return "" if self.result is msgspec.UNSET else bytes(self.result).decode()
-
-    @property
-    def began(self) -> str | None:
-        """When it started. A fan-out starts anew at every look at its members: it began when it was made."""
-        return self.created_at if self.task == FAN_OUT and self.start_time is not None else self.start_time
-
-    @property
-    def why(self) -> str:
-        """Why it is not well, in a line."""
-        if self.status in ("succeeded", "running", "queued", "scheduled"):
-            return ""
-        return last_line(self.error_message) or self.reason
 
 
 class Line(msgspec.Struct, rename="camel"):
@@ -154,35 +95,6 @@ async def list_runs(
     found = await api.pages("/v1/runs", query, limit)
     runs = [read(item, Shown) for item in found.items]
     out.tell(found, [run.run_id for run in runs], lambda: show_runs(out, runs, more=found.next_cursor is not None))
-
-
-def show_runs(out: Output, runs: list[Shown], *, more: bool) -> None:
-    roomy = ("QUEUE", "TENANT", "NAME") if out.roomy else ()
-    out.rows(
-        ("RUN", "TASK", "STATUS", "DUE", "TOOK", "TRY", *roomy, "WHY"),
-        [
-            (
-                out.id(run.run_id),
-                run.task,
-                status(run.status),
-                out.time(run.scheduled_for),
-                _spent(out, run),
-                str(run.attempt_number),
-                *((run.queue, run.tenant, run.name) if out.roomy else ()),
-                run.why,
-            )
-            for run in runs
-        ],
-        right=("TOOK", "TRY"),
-    )
-    if more:
-        out.say(f"there are more than these {len(runs)}: --limit")
-
-
-def _spent(out: Output, run: Shown) -> str:
-    if run.status == "running" and run.began is not None:
-        return span(max(out.now() - parse_instant(run.began), 0))
-    return took(run.began, run.end_time)
 
 
 @command(group, "show")

@@ -14,12 +14,12 @@ from mainspring.core.model.schedules.job import Job, JobState, NewJob
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, Reads
 from mainspring.core.store import PutOutcome
-from mainspring.features.jobs.operations.versions import Change, differences
 from mainspring.features.schedules.reconcile import Action, Declared, Step, reconcile
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Problem, decode, problem_of, with_names_as_written
 from mainspring.http.schemas.common import Name, Request, Wire
+from mainspring.http.schemas.differences import Change, differences
 from mainspring.http.schemas.job_answers import fields_of
 from mainspring.http.schemas.jobs import JobFields, apply_defaults, is_recurring, payload_of, spec_of
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from mainspring.core.model.access.access import Permission
 from mainspring.features.system.operations import SystemOut, consult_doctor, show_system
-from mainspring.features.workers.operations.processes import list_schedulers, list_workers
 from mainspring.web.page import Pages, Reply, Visit
 
 system = Pages()
@@ -15,7 +14,7 @@ system = Pages()
 @system.page("GET", "/system", permission=Permission.ADMINISTER_ALL)
 async def look_at_system(visit: Visit[Any]) -> Reply:
     found, workers, schedulers = await asyncio.gather(
-        visit.ask(show_system), visit.ask(list_workers), visit.ask(list_schedulers)
+        visit.ask(show_system), visit.ask("list_workers"), visit.ask("list_schedulers")
     )
     told: SystemOut = found
     versions = Counter(one.version or "unknown" for one in (*workers.items, *schedulers.items))

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import format_duration, isoformat
@@ -16,8 +16,8 @@ from mainspring.http.problems import Missing, Problem
 from mainspring.http.schemas.common import Request, Wire
 from mainspring.http.schemas.datacenters import requires_out
 from mainspring.http.schemas.job_answers import retry_out
-from mainspring.http.schemas.jobs import Retry
-from mainspring.http.schemas.limits import BreakerIn, LimitIn, breaker_out, limits_out
+from mainspring.http.schemas.limits import breaker_out, limits_out
+from mainspring.http.schemas.tasks import TaskOut
 
 tasks = Resource(
     "Tasks", "The tasks that workers have registered, with the options that jobs start from and their arguments."
@@ -26,38 +26,6 @@ tasks = Resource(
 
 class ListTasks(Request):
     text: Annotated[str, Meta(max_length=200, description="Part of the name or the description.")] | None = None
-
-
-class TaskOut(Wire, omit_defaults=False, kw_only=True):
-    """A task as the newest registration declares it."""
-
-    name: str
-    description: str
-    queue: str
-    priority: int
-    max_retries: int
-    retry: Retry
-    timeout: str
-    """How long one attempt may take."""
-    preset: str | None
-    """Sets the timeout by the priority of the job."""
-    guarantee: str
-    requires: dict[str, str]
-    limits: tuple[LimitIn, ...]
-    breaker: BreakerIn | None
-    weight: int
-    retention: str | None
-    tags: tuple[str, ...]
-    arguments: Annotated[msgspec.Raw, Meta(description="The JSON Schema of the payload. Not in lists.")] | UnsetType = (
-        UNSET
-    )
-    version: int
-    """Grows with every registration that changed the task."""
-    registered_by: str
-    """The worker that registered this version."""
-    registered_at: str
-    workers: int
-    """Live workers that run it."""
 
 
 class TasksOut(Wire):

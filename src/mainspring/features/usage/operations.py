@@ -17,7 +17,8 @@ from mainspring.features.usage.service import release
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Missing, Problem, Refused
-from mainspring.http.schemas.common import Day, Name, Request, Wire, time_of
+from mainspring.http.schemas.common import Day, Name, Request, time_of
+from mainspring.http.schemas.usage import BudgetOut, Budgets, Cost, UsageOut, UsagePage
 
 usage = Resource("Usage", "What work has cost, by day, and budgets. Up to 15 seconds old.")
 
@@ -36,31 +37,6 @@ class UsageQuery(Request):
     tenant: Name | None = None
 
 
-class Cost(Wire):
-    attempts: int = 0
-    wall_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    """Of what runs on threads, in processes and as scripts. Of async tasks it is not known."""
-    units: dict[str, float] = {}
-
-
-class UsageOut(Wire):
-    day: str
-    tenant: str
-    key: str
-    """The task, the job's id or the tenant. Empty: of no recurring job."""
-    cost: Cost
-    name: str = ""
-    """Of a job that is there."""
-
-
-class UsagePage(Wire):
-    items: list[UsageOut]
-    total: Cost
-    more: bool = False
-    """There is more than this: ask for fewer days, or for one key."""
-
-
 class BudgetQuery(Request):
     tenant: Name | None = None
 
@@ -76,31 +52,6 @@ class BudgetIn(Request):
     warn_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
     then: Literal["warn", "lower", "pause"] = "warn"
     tenant: Name | None = None
-
-
-class BudgetOut(Wire):
-    name: str
-    budget_id: str
-    tenant: str
-    unit: str
-    limit: float
-    period: str
-    of: str
-    warn_at: float
-    then: str
-    state: Literal["ok", "warned", "over"]
-    spent: float
-    """In this period, as of a few seconds ago."""
-    held: bool
-    """The tenant or the job is paused because of it."""
-    target: str | None = None
-    since: str | None = None
-    """When the period began that this is told of; it was not looked at yet without."""
-    until: str | None = None
-
-
-class Budgets(Wire):
-    items: list[BudgetOut]
 
 
 @usage.operation("GET", "/v1/usage", permission=Permission.READ, query=UsageQuery, answers={200: UsagePage})

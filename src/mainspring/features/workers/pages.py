@@ -7,18 +7,9 @@ from typing import Any
 
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import Instant
-from mainspring.features.autoscale.operations import autoscale
-from mainspring.features.runs.operations import list_runs
-from mainspring.features.workers.operations.processes import (
-    SchedulerOut,
-    Schedulers,
-    WorkerOut,
-    Workers,
-    drain_worker,
-    list_schedulers,
-    list_workers,
-)
+from mainspring.features.workers.operations.processes import drain_worker, list_schedulers, list_workers
 from mainspring.http.problems import Missing
+from mainspring.http.schemas.workers import SchedulerOut, Schedulers, WorkerOut, Workers
 from mainspring.web.page import Done, Pages, Reply, Visit
 from mainspring.web.words import instant
 
@@ -34,7 +25,7 @@ _LATE = 0.75
 
 @processes.page("GET", "/workers", permission=Permission.READ)
 async def show_workers(visit: Visit[Any]) -> Reply:
-    found, load = await asyncio.gather(visit.ask(list_workers), visit.ask(autoscale))
+    found, load = await asyncio.gather(visit.ask(list_workers), visit.ask("autoscale"))
     workers: Workers = found
     items = sorted(workers.items, key=lambda worker: (worker.datacenter, worker.name, worker.worker_id))
     return visit.show(
@@ -58,7 +49,7 @@ async def show_worker(visit: Visit[Any]) -> Reply:
     identifier = visit.path["id"]
     workers, runs = await asyncio.gather(
         visit.ask(list_workers),
-        visit.ask(list_runs, query={"status": "running,cancelling", "limit": _RUNNING}),
+        visit.ask("list_runs", query={"status": "running,cancelling", "limit": _RUNNING}),
     )
     worker: WorkerOut | None = next((one for one in workers.items if one.worker_id == identifier), None)
     if worker is None:

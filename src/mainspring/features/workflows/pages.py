@@ -14,7 +14,7 @@ from mainspring.core.model.workflows.workflow import tag_of
 from mainspring.features.workflows.graph import Spot, draw
 from mainspring.features.workflows.operations.parts import get_workflow_part
 from mainspring.features.workflows.operations.workflows import cancel_workflow, list_workflows, retry_workflow
-from mainspring.features.workflows.schemas import NodeOut, WorkflowPart
+from mainspring.http.schemas.workflows import NodeOut, WorkflowPart
 from mainspring.web.page import Done, Pages, Reply, Visit
 from mainspring.web.steady import read_steadily
 from mainspring.web.words import duration, instant, plural

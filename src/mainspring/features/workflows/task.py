@@ -1,60 +1,20 @@
 """The task ``workflow``: its payload is a workflow, and a run of it makes an instance. How a workflow recurs."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId, derived_id, made_at
-from mainspring.core.model.base.misread import misread_payload
 from mainspring.core.model.cluster.placement import shard_beside
-from mainspring.core.model.runs.reserved import FAN_OUT, WORKFLOW
+from mainspring.core.model.runs.reserved import WORKFLOW
 from mainspring.core.model.runs.run import About, HeldRun, JobRef, NewRun
 from mainspring.core.model.runs.verdicts import GiveUp
-from mainspring.core.model.tasks.task_entry import TaskEntry
-from mainspring.core.model.workflows.workflow import Node, check_nodes, wired
+from mainspring.core.model.workflows.workflow import Node, wired
 from mainspring.core.store import Store
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.worker.handler import AsyncHandler
-from mainspring.features.fan_out.plan import read_fan_out
-from mainspring.features.workflows.schemas import NodeIn, WorkflowPlan, rule_of
-from mainspring.http.schemas.jobs import apply_defaults, run_of
-
-_decode = msgspec.json.Decoder(WorkflowPlan).decode
-
-
-def read_plan(payload: bytes, tenant: str, known: Mapping[str, TaskEntry]) -> tuple[str, list[Node]]:
-    """The name and the nodes of a payload, checked as far as that goes. ``known``: the task catalog."""
-    try:
-        plan = _decode(payload)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        hint = 'for example {"name": "nightly", "nodes": {"extract": {"task": "extract"}}}'
-        raise misread_payload(error, WorkflowPlan, payload, hint) from None
-    check_nodes({name: node.after for name, node in plan.nodes.items()})
-    return plan.name, [node_of(name, given, tenant, "", known) for name, given in plan.nodes.items()]
-
-
-def node_of(name: str, given: NodeIn, tenant: str, author: str, known: Mapping[str, TaskEntry]) -> Node:
-    try:
-        if given.cron_expression is not msgspec.UNSET or given.every is not msgspec.UNSET:
-            raise Invalid("scheduleType", "of a node is not recurring", "make the whole workflow recurring")
-        run = run_of(given, RunId(""), tenant, author)
-        run = apply_defaults(run, given, known.get(run.task))
-        if run.task == FAN_OUT:
-            _check_each(read_fan_out(run.payload, tenant).each, given.after)
-    except Invalid as error:
-        raise inside(name, error) from None
-    return Node(name=name, run=run, after=given.after, rule=rule_of(given.when))
-
-
-def _check_each(each: str, after: Sequence[str]) -> None:
-    if each and each not in after:
-        raise Invalid("payload.each", f"it does not wait for a node {each!r:.60}", "name it in after")
-
-
-def inside(node: str, error: Invalid) -> Invalid:
-    """Where it was said."""
-    return Invalid(f"nodes.{node}.{error.field}", error.reason, error.hint)
+from mainspring.http.plans.workflow import read_plan
 
 
 def workflow_handler(engine: Callable[[], Awaitable[tuple[Jobs, Store]]]) -> AsyncHandler:

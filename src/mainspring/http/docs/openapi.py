@@ -4,10 +4,8 @@ import ast
 import inspect
 import itertools
 import json
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from typing import Any
 
 import msgspec
@@ -246,9 +244,3 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     left = [choice for choice in choices if choice != {"type": "null"}]
     return {**schema, "anyOf": left}
-
-
-if __name__ == "__main__":
-    from mainspring.config.resources import RESOURCES
-
-    sys.stdout.write(pretty(document(RESOURCES, metadata.version("mainspring"))))

@@ -203,3 +203,8 @@ def cursor_of(text: str | None) -> str | None:
 def retention_out(name: str) -> RetentionName | msgspec.UnsetType:
     """As a request says it."""
     return cast(RetentionName, name) if name else msgspec.UNSET
+
+
+class PageQuery(Request):
+    limit: Limit = 50
+    cursor: Cursor | None = None

@@ -19,7 +19,7 @@ from mainspring.core.model.cluster.datacenters import (
 from mainspring.core.model.cluster.labels import DATACENTER, MAX_PART, MAX_PLACES, check_labels_kept, labels_of
 from mainspring.core.model.runs.run import NewRun
 from mainspring.core.model.schedules.job import JobSpec
-from mainspring.http.schemas.common import Span, micros_of
+from mainspring.http.schemas.common import Span, Wire, micros_of
 
 PlaceName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_PART)]
 #: How long a data centre without a live worker is waited for, where nobody says.
@@ -107,3 +107,20 @@ def requires_out(requires: tuple[str, ...]) -> dict[str, str]:
     """Labels, without the order of data centres, which has a field of its own."""
     preference = preference_of(requires)
     return labels_of(requires if preference is None else [word for word in requires if word != preference.word])
+
+
+class DatacenterOut(Wire):
+    name: str
+    health: Literal["ok", "no-workers"]
+    """Whether anything that is for this data centre would be started."""
+    workers: int
+    draining: int
+    """Workers that were asked to leave and have not left yet."""
+    schedulers: int
+    queued: int
+    """Of what is for this data centre, or served by it."""
+    running: int
+    lag_ms: float
+    """How long the oldest of what is queued has been due."""
+    last_worker_at: str | None = None
+    """When it last had a live worker."""

@@ -49,3 +49,7 @@ def _states(text: str | None, words: Mapping[str, frozenset[State]], known: Coll
             raise Invalid("status", f"{word[:40]!r} is no status", ", ".join(sorted(known)))
         found |= words.get(word, frozenset())
     return frozenset(found)
+
+
+#: In which a one-off has not begun.
+WAITING = ("scheduled", "queued", "blocked")

@@ -21,12 +21,12 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Accepted
 from mainspring.features.broadcasts.operations import BroadcastOut
 from mainspring.features.jobs.operations.batches import LARGEST_BATCH, BatchItem, BatchOut
-from mainspring.features.workflows.schemas import NodeIn, WorkflowIn, WorkflowMade
 from mainspring.http.schemas.common import Page, retention_out
 from mainspring.http.schemas.job_answers import JobOut, retry_out
 from mainspring.http.schemas.jobs import BroadcastIn, JobFields, JobIn
 from mainspring.http.schemas.limits import breaker_out, limits_out, unique_out
 from mainspring.http.schemas.runs import RunOut
+from mainspring.http.schemas.workflows import NodeIn, WorkflowIn, WorkflowMade
 from mainspring.sdk.backends.client import ApiClient
 from mainspring.sdk.backends.embedded import Given, no_job
 

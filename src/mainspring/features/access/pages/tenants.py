@@ -11,18 +11,8 @@ from mainspring.core.model.access.access import DEFAULT_TENANT, Permission
 from mainspring.core.model.base.instant import DAY, isoformat
 from mainspring.core.model.runs.retention import STANDARD
 from mainspring.features.access.operations import QuotasIn, Tenants, list_tenants, put_tenant
-from mainspring.features.stats.operations import count_runs
-from mainspring.features.usage.operations import (
-    BudgetOut,
-    Budgets,
-    UsageOut,
-    UsagePage,
-    delete_budget,
-    get_usage,
-    list_budgets,
-    put_budget,
-)
 from mainspring.http.problems import AsWritten, Missing
+from mainspring.http.schemas.usage import BudgetOut, Budgets, UsageOut, UsagePage
 from mainspring.web.charts import chart
 from mainspring.web.page import Done, Pages, Reply, Visit
 
@@ -47,7 +37,7 @@ class Spent(NamedTuple):
 @tenants.page("GET", "/tenants", permission=Permission.ADMINISTER_ALL)
 async def show_tenants(visit: Visit[Any]) -> Reply:
     found, usage, budgets = await asyncio.gather(
-        visit.ask(list_tenants), visit.ask(get_usage, query={"by": "tenant"}), visit.ask(list_budgets)
+        visit.ask(list_tenants), visit.ask("get_usage", query={"by": "tenant"}), visit.ask("list_budgets")
     )
     listed: Tenants = found
     quotas = {tenant.name: tenant.quotas for tenant in listed.items}
@@ -80,10 +70,10 @@ async def show_tenant(visit: Visit[Any]) -> Reply:
         raise Missing
     of_all = visit.principal.may(Permission.ADMINISTER_ALL)
     by_day, by_task, budgets, counts = await asyncio.gather(
-        visit.ask(get_usage, query={"by": "tenant", "tenant": name}),
-        visit.ask(get_usage, query={"by": "task", "tenant": name}),
-        visit.ask(list_budgets, query={"tenant": name}),
-        visit.ask(count_runs, query={"tenant": name, "atMost": _COUNTED}),
+        visit.ask("get_usage", query={"by": "tenant", "tenant": name}),
+        visit.ask("get_usage", query={"by": "task", "tenant": name}),
+        visit.ask("list_budgets", query={"tenant": name}),
+        visit.ask("count_runs", query={"tenant": name, "atMost": _COUNTED}),
     )
     # Quotas are told to who may set them.
     listed: Tenants | None = await visit.ask(list_tenants) if of_all else None
@@ -117,14 +107,14 @@ async def do_put_budget(visit: Visit[Any]) -> Reply:
     for field in ("period", "of", "target", "then"):
         if value := form.get(field, "").strip():
             body[field] = value
-    await visit.ask(put_budget, path={"name": form.get("budget", "").strip()}, body=body)
+    await visit.ask("put_budget", path={"name": form.get("budget", "").strip()}, body=body)
     return Done(words="The budget holds from now on.", to=f"tenants/{quote(tenant, safe='')}")
 
 
 @tenants.page("POST", "/tenants/{name}/budgets/{budget}/drop", permission=Permission.ADMINISTER)
 async def do_drop_budget(visit: Visit[Any]) -> Reply:
     tenant = visit.path["name"]
-    await visit.ask(delete_budget, path={"name": visit.path["budget"]}, query={"tenant": tenant})
+    await visit.ask("delete_budget", path={"name": visit.path["budget"]}, query={"tenant": tenant})
     return Done(words="The budget is gone. What it had paused goes on.", to=f"tenants/{quote(tenant, safe='')}")
 
 

@@ -13,12 +13,12 @@ from mainspring.cli import exits
 from mainspring.cli.client.target import Client, command, read
 from mainspring.cli.fields import DryRun, Everything, Limit, Payload, Queue, Task, Yes, payload_of
 from mainspring.cli.output import Output, confirm, last_line
+from mainspring.cli.tables.runs import Shown as Run
+from mainspring.cli.tables.runs import show_runs
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, parse_duration, parse_instant
 from mainspring.features.dead_letters.commands.replays import Replay, start, stop
 from mainspring.features.dead_letters.commands.replays import show as show_replays
-from mainspring.features.runs.commands import Shown as Run
-from mainspring.features.runs.commands import show_runs
 
 group = typer.Typer(name="dead-letters", help="Runs that failed for good: list, replay, discard.", no_args_is_help=True)
 

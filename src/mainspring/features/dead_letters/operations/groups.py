@@ -1,6 +1,5 @@
 """Dead letters: runs that failed for good, by what they have in common."""
 
-from collections import Counter
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -11,11 +10,11 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND, isoformat
 from mainspring.core.model.base.merge_patch import check_patch, patched
-from mainspring.core.model.runs.reserved import NOTIFICATION, WEBHOOK
-from mainspring.core.model.runs.run import NewRun, RunState, RunView
+from mainspring.core.model.runs.run import RunState, RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.http.context import Api
+from mainspring.http.jobs.replays import made_again, within_quotas
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.schemas.common import (
     Id,
@@ -31,6 +30,7 @@ from mainspring.http.schemas.common import (
     instant_of,
     page_out,
 )
+from mainspring.http.schemas.dead_letters import GroupOut, Groups
 from mainspring.http.schemas.runs import RunOut, run_out
 from mainspring.http.search import Search
 
@@ -54,23 +54,6 @@ class DeadQuery(Request):
     since: Time | None = None
     """Of runs that were made since then."""
     limit: Limit = 100
-
-
-class GroupOut(Wire):
-    fingerprint: str
-    task: str
-    reason: str
-    count: int
-    first_seen: str
-    last_seen: str
-    sample_run_id: str
-    error_message: str
-    trend: tuple[int, ...] = ()
-    """How many failed in each of the last 24 hours, the oldest first."""
-
-
-class Groups(Wire):
-    items: list[GroupOut]
 
 
 class DeadList(Request):
@@ -265,34 +248,6 @@ def patch_of(given: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
         return None
     check_patch("payloadPatch", bytes(given))
     return bytes(given)
-
-
-async def made_again(api: Api, principal: Principal, run: RunView, payload: bytes | None) -> NewRun:
-    """The same once more, if it may be made. However often it is asked for: it is one run."""
-    again = api.replay_of(run, payload, principal.name, number=0)
-    if again.task in (WEBHOOK, NOTIFICATION) and again.payload == run.payload:
-        # What happened may be told again, as it was.
-        api.reach(principal, again.queue)
-    else:
-        await api.check(principal, again.tenant, again.queue, again.task, again.payload, None)
-    return again
-
-
-async def within_quotas(api: Api, runs: list[NewRun], *, insist: bool) -> list[NewRun]:
-    """Those that the quotas allow. Who insists on some, and gets none, is told why."""
-    admitted = {
-        tenant: await api.room_for_runs(tenant, count) for tenant, count in Counter(run.tenant for run in runs).items()
-    }
-    if insist and not any(found.count for found in admitted.values()):
-        for found in admitted.values():
-            found.insist()
-    left = Counter({tenant: found.count for tenant, found in admitted.items()})
-    allowed = []
-    for run in runs:
-        if left[run.tenant] > 0:
-            left[run.tenant] -= 1
-            allowed.append(run)
-    return allowed
 
 
 async def _foresee(api: Api, principal: Principal, chosen: Chosen) -> tuple[int, bool]:

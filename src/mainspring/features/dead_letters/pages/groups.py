@@ -8,18 +8,10 @@ import msgspec
 
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import HOUR, isoformat
-from mainspring.features.dead_letters.operations.groups import (
-    GroupOut,
-    Groups,
-    bring_back,
-    discard,
-    list_dead,
-    list_groups,
-    replay,
-)
+from mainspring.features.dead_letters.operations.groups import bring_back, discard, list_dead, list_groups, replay
 from mainspring.features.dead_letters.operations.replays import Replays, list_replays, start_replay
-from mainspring.features.runs.operations import get_run, list_runs
 from mainspring.http.problems import AsWritten
+from mainspring.http.schemas.dead_letters import GroupOut, Groups
 from mainspring.web.charts import chart
 from mainspring.web.page import Done, Pages, Reply, Visit, json_field
 from mainspring.web.steady import keep_order, read_steadily
@@ -148,14 +140,14 @@ async def show_group(visit: Visit[GroupQuery]) -> Reply:
             list_dead,
             {**chosen, "cursor": visit.query.cursor, "limit": _RUNS},
             lambda run: str(run.run_id),
-            by_id=list_runs,
+            by_id="list_runs",
         ),
     )
     if not groups.items:
         # It was there when somebody sent the link.
         return visit.show("dead_letters/gone.html")
     group = groups.items[0]
-    sample = await visit.ask(get_run, path={"id": group.sample_run_id})
+    sample = await visit.ask("get_run", path={"id": group.sample_run_id})
     times = [isoformat(visit.now - hour * HOUR) for hour in reversed(range(len(group.trend)))]
     bars = [{"name": "failed", "colour": "--failed-fill", "values": list(group.trend)}]
     return visit.show(

@@ -6,7 +6,6 @@ from typing import Any
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import NotFound
 from mainspring.features.dead_letters.operations.replays import ReplayOut, show_replay, stop_replay
-from mainspring.features.runs.operations import get_run
 from mainspring.web.page import Done, Pages, Reply, Visit
 
 replays = Pages()
@@ -34,7 +33,7 @@ async def do_stop(visit: Visit[Any]) -> Reply:
 
 async def _run(visit: Visit[Any], run: str) -> Any:
     try:
-        return await visit.ask(get_run, path={"id": run})
+        return await visit.ask("get_run", path={"id": run})
     except NotFound:
         # Old runs are not kept for ever; one that was just chosen is not made yet.
         return None

@@ -33,10 +33,10 @@ from mainspring.cli.fields import (
 )
 from mainspring.cli.output import Output, confirm, status
 from mainspring.cli.pausing import Until, Why, pause_of, until_of
+from mainspring.cli.tables.datacenters import datacenters_of
+from mainspring.cli.tables.jobs import Shown, show_details
 from mainspring.config.settings import parse_labels
 from mainspring.core.model.base.errors import Invalid
-from mainspring.features.datacenters.commands import datacenters_of
-from mainspring.features.jobs.commands.details import Shown, show_details
 
 group = typer.Typer(name="jobs", help="Submit, look at and change jobs.", no_args_is_help=True)
 
@@ -542,8 +542,8 @@ async def history(
 
     mainspring jobs history weekly-report --ledger --since 2026-01-01T00:00:00Z
     """
-    from mainspring.features.runs.commands import Shown as Run
-    from mainspring.features.runs.commands import show_runs
+    from mainspring.cli.tables.runs import Shown as Run
+    from mainspring.cli.tables.runs import show_runs
 
     identifier = await api.job(job)
     if not ledger:

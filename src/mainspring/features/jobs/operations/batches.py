@@ -13,21 +13,13 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.run import NewRun
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.model.workflows.dependencies import find_circle
-from mainspring.features.jobs.operations.jobs import (
-    KEY_HEADER,
-    Submit,
-    conflict_of,
-    key_of,
-    new_job,
-    new_run,
-    put_answer,
-)
-from mainspring.features.workflows.schemas import family_of
 from mainspring.http.context import MOST_WARNINGS, Admitted, Api
+from mainspring.http.jobs.submission import KEY_HEADER, Submit, conflict_of, key_of, new_job, new_run, put_answer
 from mainspring.http.operation import Answer, Call, Resource
 from mainspring.http.problems import Problem, decode, problem_of, with_names_as_written
 from mainspring.http.schemas.common import Request, Wire
 from mainspring.http.schemas.jobs import JobIn, is_recurring, past_of
+from mainspring.http.schemas.workflows import family_of
 
 batches = Resource("Jobs")
 

@@ -4,20 +4,17 @@ import asyncio
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import Meta
 
 from mainspring.core.model.access.access import Permission, Principal
-from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
+from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.runs.run import Idempotency, NewRun, RunState, RunView, fingerprint_of_request, made_once
-from mainspring.core.model.schedules.closings import Closings
-from mainspring.core.model.schedules.job import NewJob
+from mainspring.core.model.runs.run import NewRun, RunState, RunView
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
-from mainspring.core.store import Accepted, Put, PutOutcome
-from mainspring.features.workflows.schemas import family_of
 from mainspring.http.context import Api
-from mainspring.http.lookup import parents_of
+from mainspring.http.jobs.lookup import parents_of
+from mainspring.http.jobs.submission import KEY_HEADER, Submit, conflict_of, key_of, new_job, new_run, put_answer
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Problem
 from mainspring.http.schemas.common import (
@@ -35,23 +32,15 @@ from mainspring.http.schemas.common import (
 )
 from mainspring.http.schemas.job_answers import JobOut, job_out, one_off_out
 from mainspring.http.schemas.jobs import (
-    JobFields,
     JobIn,
-    apply_defaults,
-    check_key,
     is_recurring,
     past_of,
-    payload_of,
-    placement_of,
-    run_of,
-    spec_of,
 )
 from mainspring.http.schemas.status_words import states_of_both
+from mainspring.http.schemas.workflows import family_of
 from mainspring.http.search import Search
 
 jobs = Resource("Jobs")
-
-KEY_HEADER = "idempotency-key"
 
 
 class ListJobs(Request):
@@ -68,10 +57,6 @@ class ListJobs(Request):
     created_before: Time | None = None
     limit: Limit = 50
     cursor: Cursor | None = None
-
-
-class Submit(Request):
-    strict: Annotated[bool, Meta(description="Refuse with 409 a job that no live worker can run.")] = False
 
 
 @jobs.operation(
@@ -256,43 +241,6 @@ async def _chosen_jobs(api: Api, principal: Principal, chosen: list[str]) -> lis
     return found
 
 
-async def new_run(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewRun:
-    ordering_key = "" if fields.ordering_key is UNSET else fields.ordering_key
-    run_id = api.jobs.new_run_id(ordering_key, tenant=tenant, placement=placement_of(fields))
-    run = run_of(fields, run_id, tenant, author)
-    # The key's fingerprint is of the request alone: it stays the same when the task declares other options.
-    run = run if key is None else made_once(run, key)
-    return apply_defaults(run, fields, await api.catalog.find(run.task))
-
-
-async def new_job(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewJob:
-    if placement_of(fields):
-        raise Invalid("placement", "is for one-off jobs", "a recurring one lies with its tenant")
-    spec = spec_of(fields)
-    payload = payload_of(fields)
-    return NewJob(
-        id=api.jobs.new_job_id(tenant, spec.name),
-        spec=apply_defaults(spec, fields, await api.catalog.find(spec.task)),
-        payload=payload,
-        tenant=tenant,
-        author=author,
-        must_be_new=True,
-        idempotency=None if key is None else Idempotency(key, fingerprint_of_request(spec, payload)),
-    )
-
-
-def key_of(fields: JobIn, header: str | None) -> str | None:
-    """The idempotency key, wherever it stands."""
-    return check_key(header if fields.idempotency_key is UNSET else fields.idempotency_key, header)
-
-
-def conflict_of(run: NewRun, answer: Accepted) -> Conflict:
-    """The id comes last: clients read it there."""
-    if run.unique is not None and run.unique.otherwise == "reject":
-        return Conflict(f"unique key {run.unique.key!r} is taken by job {answer.id}")
-    return Conflict(f"this idempotency key was used for another job, {answer.id}")
-
-
 def view_of(run: NewRun, state: RunState, now: Instant) -> RunView:
     """A run that was just made, as it would be read back."""
     due = run.at if run.at is not None else now + run.delay
@@ -314,11 +262,3 @@ def view_of(run: NewRun, state: RunState, now: Instant) -> RunView:
         parents=0 if run.after is None else len(run.after.parents),
         rule=None if run.after is None else run.after.rule,
     )
-
-
-def put_answer(put: Put, status: int, warnings: list[str], closings: Closings | None = None) -> Answer:
-    if put.outcome is PutOutcome.EXISTS:
-        raise Conflict(f"there is a job of this name, {put.job.id}")
-    if put.outcome is PutOutcome.CONFLICT:
-        raise Conflict(f"this idempotency key was used for another job, {put.job.id}")
-    return Answer(status, job_out(put.job, closings, warnings=warnings), {"location": f"/v1/jobs/{put.job.id}"})

@@ -13,14 +13,14 @@ from mainspring.core.model.schedules.coming import coming, next_starts
 from mainspring.core.model.schedules.cron import Cron, clock_changes, load_zone, parts
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob
 from mainspring.core.model.schedules.schedule import CronSchedule, describe, next_after
-from mainspring.features.jobs.operations.jobs import new_job, new_run
 from mainspring.features.jobs.operations.runs import ComingTick
-from mainspring.features.jobs.operations.versions import Change, differences
 from mainspring.http.context import Api
-from mainspring.http.lookup import job_only
+from mainspring.http.jobs.lookup import job_only
+from mainspring.http.jobs.submission import new_job, new_run
 from mainspring.http.operation import Answer, Call, Resource
 from mainspring.http.problems import Problem
 from mainspring.http.schemas.common import Request, Wire, time_of
+from mainspring.http.schemas.differences import Change, differences
 from mainspring.http.schemas.job_answers import fields_of, fields_of_spec
 from mainspring.http.schemas.jobs import (
     JobFields,

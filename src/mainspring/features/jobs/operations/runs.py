@@ -16,15 +16,15 @@ from mainspring.core.model.schedules.schedule import ticks_between
 from mainspring.core.model.schedules.spread import MOST_OF_A_TICK, whole_ticks
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
-from mainspring.features.jobs.operations.jobs import KEY_HEADER
 from mainspring.http.context import Api
-from mainspring.http.lookup import find, job_only, newest_begun
+from mainspring.http.jobs.lookup import find, job_only, newest_begun
+from mainspring.http.jobs.submission import KEY_HEADER
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Missing, Problem
 from mainspring.http.schemas.common import (
-    Cursor,
     Limit,
     Page,
+    PageQuery,
     PauseIn,
     Request,
     Time,
@@ -45,11 +45,6 @@ runs_of_jobs = Resource("Jobs")
 _MOST_BACKFILLED = 10_000
 _CANCELLED = (RunState.CANCELLED, RunState.CANCELLING)
 _CANNOT_RUN = "the job is cancelled; make it again to run it"
-
-
-class PageQuery(Request):
-    limit: Limit = 50
-    cursor: Cursor | None = None
 
 
 class LedgerQuery(Request):

@@ -13,19 +13,18 @@ from mainspring.core.model.base.instant import isoformat
 from mainspring.core.model.runs.run import MAX_WHY
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.catalog import JobVersion, Reads
-from mainspring.features.jobs.operations.job import new_version
 from mainspring.http.context import Api
-from mainspring.http.lookup import job_only
+from mainspring.http.jobs.changes import new_version
+from mainspring.http.jobs.lookup import job_only
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Problem
 from mainspring.http.schemas.common import Request, Text, Wire
+from mainspring.http.schemas.differences import Change, differences
 from mainspring.http.schemas.job_answers import JobOut, fields_of
-from mainspring.http.schemas.jobs import JobFields, JobPatch
+from mainspring.http.schemas.jobs import JobPatch
 
 versions = Resource("Jobs")
 
-#: Of larger values a change tells the sizes.
-_LARGEST_SHOWN = 4_096
 _VERSIONS_AT_ONCE = 8
 
 
@@ -35,15 +34,6 @@ class Version(Wire):
     made_at: str
     why: str = ""
     changes: dict[str, "Change"] = {}
-
-
-class Change(Wire):
-    """What it was and what it became; of what has more than 4 KiB only the sizes."""
-
-    before: msgspec.Raw | UnsetType = UNSET
-    after: msgspec.Raw | UnsetType = UNSET
-    bytes_before: int | UnsetType = UNSET
-    bytes_after: int | UnsetType = UNSET
 
 
 class VersionsQuery(Request):
@@ -182,21 +172,3 @@ def _version_out(job: Job, version: JobVersion, older: JobVersion | None) -> Ver
         why=version.why,
         changes=changes,
     )
-
-
-def differences(before: JobFields, after: JobFields) -> dict[str, Change]:
-    """Field by field, as people write them."""
-    old = msgspec.json.decode(msgspec.json.encode(before), type=dict[str, msgspec.Raw])
-    new = msgspec.json.decode(msgspec.json.encode(after), type=dict[str, msgspec.Raw])
-    null = msgspec.Raw(b"null")
-    changes = {}
-    for name in sorted(old.keys() | new.keys()):
-        was, became = old.get(name, null), new.get(name, null)
-        sizes = len(bytes(was)), len(bytes(became))
-        if bytes(was) == bytes(became):
-            continue
-        if max(sizes) > _LARGEST_SHOWN:
-            changes[name] = Change(bytes_before=sizes[0], bytes_after=sizes[1])
-        else:
-            changes[name] = Change(before=was, after=became)
-    return changes

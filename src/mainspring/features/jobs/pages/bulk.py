@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from mainspring.core.model.access.access import Permission
-from mainspring.features.bulk.operations import BulkOut, act_on_many
 from mainspring.features.jobs.operations.job import get_job
 from mainspring.features.jobs.operations.jobs import list_jobs
 from mainspring.http.problems import AsWritten
+from mainspring.http.schemas.bulk import BulkOut
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.web.page import Done, Pages, Reply, Visit
 from mainspring.web.words import plural
@@ -55,7 +55,7 @@ async def ask_about_many(visit: Visit[ManyQuery]) -> Reply:
     named: list[JobOut] = []
     found = _none(query.action)
     if status := _states(query):
-        found = await visit.ask(act_on_many, body={**_meant(query, status), "dryRun": True})
+        found = await visit.ask("act_on_many", body={**_meant(query, status), "dryRun": True})
         if query.ids:
             asked = (visit.ask(get_job, path={"id": job}) for job in found.sample[:_NAMED])
             named = await asyncio.gather(*asked)
@@ -80,14 +80,14 @@ async def do_to_many(visit: Visit[ManyQuery]) -> Reply:
     if not (status := _states(query)):
         return _told(query.action, _none(query.action))
     body = {**_meant(query, status), "why": visit.form.get("why", "").strip()}
-    return _told(query.action, await visit.ask(act_on_many, body=body))
+    return _told(query.action, await visit.ask("act_on_many", body=body))
 
 
 @jobs_bulk.page("POST", "/jobs/some", permission=Permission.OPERATE, query=SomeQuery)
 async def do_to_some(visit: Visit[SomeQuery]) -> Reply:
     status, _, _ = _action(visit.query.action)
     body = {"action": visit.query.action, "ids": visit.query.ids.split(","), "status": status}
-    return _told(visit.query.action, await visit.ask(act_on_many, body=body))
+    return _told(visit.query.action, await visit.ask("act_on_many", body=body))
 
 
 def _action(action: str) -> tuple[str, str, str]:

@@ -11,16 +11,14 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.core.model.access.access import DEFAULT_TENANT, Permission
 from mainspring.core.model.base.errors import Conflict, MainspringError
-from mainspring.features.calendars.operations import list_calendars
 from mainspring.features.jobs.operations.job import change_job, get_job
 from mainspring.features.jobs.operations.jobs import create_job
 from mainspring.features.jobs.operations.previews import preview_change, preview_job
 from mainspring.features.jobs.pages.job import changes_shown
-from mainspring.features.queues.operations.queues import list_queues
-from mainspring.features.tasks.operations import TaskOut, list_tasks, show_task
-from mainspring.features.workers.operations.processes import list_workers
 from mainspring.http.problems import Missing, problem_of
 from mainspring.http.schemas.job_answers import JobOut
+from mainspring.http.schemas.status_words import WAITING
+from mainspring.http.schemas.tasks import TaskOut
 from mainspring.web.arguments import field_of, read_arguments
 from mainspring.web.job_fields import DEFAULTS, STAND_INS, body_of, keeps_payload, patch_of, values_of
 from mainspring.web.page import Done, Pages, Reply, Visit
@@ -28,8 +26,6 @@ from mainspring.web.page import Done, Pages, Reply, Visit
 job_form = Pages()
 
 _FIRES = 6
-#: In which a one-off has not begun.
-WAITING = ("scheduled", "queued", "blocked")
 
 
 class Wrong(NamedTuple):
@@ -110,7 +106,7 @@ async def _task(visit: Visit[Any], name: str) -> TaskOut | None:
     if not name:
         return None
     try:
-        found: TaskOut = await visit.ask(show_task, path={"name": name})
+        found: TaskOut = await visit.ask("show_task", path={"name": name})
     except Missing:
         return None
     return found
@@ -173,10 +169,10 @@ def _shown(preview: Any) -> dict[str, Any]:
 async def _known(visit: Visit[Any], tenant: str) -> dict[str, Any]:
     """What fields of a tenant's job may be filled with."""
     workers, known, queues, calendars = await asyncio.gather(
-        visit.ask(list_workers),
-        visit.ask(list_tasks),
-        visit.ask(list_queues),
-        visit.ask(list_calendars, query={"tenant": tenant}),
+        visit.ask("list_workers"),
+        visit.ask("list_tasks"),
+        visit.ask("list_queues"),
+        visit.ask("list_calendars", query={"tenant": tenant}),
     )
     return {
         "tasks": sorted({one.name for one in known.items}.union(*(worker.tasks for worker in workers.items))),

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mainspring.core.model.access.access import Permission
-from mainspring.features.bulk.operations import BulkOut, act_on_many
 from mainspring.features.jobs.operations.job import get_job
 from mainspring.features.jobs.operations.runs import job_runs, next_fires, pause_job, resume_job, run_job
-from mainspring.features.jobs.operations.versions import Change, Versions, job_versions, restore_version
+from mainspring.features.jobs.operations.versions import Versions, job_versions, restore_version
 from mainspring.features.jobs.pages.jobs import read_strips, schedule_words
+from mainspring.http.schemas.bulk import BulkOut
+from mainspring.http.schemas.differences import Change
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.web.page import Done, Pages, Reply, Visit, json_field
 from mainspring.web.text import pretty
@@ -93,7 +94,7 @@ async def do_cancel(visit: Visit[Any]) -> Reply:
     found: JobOut = await visit.ask(get_job, path=visit.path)
     runs = await _with_it(visit, found.job_id)
     body = {"action": "cancel", "ids": [found.job_id], "why": visit.form.get("why", "").strip()}
-    done: BulkOut = await visit.ask(act_on_many, body=body)
+    done: BulkOut = await visit.ask("act_on_many", body=body)
     words = f"The job is cancelled, {runs}." if done.changed else "The job had ended before."
     return Done(words=words, to=f"jobs/{found.job_id}")
 
@@ -114,8 +115,8 @@ async def _with_it(visit: Visit[Any], job_id: str) -> str:
     """The runs that end with a job, in words."""
     dry = {"action": "cancel", "target": "runs", "jobId": job_id, "dryRun": True}
     waiting, running = await asyncio.gather(
-        visit.ask(act_on_many, body={**dry, "status": "scheduled,queued,blocked"}),
-        visit.ask(act_on_many, body={**dry, "status": "running"}),
+        visit.ask("act_on_many", body={**dry, "status": "scheduled,queued,blocked"}),
+        visit.ask("act_on_many", body={**dry, "status": "running"}),
     )
     waits = f"{plural(waiting.matched, 'waiting run')}{' or more' if waiting.more else ''}"
     return f"with {waits} and {running.matched} running" if running.matched else f"with {waits}"

@@ -10,8 +10,8 @@ from mainspring.core.model.runs.run import ENDED
 from mainspring.core.model.schedules.cron import Cron
 from mainspring.features.jobs.operations.jobs import list_jobs
 from mainspring.features.jobs.pages.bulk import actions_on
-from mainspring.features.stats.operations import Histories, TickEnd, last_ticks
 from mainspring.http.schemas.job_answers import JobOut
+from mainspring.http.schemas.stats import Histories, TickEnd
 from mainspring.web.page import Pages, Reply, Visit
 from mainspring.web.steady import read_steadily
 from mainspring.web.words import absolute, duration
@@ -67,7 +67,7 @@ async def read_strips(visit: Visit[Any], ids: list[str], limit: int) -> dict[str
     """The last ticks of jobs, as the strip shows them."""
     if not ids:
         return {}
-    found: Histories = await visit.ask(last_ticks, query={"jobs": ",".join(ids), "limit": limit})
+    found: Histories = await visit.ask("last_ticks", query={"jobs": ",".join(ids), "limit": limit})
     return {item.job_id: [_shown(tick) for tick in item.ticks] for item in found.items}
 
 

@@ -2,48 +2,25 @@
 
 from typing import Any
 
-from mainspring.core.maintenance.depths import QueueDepth, judge_depth
+from mainspring.core.maintenance.depths import RATE_OVER, QueueDepth, judge_depth
 from mainspring.core.model.access.access import Permission, Principal
-from mainspring.core.model.base.instant import MILLISECOND, MINUTE, Micros
+from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.limits.queues import NO_POLICY
 from mainspring.core.model.runs.run import check_name
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.http.context import Api
-from mainspring.http.facts import paused
+from mainspring.http.jobs.facts import paused
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.schemas.common import Name, PauseIn, Request, Wire, end_of_pause, time_of
+from mainspring.http.schemas.queues import QueueOut
 
 queues = Resource("Queues", "Named queues that workers subscribe to.")
-
-#: Over this a rate is taken.
-RATE_OVER: Micros = 5 * MINUTE
 
 
 class ListQueues(Request):
     tenant: Name | None = None
-
-
-class QueueOut(Wire):
-    name: str
-    queued: int
-    running: int
-    workers: int
-    lag_ms: float
-    """How long the oldest queued run has been due that a worker of the queue may run."""
-    rate_per_s: float
-    """What ended, over five minutes."""
-    paused: bool
-    pause_reason: str | None = None
-    resume_at: str | None = None
-    """When it goes on by itself."""
-    concurrency: int | None = None
-    """At most so many run at once, by its policy."""
-    fair: bool = False
-    """Tenants take turns."""
-    stranded: dict[str, int] = {}
-    """Queued runs that require a data center where no worker takes the queue, by data center."""
 
 
 class Queues(Wire):

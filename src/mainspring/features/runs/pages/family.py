@@ -6,7 +6,6 @@ import msgspec
 
 from mainspring.core.model.access.access import Permission
 from mainspring.features.runs.operations import get_run
-from mainspring.features.workflows.operations.workflows import run_children, run_parents
 from mainspring.web.page import Pages, Reply, Visit
 
 family = Pages()
@@ -22,7 +21,7 @@ class ChildrenQuery(msgspec.Struct, frozen=True):
 async def show_parents(visit: Visit[Any]) -> Reply:
     """In the order they were named; it is one page."""
     found = await visit.ask(get_run, path=visit.path)
-    parents = await visit.ask(run_parents, path=visit.path)
+    parents = await visit.ask("run_parents", path=visit.path)
     return visit.show("runs/family.html", run=found, title="Waits for", page=parents, path="parents", cursor="")
 
 
@@ -30,7 +29,7 @@ async def show_parents(visit: Visit[Any]) -> Reply:
 async def show_children(visit: Visit[ChildrenQuery]) -> Reply:
     found = await visit.ask(get_run, path=visit.path)
     cursor = visit.query.cursor
-    children = await visit.ask(run_children, path=visit.path, query={"limit": _PAGE, "cursor": cursor})
+    children = await visit.ask("run_children", path=visit.path, query={"limit": _PAGE, "cursor": cursor})
     return visit.show(
         "runs/family.html", run=found, title="Waited for by", page=children, path="children", cursor=cursor
     )

@@ -10,10 +10,9 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.run import ENDED
 from mainspring.core.ports.blobs import BlobsUnavailable
-from mainspring.features.jobs.pages.form import WAITING
 from mainspring.features.runs.operations import LogPage, cancel_run, explain_run, get_run, retry_run, run_logs
-from mainspring.features.workflows.operations.workflows import run_children, run_parents
 from mainspring.http.schemas.runs import AttemptOut, LogLineOut, RunOut
+from mainspring.http.schemas.status_words import WAITING
 from mainspring.web.page import Done, Download, Pages, Reply, Visit, json_field
 from mainspring.web.words import duration, instant
 
@@ -67,8 +66,8 @@ async def show_run(visit: Visit[Any]) -> Reply:
     explanation, log, children, parents = await asyncio.gather(
         visit.ask(explain_run, path=visit.path),
         _last_lines(visit),
-        visit.ask(run_children, path=visit.path, query={"limit": _RELATIVES}),
-        visit.ask(run_parents, path=visit.path),
+        visit.ask("run_children", path=visit.path, query={"limit": _RELATIVES}),
+        visit.ask("run_parents", path=visit.path),
     )
     ended = found.status in ENDED_STATES
     return visit.show(

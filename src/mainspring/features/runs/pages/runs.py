@@ -6,10 +6,9 @@ from urllib.parse import urlencode
 import msgspec
 
 from mainspring.core.model.access.access import Permission
-from mainspring.features.bulk.operations import act_on_many
 from mainspring.features.runs.operations import list_runs
 from mainspring.features.runs.pages.run import ENDED_STATES
-from mainspring.features.stats.operations import RunCounts, count_runs
+from mainspring.http.schemas.stats import RunCounts
 from mainspring.http.schemas.status_words import run_states
 from mainspring.web.page import Done, Pages, Reply, Visit
 from mainspring.web.steady import read_steadily
@@ -86,7 +85,7 @@ async def ask_cancel(visit: Visit[RunsQuery]) -> Reply:
 
 @runs.page("POST", "/runs/cancel-all", permission=Permission.OPERATE, query=RunsQuery)
 async def cancel_all(visit: Visit[RunsQuery]) -> Reply:
-    done = await visit.ask(act_on_many, body=_chosen("cancel", visit.query))
+    done = await visit.ask("act_on_many", body=_chosen("cancel", visit.query))
     more = "; there are more" if done.more else ""
     return Done(words=f"{plural(done.changed, 'run')} cancelled{more}.", to=_list_of(visit.query), leave=True)
 
@@ -98,7 +97,7 @@ async def ask_retry(visit: Visit[RunsQuery]) -> Reply:
 
 @runs.page("POST", "/runs/retry-all", permission=Permission.OPERATE, query=RunsQuery)
 async def retry_all(visit: Visit[RunsQuery]) -> Reply:
-    done = await visit.ask(act_on_many, body=_chosen("retry", visit.query))
+    done = await visit.ask("act_on_many", body=_chosen("retry", visit.query))
     before = done.matched - done.changed
     more = "; the quotas allow no more" if done.more else f"; {before} had been before" if before else ""
     return Done(words=f"{plural(done.changed, 'run')} made again{more}.", to=_list_of(visit.query), leave=True)
@@ -109,13 +108,13 @@ async def _counts(visit: Visit[RunsQuery]) -> RunCounts:
     query = visit.query
     if any((query.text, query.task, query.tag, query.job)):
         return RunCounts(counts={}, at_most=1)
-    found: RunCounts = await visit.ask(count_runs, query={"queue": query.queue})
+    found: RunCounts = await visit.ask("count_runs", query={"queue": query.queue})
     return found
 
 
 async def _ask(visit: Visit[RunsQuery], action: str) -> Reply:
     """How many it would be."""
-    found = await visit.ask(act_on_many, body={**_chosen(action, visit.query), "dryRun": True})
+    found = await visit.ask("act_on_many", body={**_chosen(action, visit.query), "dryRun": True})
     given = visit.query.given()
     ticked = len(visit.query.ids.split(",")) if visit.query.ids else 0
     return visit.show("runs/act_on_all.html", found=found, given=given, action=action, ticked=ticked)

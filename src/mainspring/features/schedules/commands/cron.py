@@ -139,7 +139,7 @@ def explain(
 async def _calendars(where: Where, names: list[str]) -> list[Closed]:
     """As whoever answers has them."""
     # Here and not above: whoever names no calendar needs none of it.
-    from mainspring.features.calendars.schemas import CalendarOut, calendar_of
+    from mainspring.http.schemas.calendars import CalendarOut, calendar_of
 
     async with connected(where) as api:
         answers = [

@@ -5,7 +5,7 @@ import typer
 from mainspring.cli.client.target import Client, command, read
 from mainspring.cli.fields import Contains, Limit, Queue, Status, Tag, Task
 from mainspring.cli.output import Output, status
-from mainspring.features.jobs.commands.details import Shown
+from mainspring.cli.tables.jobs import Shown
 
 group = typer.Typer(name="schedules", help="List the recurring jobs and when they run next.", no_args_is_help=True)
 

@@ -2,67 +2,19 @@
 
 import msgspec
 
+from mainspring.core.maintenance.depths import RATE_OVER
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import MILLISECOND, isoformat
 from mainspring.core.model.cluster.labels import labels_of
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import SessionView
-from mainspring.features.queues.operations.queues import RATE_OVER
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Missing, Problem
 from mainspring.http.schemas.common import Wire, session_of
+from mainspring.http.schemas.workers import SchedulerOut, Schedulers, WorkerOut, Workers
 
 processes = Resource("Processes", "The workers and schedulers that are alive.")
-
-
-class WorkerOut(Wire):
-    worker_id: str
-    name: str
-    version: str
-    started_at: str
-    lease_until: str
-    last_beat_at: str
-    """When its lease was last renewed."""
-    running: int
-    draining: bool
-    queues: tuple[str, ...]
-    tasks: tuple[str, ...]
-    labels: dict[str, str] = {}
-    priorities: tuple[int, ...] = ()
-    """It has slots for each of these priorities, and takes no others; empty: it takes all."""
-    slots: int | None = None
-    """How many runs it has room for at a time; it does not say: null. One that weighs more takes several."""
-    datacenter: str = ""
-    clock_offset_ms: float | None = None
-    """How far its node's clock is ahead of the store's; nobody has measured it: null."""
-    clock_error_ms: float | None = None
-    """How wrong that may be: half of a round trip."""
-
-
-class Workers(Wire):
-    items: list[WorkerOut]
-
-
-class SchedulerOut(Wire):
-    scheduler_id: str
-    name: str
-    version: str
-    started_at: str
-    lease_until: str
-    last_beat_at: str
-    shards: int
-    datacenter: str = ""
-    clock_offset_ms: float | None = None
-    clock_error_ms: float | None = None
-    tzdata: str = ""
-    """The version of the time zone database it goes by, such as 2026f; it has not reported one: empty."""
-
-
-class Schedulers(Wire):
-    items: list[SchedulerOut]
-    lag_ms: float
-    """How long the oldest run that should be queued has been due; 0 when there is none."""
 
 
 class Drained(Wire):

@@ -12,12 +12,12 @@ from mainspring.core.model.base.instant import MINUTE, isoformat
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.workflow import MAX_NODES, newest, state_of, tag_of
 from mainspring.core.ports.storage.catalog import Reads, Standings
-from mainspring.features.workflows.schemas import WorkflowPart, node_out
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Missing, Problem
 from mainspring.http.schemas.common import Limit, Request, known_id
 from mainspring.http.schemas.status_words import run_states
+from mainspring.http.schemas.workflows import WorkflowPart, node_out
 
 workflow_parts = Resource("Workflows")
 

@@ -20,28 +20,18 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Page as Found
 from mainspring.core.ports.storage.catalog import Reads, RunFilter
 from mainspring.core.store import Accepted
-from mainspring.features.jobs.operations.jobs import KEY_HEADER
-from mainspring.features.jobs.operations.runs import PageQuery
-from mainspring.features.workflows.schemas import (
-    NodeIn,
-    WorkflowIn,
-    WorkflowMade,
-    WorkflowOut,
-    WorkflowRetryIn,
-    WorkflowStopped,
-    WorkflowSummary,
-    node_out,
-)
-from mainspring.features.workflows.task import inside, node_of
 from mainspring.http.context import MOST_WARNINGS, Api
-from mainspring.http.lookup import find_run
+from mainspring.http.jobs.lookup import find_run
+from mainspring.http.jobs.submission import KEY_HEADER
 from mainspring.http.operation import Answer, Body, Call, Nothing, Query, Resource
+from mainspring.http.plans.workflow import inside, node_of
 from mainspring.http.problems import AsWritten, Missing, Problem
 from mainspring.http.schemas.common import (
     Cursor,
     Ids,
     Name,
     Page,
+    PageQuery,
     Request,
     chosen_ids,
     cursor_of,
@@ -51,6 +41,16 @@ from mainspring.http.schemas.common import (
 )
 from mainspring.http.schemas.jobs import check_key, past_of
 from mainspring.http.schemas.runs import RunOut, run_out
+from mainspring.http.schemas.workflows import (
+    NodeIn,
+    WorkflowIn,
+    WorkflowMade,
+    WorkflowOut,
+    WorkflowRetryIn,
+    WorkflowStopped,
+    WorkflowSummary,
+    node_out,
+)
 from mainspring.http.search import Search
 
 workflows = Resource("Workflows")

@@ -4,7 +4,7 @@ import msgspec
 
 from mainspring.cli.client.target import Raw
 from mainspring.cli.output import Output, details, status
-from mainspring.features.datacenters.commands import datacenters_shown
+from mainspring.cli.tables.datacenters import datacenters_shown
 
 
 class _SloState(msgspec.Struct, rename="camel"):

@@ -8,14 +8,14 @@ from urllib.parse import quote
 import msgspec
 
 from mainspring.core.model.base.instant import HOUR, SECOND, Instant
-from mainspring.features.datacenters.operations import DatacenterOut
-from mainspring.features.dead_letters.operations.groups import GroupOut
-from mainspring.features.queues.operations.queues import QueueOut
-from mainspring.features.stats.operations import MissedSlo, Point
-from mainspring.features.usage.operations import BudgetOut
-from mainspring.features.workers.operations.processes import Schedulers, Workers
+from mainspring.http.schemas.datacenters import DatacenterOut
+from mainspring.http.schemas.dead_letters import GroupOut
+from mainspring.http.schemas.queues import QueueOut
 from mainspring.http.schemas.runs import RunOut
-from mainspring.web.words import duration, instant, plural
+from mainspring.http.schemas.stats import MissedSlo, Point
+from mainspring.http.schemas.usage import BudgetOut
+from mainspring.http.schemas.workers import Schedulers, Workers
+from mainspring.web.words import describe_stranded, duration, instant, plural
 
 #: What waits longer is late, in milliseconds.
 LATE_MS = 10_000
@@ -87,14 +87,6 @@ def late_runs(runs: Sequence[RunOut], now: Instant, queues: Sequence[QueueOut] =
         if late * 1_000 > LATE_MS:
             found[run.run_id] = (run, late)
     return sorted(found.values(), key=lambda one: -one[1])[:_LATEST]
-
-
-def describe_stranded(datacenter: str, runs: int, queue: str = "") -> str:
-    """Describe runs that only a data center without workers may run. ``queue``: other queues have workers there."""
-    if not queue:
-        return f"{plural(runs, 'run waits', 'runs wait')} for data center {datacenter} (no workers)"
-    waits = plural(runs, f"run of queue {queue} waits", f"runs of queue {queue} wait")
-    return f"{waits} for data center {datacenter} (no workers of this queue)"
 
 
 def _processes(seen: Seen) -> Iterator[Finding]:

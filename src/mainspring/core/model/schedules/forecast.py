@@ -14,9 +14,9 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, Instant, Micros
 from mainspring.core.model.schedules.closed_minutes import ClosedMinutes, Pattern
 from mainspring.core.model.schedules.cron.wall import bits
+from mainspring.core.model.schedules.planned import Patterns
+from mainspring.core.model.schedules.planned import Planned as Planned
 from mainspring.core.model.schedules.schedule import Interval
-from mainspring.features.forecast.planned import Patterns
-from mainspring.features.forecast.planned import Planned as Planned
 
 PEAKS = 10
 MAKERS = 5

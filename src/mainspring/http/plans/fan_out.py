@@ -14,7 +14,7 @@ from mainspring.core.model.runs.reserved import FAN_IN, RESERVED
 from mainspring.core.model.runs.run import About, NewRun, check_payload
 from mainspring.core.model.tasks.task_entry import TaskEntry, fill_in_defaults
 from mainspring.core.model.workflows.fan_out import MAX_MEMBERS, Names, OnFailure, member_priority, tag_of
-from mainspring.features.fan_out.schemas import FanOutPlan
+from mainspring.http.schemas.fan_out import FanOutPlan
 from mainspring.http.schemas.jobs import JobFields, given_names, run_of
 from mainspring.http.schemas.limits import limits_of
 

@@ -1,0 +1,1 @@
+"""Jobs and runs as the command line shows them."""

@@ -1,0 +1,95 @@
+"""Runs as the command line shows them."""
+
+import msgspec
+
+from mainspring.cli.client.target import Raw
+from mainspring.cli.output import Output, last_line, span, status, took
+from mainspring.core.model.base.instant import parse_instant
+from mainspring.core.model.runs.reserved import FAN_OUT
+
+
+class Attempt(msgspec.Struct, rename="camel"):
+    attempt_number: int
+    outcome: str
+    start_time: str
+    end_time: str
+    reason: str = ""
+    error_message: str | None = None
+
+
+class Shown(msgspec.Struct, rename="camel"):
+    """What is shown of a run."""
+
+    run_id: str
+    job_id: str
+    status: str
+    task: str
+    tenant: str
+    queue: str
+    priority: int
+    scheduled_for: str
+    created_at: str
+    attempt_number: int
+    max_retries: int
+    name: str = ""
+    reason: str = ""
+    tick: str | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+    executor_id: str | None = None
+    error_message: str | None = None
+    result: Raw | msgspec.UnsetType = msgspec.UNSET
+    payload: Raw | msgspec.UnsetType = msgspec.UNSET
+    progress: str | None = None
+    progress_note: str | None = None
+    replay_of: str | None = None
+    trace_id: str | None = None
+    fingerprint: str | None = None
+    tags: tuple[str, ...] = ()
+    owner: str | None = None
+    attempts: list[Attempt] = []
+
+    @property
+    def result_text(self) -> str:
+        return "" if self.result is msgspec.UNSET else bytes(self.result).decode()
+
+    @property
+    def began(self) -> str | None:
+        """When it started. A fan-out starts anew at every look at its members: it began when it was made."""
+        return self.created_at if self.task == FAN_OUT and self.start_time is not None else self.start_time
+
+    @property
+    def why(self) -> str:
+        """Why it is not well, in a line."""
+        if self.status in ("succeeded", "running", "queued", "scheduled"):
+            return ""
+        return last_line(self.error_message) or self.reason
+
+
+def show_runs(out: Output, runs: list[Shown], *, more: bool) -> None:
+    roomy = ("QUEUE", "TENANT", "NAME") if out.roomy else ()
+    out.rows(
+        ("RUN", "TASK", "STATUS", "DUE", "TOOK", "TRY", *roomy, "WHY"),
+        [
+            (
+                out.id(run.run_id),
+                run.task,
+                status(run.status),
+                out.time(run.scheduled_for),
+                _spent(out, run),
+                str(run.attempt_number),
+                *((run.queue, run.tenant, run.name) if out.roomy else ()),
+                run.why,
+            )
+            for run in runs
+        ],
+        right=("TOOK", "TRY"),
+    )
+    if more:
+        out.say(f"there are more than these {len(runs)}: --limit")
+
+
+def _spent(out: Output, run: Shown) -> str:
+    if run.status == "running" and run.began is not None:
+        return span(max(out.now() - parse_instant(run.began), 0))
+    return took(run.began, run.end_time)

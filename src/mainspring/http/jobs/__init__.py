@@ -1,0 +1,1 @@
+"""What operations of several features do with jobs and runs."""

@@ -1,0 +1,36 @@
+"""Running runs again, within the quotas of their tenants."""
+
+from collections import Counter
+
+from mainspring.core.model.access.access import Principal
+from mainspring.core.model.runs.reserved import NOTIFICATION, WEBHOOK
+from mainspring.core.model.runs.run import NewRun, RunView
+from mainspring.http.context import Api
+
+
+async def made_again(api: Api, principal: Principal, run: RunView, payload: bytes | None) -> NewRun:
+    """The same once more, if it may be made. However often it is asked for: it is one run."""
+    again = api.replay_of(run, payload, principal.name, number=0)
+    if again.task in (WEBHOOK, NOTIFICATION) and again.payload == run.payload:
+        # What happened may be told again, as it was.
+        api.reach(principal, again.queue)
+    else:
+        await api.check(principal, again.tenant, again.queue, again.task, again.payload, None)
+    return again
+
+
+async def within_quotas(api: Api, runs: list[NewRun], *, insist: bool) -> list[NewRun]:
+    """Those that the quotas allow. Who insists on some, and gets none, is told why."""
+    admitted = {
+        tenant: await api.room_for_runs(tenant, count) for tenant, count in Counter(run.tenant for run in runs).items()
+    }
+    if insist and not any(found.count for found in admitted.values()):
+        for found in admitted.values():
+            found.insist()
+    left = Counter({tenant: found.count for tenant, found in admitted.items()})
+    allowed = []
+    for run in runs:
+        if left[run.tenant] > 0:
+            left[run.tenant] -= 1
+            allowed.append(run)
+    return allowed

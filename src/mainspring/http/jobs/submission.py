@@ -1,0 +1,78 @@
+"""Making jobs of request bodies, and the answers about them."""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta
+
+from mainspring.core.model.base.errors import Conflict, Invalid
+from mainspring.core.model.runs.run import Idempotency, NewRun, fingerprint_of_request, made_once
+from mainspring.core.model.schedules.closings import Closings
+from mainspring.core.model.schedules.job import NewJob
+from mainspring.core.store import Accepted, Put, PutOutcome
+from mainspring.http.context import Api
+from mainspring.http.operation import Answer
+from mainspring.http.schemas.common import (
+    Request,
+)
+from mainspring.http.schemas.job_answers import job_out
+from mainspring.http.schemas.jobs import (
+    JobFields,
+    JobIn,
+    apply_defaults,
+    check_key,
+    payload_of,
+    placement_of,
+    run_of,
+    spec_of,
+)
+
+KEY_HEADER = "idempotency-key"
+
+
+class Submit(Request):
+    strict: Annotated[bool, Meta(description="Refuse with 409 a job that no live worker can run.")] = False
+
+
+async def new_run(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewRun:
+    ordering_key = "" if fields.ordering_key is UNSET else fields.ordering_key
+    run_id = api.jobs.new_run_id(ordering_key, tenant=tenant, placement=placement_of(fields))
+    run = run_of(fields, run_id, tenant, author)
+    # The key's fingerprint is of the request alone: it stays the same when the task declares other options.
+    run = run if key is None else made_once(run, key)
+    return apply_defaults(run, fields, await api.catalog.find(run.task))
+
+
+async def new_job(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewJob:
+    if placement_of(fields):
+        raise Invalid("placement", "is for one-off jobs", "a recurring one lies with its tenant")
+    spec = spec_of(fields)
+    payload = payload_of(fields)
+    return NewJob(
+        id=api.jobs.new_job_id(tenant, spec.name),
+        spec=apply_defaults(spec, fields, await api.catalog.find(spec.task)),
+        payload=payload,
+        tenant=tenant,
+        author=author,
+        must_be_new=True,
+        idempotency=None if key is None else Idempotency(key, fingerprint_of_request(spec, payload)),
+    )
+
+
+def key_of(fields: JobIn, header: str | None) -> str | None:
+    """The idempotency key, wherever it stands."""
+    return check_key(header if fields.idempotency_key is UNSET else fields.idempotency_key, header)
+
+
+def conflict_of(run: NewRun, answer: Accepted) -> Conflict:
+    """The id comes last: clients read it there."""
+    if run.unique is not None and run.unique.otherwise == "reject":
+        return Conflict(f"unique key {run.unique.key!r} is taken by job {answer.id}")
+    return Conflict(f"this idempotency key was used for another job, {answer.id}")
+
+
+def put_answer(put: Put, status: int, warnings: list[str], closings: Closings | None = None) -> Answer:
+    if put.outcome is PutOutcome.EXISTS:
+        raise Conflict(f"there is a job of this name, {put.job.id}")
+    if put.outcome is PutOutcome.CONFLICT:
+        raise Conflict(f"this idempotency key was used for another job, {put.job.id}")
+    return Answer(status, job_out(put.job, closings, warnings=warnings), {"location": f"/v1/jobs/{put.job.id}"})

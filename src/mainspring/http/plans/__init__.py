@@ -1,0 +1,1 @@
+"""Reading the payloads of the tasks ``workflow`` and ``fan_out``."""

@@ -1,0 +1,51 @@
+"""Reading the payload of the task ``workflow``."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.misread import misread_payload
+from mainspring.core.model.runs.reserved import FAN_OUT
+from mainspring.core.model.tasks.task_entry import TaskEntry
+from mainspring.core.model.workflows.workflow import Node, check_nodes
+from mainspring.http.plans.fan_out import read_fan_out
+from mainspring.http.schemas.jobs import apply_defaults, run_of
+from mainspring.http.schemas.workflows import NodeIn, WorkflowPlan, rule_of
+
+_decode = msgspec.json.Decoder(WorkflowPlan).decode
+
+
+def read_plan(payload: bytes, tenant: str, known: Mapping[str, TaskEntry]) -> tuple[str, list[Node]]:
+    """The name and the nodes of a payload, checked as far as that goes. ``known``: the task catalog."""
+    try:
+        plan = _decode(payload)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        hint = 'for example {"name": "nightly", "nodes": {"extract": {"task": "extract"}}}'
+        raise misread_payload(error, WorkflowPlan, payload, hint) from None
+    check_nodes({name: node.after for name, node in plan.nodes.items()})
+    return plan.name, [node_of(name, given, tenant, "", known) for name, given in plan.nodes.items()]
+
+
+def node_of(name: str, given: NodeIn, tenant: str, author: str, known: Mapping[str, TaskEntry]) -> Node:
+    try:
+        if given.cron_expression is not msgspec.UNSET or given.every is not msgspec.UNSET:
+            raise Invalid("scheduleType", "of a node is not recurring", "make the whole workflow recurring")
+        run = run_of(given, RunId(""), tenant, author)
+        run = apply_defaults(run, given, known.get(run.task))
+        if run.task == FAN_OUT:
+            _check_each(read_fan_out(run.payload, tenant).each, given.after)
+    except Invalid as error:
+        raise inside(name, error) from None
+    return Node(name=name, run=run, after=given.after, rule=rule_of(given.when))
+
+
+def _check_each(each: str, after: Sequence[str]) -> None:
+    if each and each not in after:
+        raise Invalid("payload.each", f"it does not wait for a node {each!r:.60}", "name it in after")
+
+
+def inside(node: str, error: Invalid) -> Invalid:
+    """Where it was said."""
+    return Invalid(f"nodes.{node}.{error.field}", error.reason, error.hint)

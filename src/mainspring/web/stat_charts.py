@@ -1,0 +1,31 @@
+"""Charts of runs by minute."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mainspring.http.schemas.stats import Point
+from mainspring.web.charts import chart
+
+
+def ended_chart(points: Sequence[Point]) -> str:
+    series = [
+        {"name": "succeeded", "colour": "--succeeded-fill", "values": [point.succeeded for point in points]},
+        {"name": "failed", "colour": "--failed-fill", "values": [point.failed for point in points]},
+    ]
+    return chart("bars", "runs", [point.time for point in points], series)
+
+
+def line_chart(points: Sequence[Point], what: str, colour: str) -> str:
+    return chart("lines", "ms", [point.time for point in points], _lines(points, what, colour))
+
+
+def _lines(points: Sequence[Point], what: str, colour: str) -> list[dict[str, Any]]:
+    def values(which: str) -> list[float | None]:
+        # Where nothing ended there is nothing to say.
+        return [getattr(point, f"{what}_ms_{which}") if point.succeeded + point.failed else None for point in points]
+
+    worst = "worst" if what == "late" else "longest"
+    return [
+        {"name": worst, "colour": "--queued-fill", "values": values("max"), "joined": True},
+        {"name": "mean", "colour": colour, "values": values("mean"), "joined": True},
+    ]
