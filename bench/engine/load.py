@@ -18,8 +18,9 @@ import uvloop
 from bench.sizes import PAYLOAD, QUEUE, TASK
 from bench.tasks import app
 from mainspring.config.engine import Engine
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import Settings, load
+from mainspring.config.settings import Settings
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.run import NewRun
 

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Self
 
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import load
 from mainspring.core.model.base.errors import Invalid
 
 _NOT_OPEN = b'{"title":"Not open","status":503,"detail":"Mounted is to be entered in the lifespan of the application"}'

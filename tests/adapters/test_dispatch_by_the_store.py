@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 from asyncpg.connection import LoggedQuery
 
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import load
 from mainspring.core.dispatch.dispatcher import READER, Dispatcher
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, SECOND
@@ -145,7 +145,7 @@ def test_a_process_without_a_broker_loads_no_broker_driver() -> None:
     code = (
         "import asyncio, sys\n"
         "from mainspring.config.engine import Engine\nfrom mainspring.config.node import make_engines\n"
-        "from mainspring.config.settings import load\n"
+        "from mainspring.config.loading import load\n"
         "assert asyncio.run(make_engines(Engine(load({'store': 'memory:'})))) is None\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('redis', 'aio_pika', 'aiokafka')])"
     )

@@ -13,7 +13,7 @@ import pytest
 
 from mainspring.config.engine import Engine
 from mainspring.config.health import examine
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.config.tasks import make_keyring
 from mainspring.core.model.base.errors import Invalid, SecretsUnavailable
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND

@@ -10,7 +10,7 @@ import pytest
 from joserfc.jwk import OKPKey
 
 from mainspring.cli.client import target
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.access.access import GRANTS, Permission, Principal, Role
 from mainspring.http.auth.tokens import JwtTokens, OneKey
 from tests.api.conftest import Service, memory_only

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mainspring.cli.main import application
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.stores.postgres.servers import split
 

@@ -180,7 +180,7 @@ def test_a_worker_releases_its_runs_at_once_on_a_second_sigterm(tmp_path: Path) 
         process.kill()
         process.communicate()
     show = (
-        "import asyncio\nfrom mainspring.config.engine import Engine\nfrom mainspring.config.settings import load\n"
+        "import asyncio\nfrom mainspring.config.engine import Engine\nfrom mainspring.config.loading import load\n"
         "async def main():\n e = Engine(load()); await e.open(); print(await e.store.depths()); await e.close()\n"
         "asyncio.run(main())"
     )

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mainspring.cli.main import application
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.base.instant import format_duration
 from tests.support.coordination_harness import OUTSIDE
 from tests.support.processes import Processes, free_port, until_ready

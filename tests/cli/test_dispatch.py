@@ -14,8 +14,8 @@ import redis
 from typer.testing import CliRunner
 
 from mainspring.cli.main import application
+from mainspring.config.loading import load
 from mainspring.config.routes import read_engines, read_routes
-from mainspring.config.settings import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.runs.dead_letters import DeadRun
 from tests.support import rabbitmq

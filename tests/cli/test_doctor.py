@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import application
 from mainspring.config.blobs import make_run_logs
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.cluster.diagnosis import Level

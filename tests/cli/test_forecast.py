@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import application
 from mainspring.config.engine import Engine
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.base.instant import HOUR, MINUTE, parse_instant
 from mainspring.core.model.schedules.job import JobState
 from mainspring.features.forecast.commands import chart

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from mainspring.cli.main import _ACTING, main
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import load
 from tests.cli.conftest import Refuse
 from tests.support.command_line import run_command
 from tests.support.processes import free_port

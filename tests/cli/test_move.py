@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import application
 from mainspring.config.engine import Engine
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.access.access import ApiKey, Quotas, Role, Tenant
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import JobId, RunId, SessionId

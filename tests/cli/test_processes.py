@@ -18,7 +18,7 @@ from mainspring.cli import processes
 from mainspring.cli.main import application
 from mainspring.cli.processes import PATIENCE, opened
 from mainspring.config.engine import Engine
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.run import RunState, RunView

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from mainspring.cli import processes
 from mainspring.cli.main import application
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import Settings, load
+from mainspring.config.settings import Settings
 from tests.support.doc_blocks import write_blocks
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/queues.md"

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mainspring.cli.main import application
+from mainspring.config.loading import load
 from mainspring.config.sections import servers_of, without_secrets
-from mainspring.config.settings import load
 from mainspring.core.model.base.errors import Invalid
 from tests.support.databases import create_database, drop_database, with_database
 

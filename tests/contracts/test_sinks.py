@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis.asyncio as redis
 
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.base.errors import EngineUnavailable, Fenced
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.events.events import PARTITIONS, Topic, id_of_worker

@@ -20,7 +20,7 @@ from typer.main import get_command
 import mainspring
 from mainspring.cli.main import application
 from mainspring.cli.processes import PATIENCE
-from mainspring.config import settings
+from mainspring.config.loading import load
 from mainspring.core.model.alerts.notices import QUEUE as NOTIFICATIONS
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.events.webhooks import QUEUE as WEBHOOKS
@@ -248,7 +248,7 @@ def test_a_pod_runs_a_valid_command_with_valid_settings(helm: str, values: Path)
         command, *arguments = container["args"]
         command = get_command(application).commands[command]  # type: ignore[attr-defined]
         given = command.make_context("mainspring", list(arguments), resilient_parsing=False).params
-        loaded = settings.load({"worker.queues": given.get("queue")}, environment(container))
+        loaded = load({"worker.queues": given.get("queue")}, environment(container))
         assert loaded.store == SECRET["store"]
         assert loaded.log.format == "json"
         if probe := container.get("startupProbe"):
@@ -269,7 +269,7 @@ def test_numbers_in_the_values_reach_a_pod_unchanged(helm: str, tmp_path: Path) 
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(VALUES["full"]))
     for pod in pods(objects(manifests.rendered(helm, f"--values={file}"))):
-        loaded = settings.load(environment=environment(pod["spec"]["containers"][0]))
+        loaded = load(environment=environment(pod["spec"]["containers"][0]))
         assert (loaded.shards, loaded.worker.recycle_memory, loaded.tracing.ratio) == (64, 1_000_000_000, 0.25)
 
 
@@ -313,7 +313,7 @@ def test_the_values_on_the_page_are_valid(helm: str, tmp_path: Path) -> None:
         file.write_text(block)
         for pod in pods(objects(manifests.rendered(helm, f"--values={file}"))):
             [container] = pod["spec"]["containers"]
-            loaded = settings.load(environment=environment(container))
+            loaded = load(environment=environment(container))
             assert loaded.notifications.read().channels.keys() == ({"ops"} if "slack" in block else set())
 
 

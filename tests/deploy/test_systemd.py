@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from mainspring.cli.main import application
-from mainspring.config import settings
+from mainspring.config.loading import load
 from mainspring.core.model.alerts.notices import QUEUE as NOTIFICATIONS
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.events.webhooks import QUEUE as WEBHOOKS
@@ -73,7 +73,7 @@ def test_a_unit_runs_a_valid_command_and_waits_for_its_grace_period(name: str) -
         program, command, *arguments = shlex.split(line.replace("$APPLICATION", app))
         assert program == "/opt/mainspring/bin/mainspring"
         given = get_command(application).commands[command].make_context(program, arguments).params  # type: ignore[attr-defined]
-        loaded = settings.load({"worker.queues": given.get("queue")}, {})
+        loaded = load({"worker.queues": given.get("queue")}, {})
         if command == "worker":
             assert loaded.worker.queues == {"mail": 20}
         assert int(unit["TimeoutStopSec"].removesuffix("s")) * SECOND >= loaded.worker.grace + 10 * SECOND
@@ -97,7 +97,7 @@ def test_the_page_creates_the_files_that_a_unit_needs(tmp_path: Path) -> None:
         done = subprocess.run(["sh", "-ec", f"{tool} {text}"], capture_output=True, text=True, check=True)
         (tmp_path / Path(path).name).write_text(done.stdout)
     variables = dict([(tmp_path / "mainspring.env").read_text().strip().split("=", 1)])
-    loaded = settings.load(environment=variables, file=tmp_path / "mainspring.toml")
+    loaded = load(environment=variables, file=tmp_path / "mainspring.toml")
     assert (loaded.log.format, loaded.store.partition(":")[0]) == ("json", "postgresql")
 
 
@@ -106,7 +106,7 @@ def test_the_drop_in_on_the_page_names_the_cgroup_of_the_service(analyze: str, u
     [text] = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
     options = dict(re.findall(r"^ *(\w+)=(.*)$", text, re.MULTILINE))
     name, _, value = options["Environment"].partition("=")
-    loaded = settings.load(environment={name: value.replace("%n", "mainspring-worker@mail.service")})
+    loaded = load(environment={name: value.replace("%n", "mainspring-worker@mail.service")})
     assert loaded.tasks.cgroup == f"/sys/fs/cgroup/{options['Slice']}/mainspring-worker@mail.service"
     folder = units / "mainspring-worker@.service.d"
     folder.mkdir()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli.options import load_application
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from tests.support.processes import ROOT
 
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/__main__.py"))

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from mainspring.cli import processes
 from mainspring.cli.main import application
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import Settings, load
+from mainspring.config.settings import Settings
 from mainspring.core.model.cluster.autoscale import Bounds
 from mainspring.core.model.cluster.datacenters import ALL
 from mainspring.core.model.runs.run import RunState

@@ -9,8 +9,8 @@ import pytest
 
 from mainspring import Invalid, Mainspring
 from mainspring.config.engine import Engine
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import load
 from mainspring.core.model.runs.run import RunState
 from tests.support import submitting_tasks
 

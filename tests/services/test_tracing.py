@@ -16,7 +16,7 @@ import pytest
 from opentelemetry import context as contexts
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import MINUTE, Micros

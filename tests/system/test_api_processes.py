@@ -11,8 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx2
 import pytest
 
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import load
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.runtime.system_clock import SystemClock
 from tests.support.load import APP

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from mainspring.config.engine import Engine
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import load
 from mainspring.core.model.runs.run import RunState
 from tests.support import stopping_tasks
 from tests.support.processes import until_written

@@ -14,8 +14,8 @@ import msgspec
 import psutil
 import pytest
 
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import load
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.core.model.runs.retry import RetryPolicy

@@ -5,8 +5,8 @@ import sys
 import msgspec
 import pytest
 
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import load
 from mainspring.core.model.base.instant import LATEST, MILLISECOND, SECOND
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.usage import by_line

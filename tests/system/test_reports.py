@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
-from mainspring.config.settings import load
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.runs.run import RunState, RunView
 from mainspring.sdk.task import Task

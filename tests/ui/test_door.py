@@ -9,8 +9,8 @@ import httpx2
 import msgspec
 import pytest
 
+from mainspring.config.loading import load
 from mainspring.config.pages import PAGES
-from mainspring.config.settings import load
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.instant import HOUR
 from mainspring.http.auth.authenticator import REFUSED_WITHIN

@@ -15,7 +15,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from typer.main import get_command
 
 from mainspring.cli.main import application
-from mainspring.config import settings
+from mainspring.config.loading import load
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy/compose.yaml"
@@ -72,7 +72,7 @@ def test_a_role_runs_an_existing_command_with_valid_settings(name: str) -> None:
     # The container has no capabilities and a read-only root file system.
     assert (role["read_only"], role["tmpfs"], role["cap_drop"]) == (True, ["/tmp"], ["ALL"])
     environment = {key: _interpolate(value) for key, value in role["environment"].items()}
-    loaded = settings.load(environment=environment)
+    loaded = load(environment=environment)
     assert loaded.store == "postgresql://mainspring:s3cret@postgres:5432/mainspring"
     assert (loaded.metrics.host, list(loaded.metrics.ports), loaded.metrics.token) == ("0.0.0.0", [7170], "s3cret")
     if name in ("scheduler", "worker"):
@@ -110,7 +110,7 @@ def test_addresses_on_the_page_name_existing_services() -> None:
     lines = re.findall(r"^  (MAINSPRING_\w+)=(\w+://\S+:\d\S+)", page, re.MULTILINE)
     assert len(lines) == 5
     for name, value in lines:
-        settings.load(environment={name: value})
+        load(environment={name: value})
         host = re.sub(r"^\w+://(?:[^@/]*@)?", "", value).partition(":")[0]
         assert SERVICES[host]["profiles"] == [host]
 
@@ -118,7 +118,7 @@ def test_addresses_on_the_page_name_existing_services() -> None:
 def test_the_settings_on_the_page_are_valid_together() -> None:
     page = (ROOT / "docs/operations/compose.md").read_text()
     [block] = re.findall(r"```sh\n(  MAINSPRING_NOTIFICATIONS_.*?)```", page, re.DOTALL)
-    loaded = settings.load(environment=dict(word.split("=", 1) for word in shlex.split(block)))
+    loaded = load(environment=dict(word.split("=", 1) for word in shlex.split(block)))
     assert loaded.notifications.read().channels.keys() == {"ops"}
 
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.config.settings import Settings, load
+from mainspring.config.loading import load
+from mainspring.config.settings import Settings
 from mainspring.core.model.base.addresses import Tls
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import SessionId

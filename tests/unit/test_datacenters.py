@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mainspring import prefer
 from mainspring.cli.tables.datacenters import datacenters_of
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant
 from mainspring.core.model.cluster.datacenters import (

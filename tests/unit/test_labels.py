@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.cluster.labels import MAX_LABELS, has_all, label_words, labels_of, read_label

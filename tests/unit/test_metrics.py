@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 from prometheus_client.parser import text_string_to_metric_families
 
+from mainspring.config.loading import load
 from mainspring.config.sections import MetricsSection
-from mainspring.config.settings import Settings, load
+from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
 from mainspring.core.model.runs.run import HeldRun, NewRun, Outcome, RunState, Settlement

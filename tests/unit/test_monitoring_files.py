@@ -13,7 +13,8 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from mainspring.cli.main import application
-from mainspring.config.settings import describe, load
+from mainspring.config.loading import load
+from mainspring.config.settings import describe
 from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Kind
 from tools import dashboards
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.alerts.channels import Channel, QuietHours
 from mainspring.core.model.alerts.notices import MOST_TOLD, Entry, Notice, On
 from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble, read_notifications

@@ -2,8 +2,8 @@
 
 import pytest
 
+from mainspring.config.loading import load
 from mainspring.config.routes import read_routes
-from mainspring.config.settings import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.cluster.hints import Hint

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.events.record_mapping import Record, RecordMapping
 from mainspring.features.ingest.mappings import action_of_record, change_of_record, job_of_record, read_mappings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.config.settings import load
+from mainspring.config.loading import load
 from mainspring.core.model.base.addresses import Tls
 from mainspring.core.model.base.errors import Invalid
 from mainspring.integrations.redis.address import RedisAddress, read_redis

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.config.loading import load
 from mainspring.config.sections import without_secrets
-from mainspring.config.settings import RANGES, describe, load
+from mainspring.config.settings import RANGES, describe
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND
 

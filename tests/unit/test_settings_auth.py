@@ -8,8 +8,9 @@ from joserfc.jwk import OctKey, OKPKey
 from rich.pretty import pretty_repr
 
 from mainspring.config.api import make_tokens
+from mainspring.config.loading import load
 from mainspring.config.sections import AuthSection
-from mainspring.config.settings import Settings, describe, load
+from mainspring.config.settings import Settings, describe
 from mainspring.core.model.base.errors import Invalid
 from tests.support.clock import ManualClock
 from tests.support.tokens import AUDIENCE, ISSUER, jwk, jwks, sign

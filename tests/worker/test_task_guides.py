@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.config import settings as configuration
+from mainspring.config.loading import load
 from mainspring.config.sections import TasksSection
 from mainspring.config.settings import Settings
 from mainspring.config.tasks import make_builtin_tasks
@@ -79,7 +79,7 @@ class Reader:
     def read_settings(self, text: str) -> None:
         path = self.folder / "mainspring.toml"
         path.write_text(text.replace("/srv/scripts", str(self.folder)).replace('"secrets"', f'"{self.folder}/secrets"'))
-        self.settings = configuration.load(environment={}, file=path)
+        self.settings = load(environment={}, file=path)
 
     async def run(self, job: dict[str, Any]) -> None:
         task, payload = job["task"], msgspec.json.encode(job["payload"])

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 import mainspring
-from mainspring.config.settings import Settings, load, parse_labels, parse_priorities, parse_queues
+from mainspring.config.loading import load, parse_labels, parse_priorities, parse_queues
+from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.runtime.django import find_django_settings, set_up_django
 

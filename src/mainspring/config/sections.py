@@ -18,11 +18,6 @@ from mainspring.core.model.base.variables import check_allow_list
 from mainspring.core.model.cluster.coordination import STORE
 from mainspring.core.model.events.webhooks import read_webhooks
 from mainspring.core.model.runs.run import ALL_TENANTS, check_name, check_tenant
-from mainspring.integrations.kafka.address import read_kafka
-from mainspring.integrations.kafka.request_topic import read_request_topic
-from mainspring.integrations.kafka.status_updates import read_status_topic
-from mainspring.integrations.redis.address import read_redis
-from mainspring.integrations.s3.address import read_blobs
 
 #: Microseconds, written as "30s" or as a number of seconds.
 Span: TypeAlias = Annotated[int, "duration"]
@@ -115,12 +110,6 @@ class EventsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def check(self) -> None:
         read_webhooks(self.webhooks)
-        if self.kafka:
-            read_kafka(self.kafka, "events.kafka")
-        if self.status_updates:
-            read_status_topic(self.status_updates, "events.status_updates")
-        if self.redis:
-            read_redis(self.redis, "events.redis")
 
     def __repr__(self) -> str:
         return f"EventsSection(redis={without_secrets(self.redis)!r}, webhooks={', '.join(self.webhooks)!r}, …)"
@@ -166,23 +155,9 @@ class IngestSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def bound_to(self) -> str | None:
         return None if self.tenant == ALL_TENANTS else self.tenant
 
-    @property
-    def request_topic(self) -> str:
-        """The topic of requests; empty: there is none."""
-        return read_request_topic(self.kafka, "ingest.kafka", required=False).name if self.kafka else ""
-
     def check(self) -> None:
-        if self.topics:
-            # Only here: it is the API that knows the fields of a job, and most have no such topics.
-            from mainspring.features.ingest.mappings import read_mappings
-
-            read_mappings(self.topics)
-            if not self.kafka:
-                raise Invalid("ingest.topics", "has no server of Kafka", "set ingest.kafka = kafka://host:9092")
-        if self.kafka:
-            topic = read_request_topic(self.kafka, "ingest.kafka", required=not self.topics)
-            if topic.name in self.topics:
-                raise Invalid(f"ingest.topics.{topic.name}", "is the topic of ingest.kafka", "take one of them out")
+        if self.topics and not self.kafka:
+            raise Invalid("ingest.topics", "has no server of Kafka", "set ingest.kafka = kafka://host:9092")
         if self.bound_to is not None:
             check_tenant("ingest.tenant", self.bound_to)
 
@@ -223,10 +198,6 @@ class RunLogsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     keep: Span = 30 * DAY
     """How long they are kept there; of the classes ``long`` and ``audit`` as long as their runs, at least. In the store
     a log goes with its run."""
-
-    def check(self) -> None:
-        if self.where != STORE:
-            read_blobs(self.where, "run_logs.where")
 
 
 class MetricsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -25,8 +25,8 @@ from typing import (
 
 import msgspec
 
-from mainspring.config import settings as configuration
 from mainspring.config.engine import Engine, system_clock
+from mainspring.config.loading import load
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.checks import check_word
 from mainspring.core.model.base.errors import Conflict, Invalid
@@ -180,7 +180,7 @@ class Mainspring(Hooks, Pausing):
         if self._settled is not None and flags is None and file is None:
             return self._settled
         given = {name: value for name, value in (flags or {}).items() if value is not None}
-        return configuration.load({**self._flags, **given}, file=file)
+        return load({**self._flags, **given}, file=file)
 
     @overload
     def task(self, function: Callable[Concatenate[Context, P], Async[T]], /) -> Task[P, Async[T], T]: ...

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from django.conf import settings as django_settings
 
-from mainspring.config import settings as configuration
 from mainspring.config.engine import Engine
+from mainspring.config.loading import load
 from mainspring.config.settings import Settings
 from mainspring.contrib.django.connections import around_run
 from mainspring.contrib.django.database import atomic_connection, database_store
@@ -44,7 +44,7 @@ class DjangoMainspring(Mainspring):
         _names(configured)
         own = {name: value for name, value in configured.items() if name not in _OWN}
         defaults = {} if "store" in own else {"store": database_store()}
-        return configuration.load(flags, file=file, defaults=defaults, code=(SETTING, own))
+        return load(flags, file=file, defaults=defaults, code=(SETTING, own))
 
     def submit_many_sync(
         self, calls: Iterable[Prepared[T]], *, connection: object | None = None

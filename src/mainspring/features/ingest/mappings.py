@@ -13,13 +13,13 @@ from mainspring.core.model.events.record_mapping import (
     RecordMapping,
     Template,
     check_template,
+    check_topic,
     mapping_setting,
     render,
 )
 from mainspring.core.model.limits.key_template import format_value
 from mainspring.http.problems import AsWritten, decode
 from mainspring.http.schemas.jobs import JobFields, JobIn, JobPatch
-from mainspring.integrations.kafka.request_topic import check_topic
 
 #: By the word that a record has: what is done with its job.
 ACTIONS = {

@@ -2,11 +2,11 @@
 
 import hashlib
 import hmac
-import re
 
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.events.record_mapping import is_topic
 from mainspring.integrations.kafka.address import KafkaServer, read_kafka
 from mainspring.integrations.kafka.topics import read_partitions
 
@@ -23,7 +23,6 @@ TRACE_HEADER = "traceparent"
 PROBLEM_HEADER = "mainspring-problem"
 #: What may stand at the end of the address.
 OPTIONS = ("partitions",)
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _DEAD = "-dead"
 
 
@@ -55,14 +54,9 @@ class RequestTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_request_topic(text: str, field: str, *, required: bool = True) -> RequestTopic:
     server = read_kafka(text, field, OPTIONS)
-    if (server.path or required) and not _NAME.fullmatch(server.path):
+    if (server.path or required) and not is_topic(server.path):
         raise Invalid(field, "names no topic", "kafka://host:9092/job-requests")
     return RequestTopic(server=server, name=server.path, partitions=read_partitions(server, field))
-
-
-def check_topic(topic: str, field: str) -> None:
-    if not _NAME.fullmatch(topic):
-        raise Invalid(field, f"{topic!r:.80} is not a name of a topic", "letters, digits, . _ and -")
 
 
 def dead_topic(topic: str) -> str:

@@ -6,8 +6,8 @@ import msgspec
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.events.events import Event
+from mainspring.core.model.events.record_mapping import check_topic
 from mainspring.integrations.kafka.address import KafkaServer, read_kafka
-from mainspring.integrations.kafka.request_topic import check_topic
 from mainspring.integrations.kafka.topics import read_partitions
 
 #: By the type of an event: the status, and the field that has the time of the change besides ``modified_time``.

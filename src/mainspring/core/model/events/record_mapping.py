@@ -1,5 +1,6 @@
 """Mapping of records that other programs write for themselves: templates over a record's key, headers and value."""
 
+import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -141,3 +142,16 @@ def _decode_text(value: bytes | None, name: str) -> str:
         return value.decode()
     except UnicodeDecodeError:
         raise ValueError(f"the record's {name} is not UTF-8") from None
+
+
+def is_topic(name: str) -> bool:
+    return _TOPIC.fullmatch(name) is not None
+
+
+def check_topic(topic: str, field: str) -> None:
+    """Raise ``Invalid`` if this cannot be the name of a topic."""
+    if not is_topic(topic):
+        raise Invalid(field, f"{topic!r:.80} is not a name of a topic", "letters, digits, . _ and -")
+
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,200}")

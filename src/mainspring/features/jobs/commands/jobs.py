@@ -35,7 +35,7 @@ from mainspring.cli.output import Output, confirm, status
 from mainspring.cli.pausing import Until, Why, pause_of, until_of
 from mainspring.cli.tables.datacenters import datacenters_of
 from mainspring.cli.tables.jobs import Shown, show_details
-from mainspring.config.settings import parse_labels
+from mainspring.config.loading import parse_labels
 from mainspring.core.model.base.errors import Invalid
 
 group = typer.Typer(name="jobs", help="Submit, look at and change jobs.", no_args_is_help=True)
