@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.sdk.families import Parents
 from mainspring.sdk.handle import SyncHandle
 from mainspring.sdk.task import SyncSubmitter, Task

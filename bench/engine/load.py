@@ -22,7 +22,7 @@ from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 
 PACKAGE = "bench."
 

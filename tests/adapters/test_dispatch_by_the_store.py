@@ -16,7 +16,7 @@ from mainspring.config.node import Node, Role
 from mainspring.core.dispatch.dispatcher import READER, Dispatcher
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, SECOND
-from mainspring.core.model.runs.run import settle_success
+from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.runtime.engines import Engines
 from mainspring.core.store import NewSession, Want
 from mainspring.stores.postgres import PostgresStore

@@ -5,7 +5,7 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MINUTE
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.store import EVENTS_KEPT, EventBatch, Retention
 from tests.support.builders import a_run
 from tests.support.races import Races

@@ -16,15 +16,9 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND
 from mainspring.core.model.cluster.placement import place_for
 from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
-from mainspring.core.model.runs.run import (
-    HeldRun,
-    Idempotency,
-    NewRun,
-    RunState,
-    Verdict,
-    settle_failure,
-    settle_success,
-)
+from mainspring.core.model.runs.new_run import Idempotency, NewRun
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.model.runs.settlement import Verdict, settle_failure, settle_success
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.calendar import CalendarSpec
 from mainspring.core.model.schedules.plan import plan

@@ -9,7 +9,7 @@ from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.storage.access import AuditFilter
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.store import Accepted

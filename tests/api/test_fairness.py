@@ -11,7 +11,7 @@ import pytest
 from mainspring.core.model.access.access import Quotas, Role, Tenant
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.http.context import ApiStore

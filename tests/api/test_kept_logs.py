@@ -22,7 +22,10 @@ from mainspring.core.model.access.access import Quotas, Role, Tenant
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND, Micros, to_datetime
 from mainspring.core.model.cluster.diagnosis import Level
-from mainspring.core.model.runs.run import HeldRun, NewRun, RunView, settle_success
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.settlement import settle_success
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import LogReport

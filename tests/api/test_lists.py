@@ -8,7 +8,7 @@ import pytest
 from mainspring.config.resources import RESOURCES
 from mainspring.core.model.base.ids import JobId, RunId, made_at
 from mainspring.core.model.base.instant import isoformat
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.catalog import JobFilter, Page, RunFilter
 from mainspring.http import search

@@ -10,8 +10,8 @@ import pytest
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.instant import MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker, Limit
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import RunPolicy
 from mainspring.core.model.tasks.task_entry import TaskEntry
 from mainspring.http.context import ApiStore
 from tests.api.conftest import Service, memory_only

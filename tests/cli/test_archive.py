@@ -10,7 +10,8 @@ from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import application
 from mainspring.core.model.base.instant import DAY, Instant, parse_instant
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Retention

@@ -17,7 +17,7 @@ from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.cluster.diagnosis import Level
-from mainspring.core.model.runs.run import settle_failure
+from mainspring.core.model.runs.settlement import settle_failure
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.runtime.system_clock import SystemClock

@@ -21,7 +21,8 @@ from mainspring.config.engine import Engine
 from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import JobState
 from tests.support.clock import ManualClock
 from tests.support.command_line import terminate, wait_for_exit

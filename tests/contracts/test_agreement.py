@@ -11,10 +11,9 @@ import pytest
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import DAY, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker
-from mainspring.core.model.runs.run import (
-    HeldRun,
-    NewRun,
-    RunState,
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.model.runs.settlement import (
     Settlement,
     Verdict,
     settle_cancel,

@@ -11,7 +11,10 @@ from mainspring.config.sections import BlobsSection
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR
-from mainspring.core.model.runs.run import About, RunState, RunView, settle_success
+from mainspring.core.model.runs.new_run import About
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.settlement import settle_success
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.blobs import Blobs
 from mainspring.core.ports.upkeep.archive import ArchivedRun, Archiving
 from mainspring.core.runtime.system_clock import SystemClock

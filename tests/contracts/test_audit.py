@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE
-from mainspring.core.model.runs.run import Idempotency
+from mainspring.core.model.runs.new_run import Idempotency
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import AuditEntry, AuditFilter, Author
 from tests.support.builders import a_job, a_run, a_spec, an_id, some_runs

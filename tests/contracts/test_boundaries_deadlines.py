@@ -5,8 +5,9 @@ import pytest
 from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.restored import KnownEnd
-from mainspring.core.model.runs.run import Idempotency, NewRun, RunState
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.store import KEYS_KEPT, PutOutcome, Retention
 from tests.support.boundaries import ADA, around_the_boundary, on_every_claim_path, prepare_claim_path

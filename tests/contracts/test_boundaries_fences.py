@@ -7,10 +7,9 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE
-from mainspring.core.model.runs.run import (
-    HeldRun,
-    NewRun,
-    RunState,
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.model.runs.settlement import (
     Settlement,
     Verdict,
     settle_cancel,

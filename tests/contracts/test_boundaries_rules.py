@@ -20,9 +20,9 @@ from mainspring.core.model.limits.limits import (
     Limit,
     check_limits,
 )
+from mainspring.core.model.runs.names import MAX_NAME, MAX_PAYLOAD, check_name, check_payload
 from mainspring.core.model.runs.rank import IDLE, MOST_URGENT, check_priority
 from mainspring.core.model.runs.retry import MAX_RETRIES, RetryPolicy
-from mainspring.core.model.runs.run import MAX_NAME, MAX_PAYLOAD, check_name, check_payload
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.catch_up import CatchUp, decide
 from tests.support.boundaries import around_the_boundary

@@ -6,9 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.run import (
-    HeldRun,
-    RunState,
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.model.runs.settlement import (
     Settlement,
     Verdict,
     settle_cancel,

@@ -8,7 +8,8 @@ import pytest
 from mainspring.core.model.base.ids import JobId, SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND, Instant
 from mainspring.core.model.cluster.datacenters import ALL, Preference, at_home
-from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import Fire, Job, JobState, Overlap, tick_run_id
 from mainspring.core.model.schedules.spread import NOWHERE, spread
 from mainspring.core.ports.storage.access import Author

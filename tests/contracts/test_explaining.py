@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND
-from mainspring.core.model.runs.run import JobRef
+from mainspring.core.model.runs.new_run import JobRef
 from tests.support.builders import a_fire, a_job, a_run, a_skipped_tick, a_spec, every
 from tests.support.store_harness import Harness
 

@@ -6,7 +6,9 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import MINUTE
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.limits.queues import QueuePolicy
-from mainspring.core.model.runs.run import HeldRun, NewRun, settle_release, settle_success
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.settlement import settle_release, settle_success
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.store import Want

@@ -6,7 +6,8 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE
-from mainspring.core.model.runs.run import Idempotency, NewRun, RunState
+from mainspring.core.model.runs.new_run import Idempotency, NewRun
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import KEYS_KEPT, PutOutcome
 from tests.support.builders import a_job, a_run, a_spec, every

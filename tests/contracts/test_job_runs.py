@@ -4,7 +4,8 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from mainspring.core.model.runs.run import JobRef, NewRun, RunState
+from mainspring.core.model.runs.new_run import JobRef, NewRun
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import Job, JobState, Overlap
 from tests.support.builders import a_job, a_policy, a_run, a_spec, after_each, every
 from tests.support.store_harness import Harness, ids

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.run import (
-    HeldRun,
-    NewRun,
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.settlement import (
     settle_cancel,
     settle_failure,
     settle_loss,

@@ -5,7 +5,8 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND, Instant
-from mainspring.core.model.runs.run import RunPolicy, RunState
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import Job, Overlap, tick_run_id
 from mainspring.core.model.schedules.spread import spread
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_skipped_tick, a_spec, a_tick, every

@@ -9,7 +9,9 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId, RunId, made_at
 from mainspring.core.model.base.instant import DAY, MILLISECOND, MINUTE, Instant, Micros
-from mainspring.core.model.runs.run import About, NewRun, RunState, RunView
+from mainspring.core.model.runs.new_run import About, NewRun
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import JobFilter, Page, RunFilter

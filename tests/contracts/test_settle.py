@@ -6,10 +6,8 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import MINUTE, SECOND
-from mainspring.core.model.runs.run import (
-    HeldRun,
-    Outcome,
-    RunState,
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
+from mainspring.core.model.runs.settlement import (
     Settlement,
     Verdict,
     settle_cancel,

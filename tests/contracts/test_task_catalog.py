@@ -8,8 +8,8 @@ import pytest
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker, Limit
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import RunPolicy
 from mainspring.core.model.tasks.task_entry import TaskEntry
 from tests.support.store_harness import Harness
 

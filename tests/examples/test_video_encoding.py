@@ -12,7 +12,8 @@ import pytest
 
 from examples.video_encoding.encoder import FRAME, STEPS
 from mainspring import Mainspring
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import RunFilter
 from tests.support.example import commands_of, run_example, run_on_engine
 

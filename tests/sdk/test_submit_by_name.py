@@ -9,7 +9,7 @@ import pytest
 from mainspring import Invalid, Limit, Mainspring, RunHandle
 from mainspring.config.node import Node, Role
 from mainspring.core.model.base.instant import MINUTE, from_datetime
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import RunFilter
 from tests.support.processes import free_port
 

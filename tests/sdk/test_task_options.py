@@ -5,7 +5,7 @@ import json
 from mainspring import Mainspring
 from mainspring.config.node import Node, Role
 from mainspring.core.model.base.instant import MINUTE
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import RunFilter
 from tests.support.waiting import eventually
 

@@ -19,7 +19,8 @@ from mainspring.config.node import Node, Role
 from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.ids import is_id, made_at, shard_of
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND, from_datetime
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.sdk.task import Task

@@ -10,7 +10,8 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, Instant
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import Retention

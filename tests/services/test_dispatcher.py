@@ -11,8 +11,10 @@ from mainspring.core.model.base.errors import EngineUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.core.model.cluster.hints import Hint, Sealer
 from mainspring.core.model.runs.dead_letters import DeadRun
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import HeldRun, NewRun, RunPolicy, RunState
+from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.ports.dispatch import Delivery
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause

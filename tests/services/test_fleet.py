@@ -19,7 +19,8 @@ from mainspring.core.maintenance.vitals import StoreVitals
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.cluster.hints import Sealer
-from mainspring.core.model.runs.run import HeldRun, Outcome, RunState, Settlement
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
+from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.model.schedules.slo import Slo
 from mainspring.core.ports.health import Examination, Vitals
 from mainspring.core.ports.storage.access import Author

@@ -12,7 +12,8 @@ from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Micros, isoformat
-from mainspring.core.model.runs.run import RunPolicy, RunView
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.tasks.task_entry import TaskEntry
 from mainspring.core.ports.ingest import Ask, Refusal
 from mainspring.core.ports.storage.access import Author

@@ -10,7 +10,8 @@ from mainspring.config.engine import Engine
 from mainspring.config.settings import Settings
 from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.model.schedules.schedule import CronSchedule
 from mainspring.core.ports.storage.access import Author

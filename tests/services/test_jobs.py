@@ -12,7 +12,9 @@ from mainspring.core.model.base.errors import Invalid, NotFound, StoreUnavailabl
 from mainspring.core.model.base.ids import is_derived, shard_for, shard_of
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, SECOND, Micros
 from mainspring.core.model.cluster.placement import place_for, place_of
-from mainspring.core.model.runs.run import NewRun, RunPolicy, RunState, made_once
+from mainspring.core.model.runs.new_run import NewRun, made_once
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.wakeups import CANCELS, SCHEDULES, Bell, queue_topic
 from mainspring.core.runtime.local_wakeups import LocalWakeups

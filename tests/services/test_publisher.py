@@ -11,7 +11,8 @@ from mainspring.core.model.base.errors import EngineUnavailable, Fenced
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
 from mainspring.core.model.events.events import Event, Topic
-from mainspring.core.model.runs.run import NewRun, settle_cancel, settle_success
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.settlement import settle_cancel, settle_success
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import EventBatch, NewSession, Want
 from mainspring.features.events.service import Publisher

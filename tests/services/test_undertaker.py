@@ -9,7 +9,9 @@ from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.replay import Replay
-from mainspring.core.model.runs.run import HeldRun, RunState, RunView, settle_failure, settle_success
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.model.runs.settlement import settle_failure, settle_success
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.runtime.local_wakeups import LocalWakeups

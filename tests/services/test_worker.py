@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.core.model.runs.run import HeldRun, Outcome, RunState, Settlement
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
+from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import CANCELS
 from mainspring.core.worker.attempt import Attempt, Holding, Stop

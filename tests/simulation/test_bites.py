@@ -11,7 +11,8 @@ import pytest
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.core.model.limits.limits import Ending, Gate
-from mainspring.core.model.runs.run import HeldRun, Outcome, RunState, Settlement, Verdict
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
+from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.core.model.schedules.job import Fire, Tick
 from mainspring.core.store import Beat
 from mainspring.core.worker.worker import Worker

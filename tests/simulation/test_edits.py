@@ -6,7 +6,9 @@ import pytest
 
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.limits.limits import Limit
-from mainspring.core.model.runs.run import NewRun, RunPolicy, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
 from tests.support.simulation.acts import Act
 from tests.support.simulation.directed import Director, play

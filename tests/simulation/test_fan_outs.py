@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import MILLISECOND
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import HeldRun, NewRun, RunPolicy, RunState
+from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.workflows.fan_out import tag_of
 from mainspring.core.store import Accepted
 from mainspring.core.submit.jobs import Jobs

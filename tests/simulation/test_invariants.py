@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, SECOND
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import Outcome, RunPolicy, RunState
+from mainspring.core.model.runs.run import Outcome, RunState
 from tests.support.simulation.examples import Breaks, a_good_history, ends, fires, keyed, moves, starts
 from tests.support.simulation.history import History
 from tests.support.simulation.invariants import violations

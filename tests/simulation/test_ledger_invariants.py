@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, SECOND, Instant
-from mainspring.core.model.runs.run import RunPolicy, RunState
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.calendar import CalendarSpec, Freeze, WhenClosed
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import JobSpec, JobState, Overlap

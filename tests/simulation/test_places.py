@@ -7,7 +7,8 @@ import pytest
 
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
 from mainspring.core.model.cluster.datacenters import ALL, Preference, Serving
-from mainspring.core.model.runs.run import RunPolicy, RunState
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobSpec, JobState, LedgerEntry
 from mainspring.core.model.schedules.schedule import Interval
 from mainspring.core.scheduler import places as scheduler_places

@@ -6,7 +6,7 @@ from mainspring.core.model.access.access import ApiKey, Quotas, Role, Tenant
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant
 from mainspring.core.model.limits.budget import Budget
-from mainspring.core.model.runs.run import About, Idempotency
+from mainspring.core.model.runs.new_run import About, Idempotency
 from mainspring.core.model.schedules.calendar import CalendarSpec
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import LogReport, Pause, ProgressReport

@@ -9,7 +9,8 @@ from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR
 from mainspring.core.model.limits.queues import QueuePolicy
-from mainspring.core.model.runs.run import HeldRun, NewRun
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Want
 from tests.support.builders import a_limit

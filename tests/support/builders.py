@@ -8,9 +8,11 @@ from random import Random
 from mainspring.core.model.base.ids import IdMaker, JobId, RunId, SessionId
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.limits.limits import Breaker, Limit
+from mainspring.core.model.runs.new_run import About, Idempotency, JobRef, NewRun
+from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy
 from mainspring.core.model.runs.rank import DEFAULT_PRIORITY
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import DEFAULT_POLICY, About, HeldRun, Idempotency, JobRef, NewRun, RunPolicy
+from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import Fire, Job, JobSpec, JobState, NewJob, Overlap, Tick, tick_run_id

@@ -12,7 +12,7 @@ import httpx2
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.cluster.hints import Hint
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.submit.jobs import Jobs

@@ -18,7 +18,8 @@ import pytest
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, Micros
-from mainspring.core.model.runs.run import HeldRun, NewRun, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.schedules.job import Job, NewJob
 from mainspring.core.store import NewSession, Want
 from mainspring.stores.postgres import PostgresStore, database

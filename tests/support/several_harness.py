@@ -6,7 +6,7 @@ import asyncpg
 
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant, Micros
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.stores.postgres import PostgresStore

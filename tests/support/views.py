@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from tests.support.builders import an_id
 
 

@@ -8,7 +8,10 @@ from random import Random
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
-from mainspring.core.model.runs.run import HeldRun, NewRun, RunState, RunView, Settlement, Verdict
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.model.runs.settlement import Settlement, Verdict
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport
 from mainspring.core.ports.wakeups import queue_topic

@@ -18,8 +18,10 @@ from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import HeldRun, NewRun, Outcome, RunPolicy, RunState
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.worker.executors.marks import marked
 from mainspring.core.worker.handler import AsyncHandler
 from mainspring.core.worker.settings import ChildSettings, WorkerSettings

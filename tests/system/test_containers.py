@@ -12,7 +12,8 @@ import pytest
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.base.secrets import SecretRules
-from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.wakeups import CANCELS
 from mainspring.core.worker.builtin.confinement import Limits
 from mainspring.core.worker.builtin.container import CLIENT_VARIABLES, Containers, find_engine

@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient
 
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.cluster.hints import Sealer
-from mainspring.core.model.runs.run import NewRun, RunPolicy
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.integrations.kafka.address import read_kafka
 from mainspring.integrations.kafka.admin import KafkaAdmin

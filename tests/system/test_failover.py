@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.system_clock import SystemClock

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import NewRun, RunPolicy
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.integrations.rabbitmq.dispatch import RabbitDispatch
 from mainspring.stores.postgres import PostgresStore

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.ids import RunId
-from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
 from mainspring.stores.postgres import PostgresStore
 from tests.support import rabbitmq
 from tests.support.load import APP, make_jobs

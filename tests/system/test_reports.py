@@ -10,7 +10,8 @@ import pytest
 from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
 from mainspring.core.model.base.ids import RunId
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.sdk.task import Task
 from tests.support import reporting_tasks
 from tests.support.reporting_tasks import NOTES, app

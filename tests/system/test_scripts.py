@@ -14,7 +14,10 @@ from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, Micros, parse_instant
-from mainspring.core.model.runs.run import MAX_ERROR, MAX_RESULT, JobRef, NewRun, RunState, RunView
+from mainspring.core.model.runs.names import MAX_ERROR, MAX_RESULT
+from mainspring.core.model.runs.new_run import JobRef, NewRun
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.worker.attempt import Stop
 from mainspring.core.worker.builtin.tasks import BuiltinTasks
 from tests.support.builders import a_policy, a_run, an_id

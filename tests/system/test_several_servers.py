@@ -15,7 +15,7 @@ import pytest
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import JobSpec, NewJob
 from mainspring.core.model.schedules.schedule import CronSchedule

@@ -10,7 +10,8 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
-from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.wakeups import CANCELS
 from mainspring.core.worker.builtin.confinement import Confinement, Limits
 from mainspring.core.worker.builtin.process import Order, Program

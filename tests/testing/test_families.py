@@ -2,7 +2,7 @@
 
 from mainspring import Mainspring
 from mainspring.core.model.base.ids import RunId
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.workflows.dependencies import Rule
 from mainspring.testing import TestScheduler
 from tests.support.builders import a_run, an_id

@@ -19,7 +19,7 @@ from mainspring.core.model.access.access import (
     write_key,
 )
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.runs.run import MAX_PAYLOAD
+from mainspring.core.model.runs.names import MAX_PAYLOAD
 
 IDENTIFIER = "0123456789ab"
 SECRET = "s" * SECRET_LENGTH

@@ -8,8 +8,9 @@ import pytest
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import NewRun, RunPolicy
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import JobSpec, NewJob
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval

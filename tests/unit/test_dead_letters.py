@@ -11,7 +11,8 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.base.merge_patch import check_patch, patched
 from mainspring.core.model.runs.dead_letters import ALARM_EVERY, GROWS_BY, GROWS_WITHIN, QUIET, Watch, trend_of, watch
 from mainspring.core.model.runs.replay import AT_ONCE, Replay, judged, room, stopped
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from tests.support.builders import an_id
 from tests.support.views import a_run_view
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState, LedgerEntry
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from mainspring.features.drill.model import (

@@ -10,7 +10,8 @@ from mainspring.core.model.explain.limits import NAMED
 from mainspring.core.model.explain.queues import reason_of_full_queue
 from mainspring.core.model.explain.runs import Facts, explain
 from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
-from mainspring.core.model.runs.run import RunPolicy, RunState
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.run import RunState
 from tests.unit.test_explain import NOW, a_view
 
 QUEUED = a_view(RunState.QUEUED)

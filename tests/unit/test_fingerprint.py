@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring.core.model.base.fingerprint import fingerprint_of, kind_of
-from mainspring.core.model.runs.run import clean_error
+from mainspring.core.model.runs.names import clean_error
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/app/orders.py", line {line}, in charge

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.limits.key_template import policy_with_keys, rendered, with_keys
 from mainspring.core.model.limits.limits import Limit
-from mainspring.core.model.runs.run import RunPolicy
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.unique import Unique
 from tests.support.builders import a_run
 

@@ -7,7 +7,9 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.cluster.labels import MAX_LABELS, has_all, label_words, labels_of, read_label
 from mainspring.core.model.explain.runs import Facts, explain
-from mainspring.core.model.runs.run import Idempotency, NewRun, RunPolicy, RunView
+from mainspring.core.model.runs.new_run import Idempotency, NewRun
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.features.broadcasts.service import copies_of
 from tests.support.builders import a_policy, a_run

@@ -13,7 +13,9 @@ from mainspring.config.sections import MetricsSection
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
-from mainspring.core.model.runs.run import HeldRun, NewRun, Outcome, RunState, Settlement
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
+from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.runtime.metrics import declared
 from mainspring.core.runtime.metrics.book import Book, Press
 from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Kind

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.core.model.runs.run import DEFAULT_POLICY
+from mainspring.core.model.runs.policy import DEFAULT_POLICY
 from mainspring.core.model.schedules.job import Fire
 from mainspring.core.ports.storage.datacenters import Place
 from mainspring.core.scheduler.places import Places

@@ -13,29 +13,23 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import DAY, LATEST, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker, Limit
 from mainspring.core.model.runs.cause import UNKNOWN, Cause, cause_of
-from mainspring.core.model.runs.retry import LONGEST_DELAY, RetryPolicy
-from mainspring.core.model.runs.run import (
-    ALONE_AFTER,
-    ENDED,
-    LOST_AFTER,
+from mainspring.core.model.runs.names import (
     MAX_ERROR,
     MAX_NAME,
     MAX_PAYLOAD,
     MAX_TAGS,
     MAX_WEIGHT,
-    MOVES,
-    POISON_AFTER,
-    About,
-    HeldRun,
-    Idempotency,
-    NewRun,
-    Outcome,
-    RunPolicy,
-    RunState,
-    Settlement,
     check_name,
     clean_error,
-    fingerprint_of_request,
+)
+from mainspring.core.model.runs.new_run import About, Idempotency, NewRun, fingerprint_of_request
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.retry import LONGEST_DELAY, RetryPolicy
+from mainspring.core.model.runs.run import ALONE_AFTER, ENDED, MOVES, HeldRun, Outcome, RunState
+from mainspring.core.model.runs.settlement import (
+    LOST_AFTER,
+    POISON_AFTER,
+    Settlement,
     settle_cancel,
     settle_failure,
     settle_loss,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.core.model.base.ids import JobId, RunId, derived_id
-from mainspring.core.model.runs.run import RunPolicy, fingerprint_of_request
+from mainspring.core.model.runs.new_run import fingerprint_of_request
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.traces import (
     chosen,
     chosen_tick,

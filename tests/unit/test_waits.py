@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.core.model.limits.limits import Breaker, gates_of
-from mainspring.core.model.runs.run import RunPolicy, RunState, RunView
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.runs.waits import reason_told
 from mainspring.core.model.workflows.dependencies import Rule
 from tests.unit.test_explain import a_view

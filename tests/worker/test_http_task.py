@@ -9,7 +9,10 @@ import pytest
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import SECOND, parse_instant
-from mainspring.core.model.runs.run import MAX_RESULT, JobRef, RunState, RunView
+from mainspring.core.model.runs.names import MAX_RESULT
+from mainspring.core.model.runs.new_run import JobRef
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.egress import Answer, NoAnswer, Outgoing
 from mainspring.core.worker.builtin.tasks import BuiltinTasks
 from tests.support.builders import a_policy, a_run, an_id

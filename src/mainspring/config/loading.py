@@ -15,7 +15,7 @@ from mainspring.config.settings import FILE, PREFIX, Settings, list_leaves
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import parse_duration
 from mainspring.core.model.cluster.labels import label_words, labels_of, read_label
-from mainspring.core.model.runs.run import check_queue
+from mainspring.core.model.runs.names import check_queue
 
 #: Variables with our prefix that are no settings: the file, which API the command line speaks to, what tests and
 #: benchmarks use, secrets, and what Kubernetes sets for a service that is called mainspring.

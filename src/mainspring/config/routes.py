@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.coordination import STORE
-from mainspring.core.model.runs.run import check_queue
+from mainspring.core.model.runs.names import check_queue
 from mainspring.integrations.kafka.address import SCHEME, read_kafka
 from mainspring.integrations.kafka.topics import OPTIONS, read_topics
 from mainspring.integrations.rabbitmq.address import SCHEMES as AMQP

@@ -17,7 +17,7 @@ from mainspring.core.model.base.secrets import ANY, DEFAULT_ALLOWED, check_secre
 from mainspring.core.model.base.variables import check_allow_list
 from mainspring.core.model.cluster.coordination import STORE
 from mainspring.core.model.events.webhooks import read_webhooks
-from mainspring.core.model.runs.run import ALL_TENANTS, check_name, check_tenant
+from mainspring.core.model.runs.names import ALL_TENANTS, check_name, check_tenant
 
 #: Microseconds, written as "30s" or as a number of seconds.
 Span: TypeAlias = Annotated[int, "duration"]

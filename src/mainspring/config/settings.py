@@ -42,7 +42,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, SECOND, f
 from mainspring.core.model.cluster.clock_guard import ClockRules
 from mainspring.core.model.cluster.coordination import STORE, read_coordination
 from mainspring.core.model.cluster.datacenters import check_place
-from mainspring.core.model.runs.run import check_name
+from mainspring.core.model.runs.names import check_name
 
 PREFIX = "MAINSPRING_"
 FILE = "mainspring.toml"

@@ -7,7 +7,7 @@ import msgspec
 
 from mainspring.core.model.base.errors import EngineUnavailable, StoreUnavailable
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.ingest import Accepting
 from mainspring.http.schemas.jobs import JobIn, past_of

@@ -14,10 +14,13 @@ from mainspring.core.model.base.errors import Conflict, Invalid, StoreDamaged, S
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
 from mainspring.core.model.cluster.diagnosis import Finding
+from mainspring.core.model.runs.names import check_tenant
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.obstacles import Obstacles
 from mainspring.core.model.runs.replay import again, replay_id
 from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT, NOTIFICATION, WEBHOOK, WORKFLOW
-from mainspring.core.model.runs.run import NewRun, RunState, RunView, check_tenant
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.forecast import Planned
 from mainspring.core.model.schedules.job import Job, JobSpec, NewJob
 from mainspring.core.ports.clock import Clock

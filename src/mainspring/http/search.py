@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import MILLISECOND, Micros
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import JobFilter, Lists, Page, RunFilter

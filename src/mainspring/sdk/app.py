@@ -34,9 +34,12 @@ from mainspring.core.model.base.ids import JobId, RunId, check_id
 from mainspring.core.model.base.instant import SECOND, Duration, Micros, from_datetime, parse_duration
 from mainspring.core.model.cluster.labels import label_words
 from mainspring.core.model.limits.key_template import check_template
+from mainspring.core.model.runs.names import check_name, check_queue, check_tenant
+from mainspring.core.model.runs.new_run import About
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.core.model.runs.reserved import WORKFLOW, check_own_task
-from mainspring.core.model.runs.run import About, RunPolicy, RunState, check_name, check_queue, check_tenant
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.calendar import WhenClosed
 from mainspring.core.model.schedules.cron import DstFold, DstGap
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob, Overlap

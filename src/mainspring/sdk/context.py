@@ -14,7 +14,9 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant, to_datetime
-from mainspring.core.model.runs.run import MAX_STATE, About, HeldRun
+from mainspring.core.model.runs.names import MAX_STATE
+from mainspring.core.model.runs.new_run import About
+from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.usage import check_amount, check_unit
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.reporting.capture import TASKS, line_of

@@ -7,7 +7,8 @@ import msgspec
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId, check_id
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, Rule
 
 if TYPE_CHECKING:

@@ -9,8 +9,10 @@ from msgspec import UNSET
 from mainspring.core.model.base.checks import check_whole, check_word
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.runs.names import MAX_PAYLOAD
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.reserved import FAN_OUT
-from mainspring.core.model.runs.run import MAX_PAYLOAD, NewRun, RunPolicy
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.workflows.fan_out import AT_A_TIME, MAX_AT_A_TIME, MAX_MEMBERS, OWN_PRIORITY
 

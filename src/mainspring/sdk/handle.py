@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from mainspring.core.model.base.errors import MainspringError, NotFound
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, Duration, parse_duration
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from mainspring.core.model.base.checks import check_words
 from mainspring.core.model.base.instant import Instant, from_datetime
-from mainspring.core.model.runs.run import MAX_WHY, check_name, check_queue
+from mainspring.core.model.runs.names import MAX_WHY, check_name, check_queue
 from mainspring.core.ports.storage.access import Author
 from mainspring.sdk.backends.embedded import Backend
 

@@ -12,18 +12,12 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Duration, Instant, Micros, from_datetime, parse_duration
 from mainspring.core.model.cluster.labels import label_words
 from mainspring.core.model.limits.key_template import policy_with_keys, unique_with_key
+from mainspring.core.model.runs.names import check_name, check_queue
+from mainspring.core.model.runs.new_run import About, NewRun, made_once
+from mainspring.core.model.runs.policy import RunPolicy, check_policy
 from mainspring.core.model.runs.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.core.model.runs.reserved import FAN_OUT
-from mainspring.core.model.runs.run import (
-    About,
-    HeldRun,
-    NewRun,
-    RunPolicy,
-    check_name,
-    check_policy,
-    check_queue,
-    made_once,
-)
+from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.unique import Unique as UniqueKey
 from mainspring.core.model.schedules.presets import preset_timeout
 from mainspring.core.model.tasks.task_entry import MAX_DESCRIPTION, TaskEntry

@@ -8,8 +8,9 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Duration, parse_duration
+from mainspring.core.model.runs.names import check_name
 from mainspring.core.model.runs.reserved import WORKFLOW
-from mainspring.core.model.runs.run import RunView, check_name
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Overlap
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from mainspring.core.model.workflows.fan_out import AT_A_TIME

@@ -6,7 +6,8 @@ import msgspec
 
 from mainspring.core.model.access.access import ApiKey, Quotas
 from mainspring.core.model.base.instant import Instant, isoformat
-from mainspring.core.model.runs.run import MAX_TAGS, RunView
+from mainspring.core.model.runs.names import MAX_TAGS
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import Author
 

@@ -3,7 +3,8 @@
 from typing import Protocol
 
 from mainspring.core.model.base.ids import JobId, RunId
-from mainspring.core.model.runs.run import About, RunState
+from mainspring.core.model.runs.new_run import About
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobSpec, JobState
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 
 
 class Run(RunView, frozen=True, kw_only=True, omit_defaults=True):

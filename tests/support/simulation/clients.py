@@ -10,7 +10,7 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Micros
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.job import JobSpec, NewJob
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.submit.jobs import Jobs

@@ -9,7 +9,9 @@ import msgspec
 
 from mainspring.core.model.base.ids import IdMaker, JobId, RunId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
-from mainspring.core.model.runs.run import NewRun, RunPolicy, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobSpec, JobState, NewJob
 from mainspring.core.store import Put
 from tests.support.simulation.acts import Act

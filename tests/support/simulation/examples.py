@@ -6,7 +6,8 @@ from functools import cache
 
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
-from mainspring.core.model.runs.run import RunPolicy, RunState
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import JobSpec, Overlap
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval

@@ -11,8 +11,9 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.cluster.datacenters import ALL, Preference, placed
 from mainspring.core.model.limits.limits import Breaker, Limit
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import NewRun, RunPolicy
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.calendar import CalendarSpec, Freeze, WhenClosed
 from mainspring.core.model.schedules.catch_up import CatchUp

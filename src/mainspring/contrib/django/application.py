@@ -12,7 +12,7 @@ from mainspring.config.settings import Settings
 from mainspring.contrib.django.connections import around_run
 from mainspring.contrib.django.database import atomic_connection, database_store
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.runs.run import check_name, check_tenant
+from mainspring.core.model.runs.names import check_name, check_tenant
 from mainspring.sdk.app import Mainspring
 from mainspring.sdk.handle import SyncHandle
 from mainspring.sdk.task import Prepared

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.runs.dead_letters import DeadRun, dead_run
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.runtime.engines import Engines
 
 #: So many wait for an engine that is away; of more the oldest are left out. The store has them all.

@@ -10,7 +10,7 @@ from functools import lru_cache
 from mainspring.core.logs.packed_log import Damaged, Frame, from_position, index_size, read_index, unpack
 from mainspring.core.model.base.instant import DAY, MINUTE, Instant, Micros, from_datetime, to_datetime
 from mainspring.core.model.runs.retention import CLASSES
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.blobs import Blobs, BlobsUnavailable
 from mainspring.core.ports.storage.catalog import LogLine
 

@@ -5,15 +5,9 @@ from random import Random
 from typing import Protocol
 
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.model.runs.run import (
-    OVERDUE_GRACE,
-    HeldRun,
-    RunState,
-    Settlement,
-    Verdict,
-    settle_failure,
-    settle_loss,
-)
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.model.runs.settlement import Settlement, Verdict, settle_failure, settle_loss
+from mainspring.core.model.runs.view import OVERDUE_GRACE
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeups, queue_topic
 from mainspring.core.runtime.metrics.figures import Figures

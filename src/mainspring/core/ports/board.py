@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE, Micros
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 
 #: How long each is shown after it was last written.
 RUNS_SHOWN: Micros = HOUR

@@ -9,7 +9,8 @@ from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import IdMaker, JobId, RunId, derived_id, made_at, shard_for, shard_of
 from mainspring.core.model.base.instant import DAY, MILLISECOND, SECOND, Instant, Micros
 from mainspring.core.model.cluster.placement import place_for, place_of, shard_in
-from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState, NewJob
 from mainspring.core.model.workflows.dependencies import parents_first
 from mainspring.core.ports.clock import Clock

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.tasks.argument_schema import Check, compile_check
 from mainspring.core.model.tasks.task_entry import KnownTask, TaskEntry, fill_in_defaults
 from mainspring.core.ports.clock import Clock

@@ -8,8 +8,8 @@ import msgspec
 
 from mainspring.core.model.base.instant import Instant, Micros, format_duration
 from mainspring.core.model.runs.cause import FINAL, UNKNOWN, Cause
-from mainspring.core.model.runs.run import (
-    Outcome,
+from mainspring.core.model.runs.run import Outcome
+from mainspring.core.model.runs.settlement import (
     Settlement,
     settle_cancel,
     settle_failure,

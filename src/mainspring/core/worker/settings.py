@@ -6,8 +6,9 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.core.model.cluster.datacenters import at_home
 from mainspring.core.model.cluster.labels import check_labels_kept
+from mainspring.core.model.runs.names import check_name, check_queue
 from mainspring.core.model.runs.rank import check_priority
-from mainspring.core.model.runs.run import OVERDUE_GRACE, check_name, check_queue
+from mainspring.core.model.runs.view import OVERDUE_GRACE
 
 
 class ChildSettings(msgspec.Struct, frozen=True, kw_only=True):

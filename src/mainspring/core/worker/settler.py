@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.core.model.runs.cause import FINAL, UNKNOWN
-from mainspring.core.model.runs.run import Outcome, RunState, Settlement, Verdict, settle_failure
+from mainspring.core.model.runs.run import Outcome, RunState
+from mainspring.core.model.runs.settlement import Settlement, Verdict, settle_failure
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeups, queue_topic
 from mainspring.core.runtime.log import get_logger

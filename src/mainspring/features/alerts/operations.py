@@ -11,7 +11,7 @@ from mainspring.core.model.alerts.notices import Notice
 from mainspring.core.model.alerts.notification_rules import Rule
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import format_duration, isoformat
-from mainspring.core.model.runs.run import MAX_NAME
+from mainspring.core.model.runs.names import MAX_NAME
 from mainspring.features.alerts.grouping import Problem as OpenProblem
 from mainspring.features.alerts.grouping import open_problems, waiting_of
 from mainspring.features.alerts.service import message_run

@@ -15,9 +15,11 @@ from mainspring.core.model.base.fingerprint import fingerprint_of
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant, Micros, parse_instant
 from mainspring.core.model.events.events import Event
+from mainspring.core.model.runs.new_run import NewRun, made_once
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.reserved import NOTIFICATION
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import NewRun, RunPolicy, RunView, made_once
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.notifications import NotificationStore

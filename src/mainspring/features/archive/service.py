@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.instant import DAY, Instant
-from mainspring.core.model.runs.run import AttemptView, RunView
+from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.ports.blobs import Blobs, BlobsUnavailable
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.upkeep.archive import ArchivedRun, Archiving, Part

@@ -9,7 +9,8 @@ import msgspec
 from mainspring.core.model.base.errors import NotFound
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.runs.restored import AUTHOR, RESTORED, UNFINISHED, Doubt, KnownEnd, Restored, doubt_of
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Access, AuditFilter, Author
 from mainspring.core.ports.storage.catalog import Catalog, Pause, RunFilter
 from mainspring.core.ports.storage.operations import Operations

@@ -7,7 +7,7 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId, derived_id, made_at, shard_of
 from mainspring.core.model.cluster.labels import has_all
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.storage.catalog import SessionView
 
 

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Instant, from_datetime, to_datetime
-from mainspring.core.model.runs.run import MAX_NAME
+from mainspring.core.model.runs.names import MAX_NAME
 from mainspring.core.model.schedules.calendar import MOST_ENTRIES, Freeze, Holiday
 from mainspring.core.model.schedules.cron import load_zone
 from mainspring.features.calendars.recurrence import Budget, Rule

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from mainspring.core.model.access.access import DEFAULT_TENANT, Permission, Principal
 from mainspring.core.model.base.instant import DAY, isoformat, parse_instant
-from mainspring.core.model.runs.run import check_queue
+from mainspring.core.model.runs.names import check_queue
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.model.schedules.closings import Closed, Closings
 from mainspring.core.ports.storage.access import Author

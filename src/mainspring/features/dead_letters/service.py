@@ -8,8 +8,9 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Micros
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.replay import Replay, judged, replay_id, replayed, room
-from mainspring.core.model.runs.run import NewRun, RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.ports.storage.dead_letters import DeadLetters

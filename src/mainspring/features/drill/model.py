@@ -7,7 +7,7 @@ import msgspec
 from mainspring.core.model.base.checks import check_whole
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.model.schedules.schedule import ticks_between
 

@@ -7,9 +7,11 @@ import msgspec
 from mainspring.core.model.base.instant import MINUTE, SECOND
 from mainspring.core.model.events.events import Event
 from mainspring.core.model.events.webhooks import QUEUE, Delivery, Webhook
+from mainspring.core.model.runs.names import MAX_PAYLOAD
+from mainspring.core.model.runs.new_run import NewRun, made_once
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.reserved import WEBHOOK
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import MAX_PAYLOAD, NewRun, RunPolicy, made_once
 from mainspring.core.submit.jobs import Jobs
 
 #: Of one delivery.

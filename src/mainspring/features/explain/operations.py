@@ -8,7 +8,7 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import LATEST, Instant, isoformat
 from mainspring.core.model.explain.ticks import TickFacts, explain_tick
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.model.schedules.spread import MOST_OF_A_TICK, telling
 from mainspring.core.ports.storage.catalog import JobVersion, Reads

@@ -14,9 +14,12 @@ from msgspec import UNSET
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, Micros
+from mainspring.core.model.runs.names import MAX_NAME, MAX_RESULT
+from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT
-from mainspring.core.model.runs.run import MAX_NAME, MAX_RESULT, About, HeldRun, NewRun, RunState, RunView
+from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.verdicts import GiveUp, LookAgain
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.tasks.task_entry import TaskEntry
 from mainspring.core.model.workflows.dependencies import Dependencies, Rule
 from mainspring.core.model.workflows.fan_out import (

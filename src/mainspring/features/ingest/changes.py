@@ -8,7 +8,8 @@ import msgspec
 from mainspring.core.model.access.access import Principal
 from mainspring.core.model.base.errors import Conflict, NotFound
 from mainspring.core.model.base.ids import JobId, RunId, is_id
-from mainspring.core.model.runs.run import ENDED, RunState, RunView
+from mainspring.core.model.runs.run import ENDED, RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, Page, Reads, RunFilter

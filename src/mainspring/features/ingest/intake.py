@@ -10,7 +10,8 @@ from mainspring.core.model.access.access import DEFAULT_TENANT, Principal, Role
 from mainspring.core.model.base.errors import Invalid, NotFound, StoreUnavailable
 from mainspring.core.model.base.ids import RunId, check_id, shard_of
 from mainspring.core.model.events.record_mapping import RecordMapping
-from mainspring.core.model.runs.run import NewRun, check_tenant
+from mainspring.core.model.runs.names import check_tenant
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.traces import traced
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.ports.ingest import Ask, Refusal

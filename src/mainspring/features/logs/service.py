@@ -9,7 +9,8 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.cluster.diagnosis import Finding, blamed, found
 from mainspring.core.model.runs.retention import STANDARD, log_span
-from mainspring.core.model.runs.run import ENDED, RunState, RunView
+from mainspring.core.model.runs.run import ENDED, RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import MOST_LOG_PIECES, LogLine

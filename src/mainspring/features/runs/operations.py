@@ -9,7 +9,8 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.explain.runs import explain
-from mainspring.core.model.runs.run import ENDED, RunState, RunView
+from mainspring.core.model.runs.run import ENDED, RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import LOG_END, RunFilter
 from mainspring.http.context import Api

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.runs.run import check_payload
+from mainspring.core.model.runs.names import check_payload
 from mainspring.core.model.schedules.job import JobSpec
 from mainspring.http.problems import decode, decoding_problem, problem_of, with_names_as_written
 from mainspring.http.schemas.common import Request

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.ids import JobId
-from mainspring.core.model.runs.run import check_payload
+from mainspring.core.model.runs.names import check_payload
 from mainspring.core.model.schedules.job import Job, JobState, NewJob
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, Reads

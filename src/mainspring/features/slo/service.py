@@ -6,7 +6,8 @@ from typing import Protocol
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules import slo as slos
 from mainspring.core.model.schedules.job import Job, JobState, LedgerEntry
 from mainspring.core.model.schedules.schedule import due_of, next_after, ticks_between

@@ -10,7 +10,8 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import JobId, RunId, is_id
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, Micros, isoformat
 from mainspring.core.model.base.percentiles import percentile
-from mainspring.core.model.runs.run import ENDED, RunState, RunView
+from mainspring.core.model.runs.run import ENDED, RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.runs.waits import reason_told
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import Load, Minute, RunFilter

@@ -7,8 +7,9 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId, derived_id, made_at
 from mainspring.core.model.cluster.placement import shard_beside
+from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.model.runs.reserved import WORKFLOW
-from mainspring.core.model.runs.run import About, HeldRun, JobRef, NewRun
+from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.verdicts import GiveUp
 from mainspring.core.model.workflows.workflow import Node, wired
 from mainspring.core.store import Store

@@ -23,7 +23,7 @@ from mainspring.core.model.access.access import Principal, Role
 from mainspring.core.model.access.token_rules import Algorithm, check_jwks_url, check_secret
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
-from mainspring.core.model.runs.run import ALL_TENANTS, MAX_NAME, check_name
+from mainspring.core.model.runs.names import ALL_TENANTS, MAX_NAME, check_name
 from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.http.auth.weak_keys import find_weakness

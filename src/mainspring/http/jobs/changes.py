@@ -7,7 +7,8 @@ from msgspec import UNSET
 
 from mainspring.core.model.access.access import Principal
 from mainspring.core.model.base.errors import Conflict, Invalid
-from mainspring.core.model.runs.run import About, RunView
+from mainspring.core.model.runs.new_run import About
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState, NewJob
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import PutOutcome

@@ -14,7 +14,8 @@ from mainspring.core.model.limits.budget import author_name, lowers
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
 from mainspring.core.model.runs.rank import IDLE
 from mainspring.core.model.runs.reason import Reason
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import Pause, RunFilter
 from mainspring.http.context import Api
 

@@ -5,7 +5,7 @@ from typing import TypeAlias
 from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.ids import JobId, RunId
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.http.context import Api

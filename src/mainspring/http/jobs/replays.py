@@ -3,8 +3,9 @@
 from collections import Counter
 
 from mainspring.core.model.access.access import Principal
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.reserved import NOTIFICATION, WEBHOOK
-from mainspring.core.model.runs.run import NewRun, RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.http.context import Api
 
 

@@ -10,8 +10,9 @@ from mainspring.core.model.base.ids import RunId, is_id
 from mainspring.core.model.base.misread import misread_payload
 from mainspring.core.model.cluster.placement import shard_beside
 from mainspring.core.model.limits.key_template import with_keys
+from mainspring.core.model.runs.names import check_payload
+from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.reserved import FAN_IN, RESERVED
-from mainspring.core.model.runs.run import About, NewRun, check_payload
 from mainspring.core.model.tasks.task_entry import TaskEntry, fill_in_defaults
 from mainspring.core.model.workflows.fan_out import MAX_MEMBERS, Names, OnFailure, member_priority, tag_of
 from mainspring.http.schemas.fan_out import FanOutPlan

@@ -18,7 +18,7 @@ from mainspring.core.model.base.instant import (
 )
 from mainspring.core.model.base.misread import PATTERNS
 from mainspring.core.model.cluster.labels import MAX_LABELS
-from mainspring.core.model.runs.run import MAX_NAME, MAX_TAGS
+from mainspring.core.model.runs.names import MAX_NAME, MAX_TAGS
 from mainspring.http.docs.portable import SHORTHAND
 from mainspring.http.problems import AsWritten, Missing
 

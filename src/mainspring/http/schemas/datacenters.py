@@ -17,7 +17,7 @@ from mainspring.core.model.cluster.datacenters import (
     requiring,
 )
 from mainspring.core.model.cluster.labels import DATACENTER, MAX_PART, MAX_PLACES, check_labels_kept, labels_of
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.job import JobSpec
 from mainspring.http.schemas.common import Span, Wire, micros_of
 

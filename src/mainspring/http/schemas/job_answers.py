@@ -8,8 +8,9 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import format_duration, isoformat
+from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.retry import RetryPolicy
-from mainspring.core.model.runs.run import About, RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.calendar import WhenClosed
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.closings import Closings

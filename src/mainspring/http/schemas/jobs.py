@@ -12,10 +12,12 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant, Micros, explain_past, parse_instant
 from mainspring.core.model.cluster.labels import label_words
 from mainspring.core.model.limits.key_template import policy_with_keys, with_keys
+from mainspring.core.model.runs.names import MAX_NAME, MAX_WEIGHT
+from mainspring.core.model.runs.new_run import About, Idempotency, JobRef, NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.rank import DEFAULT_PRIORITY
 from mainspring.core.model.runs.reserved import FAN_OUT
 from mainspring.core.model.runs.retry import MAX_PATTERN, MAX_PATTERNS, MAX_RETRIES, RetryPolicy
-from mainspring.core.model.runs.run import MAX_NAME, MAX_WEIGHT, About, Idempotency, JobRef, NewRun, RunPolicy
 from mainspring.core.model.schedules.calendar import MOST_CALENDARS, WhenClosed
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.cron import DstFold, DstGap

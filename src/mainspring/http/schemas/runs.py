@@ -10,8 +10,9 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import isoformat
 from mainspring.core.model.cluster.datacenters import place_of
 from mainspring.core.model.runs.reason import Reason
-from mainspring.core.model.runs.run import ENDED, AttemptView, Progress, RunState, RunView
+from mainspring.core.model.runs.run import ENDED, RunState
 from mainspring.core.model.runs.traces import trace_of
+from mainspring.core.model.runs.view import AttemptView, Progress, RunView
 from mainspring.core.model.runs.waits import reason_told
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import LogLine

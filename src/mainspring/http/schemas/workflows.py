@@ -8,7 +8,8 @@ from msgspec import UNSET, Meta, UnsetType
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.fingerprint import last_line
 from mainspring.core.model.base.ids import RunId, is_id
-from mainspring.core.model.runs.run import MAX_NAME, RunView
+from mainspring.core.model.runs.names import MAX_NAME
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, Rule
 from mainspring.core.model.workflows.workflow import MAX_NODES
 from mainspring.http.schemas.common import Name, Request, Wire, time_of

@@ -12,7 +12,8 @@ from mainspring.core.logs.run_logs import RunLogs
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.model.runs.run import ENDED, RunState, RunView
+from mainspring.core.model.runs.run import ENDED, RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import LOG_END, Catalog, LogLine

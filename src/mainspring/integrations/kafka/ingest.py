@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, MILLISECOND, SECOND, Micros
 from mainspring.core.model.events.record_mapping import Record as MappedRecord
-from mainspring.core.model.runs.run import MAX_NAME
+from mainspring.core.model.runs.names import MAX_NAME
 from mainspring.core.model.runs.traces import read_traceparent
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.ingest import Ask, Refusal

@@ -9,7 +9,7 @@ from redis.asyncio.client import PubSub
 from mainspring.core.model.base.errors import EngineUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros, isoformat
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.board import FLAGS_SHOWN, RUNS_SHOWN, WORKERS_SHOWN
 from mainspring.integrations.redis.address import RedisAddress
 from mainspring.integrations.redis.servers import RedisServers

@@ -7,7 +7,9 @@ from mainspring.config.engine import Engine
 from mainspring.core.model.base.errors import Conflict, NotFound
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant, check_ahead, explain_past
-from mainspring.core.model.runs.run import NewRun, RunState, RunView
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.model.workflows.workflow import Node, wired
 from mainspring.core.ports.clock import Clock

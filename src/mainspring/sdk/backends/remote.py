@@ -13,7 +13,9 @@ from mainspring.core.model.base.errors import Conflict, Invalid, NotFound, Store
 from mainspring.core.model.base.ids import IdMaker, JobId, RunId
 from mainspring.core.model.base.instant import Instant, format_duration, isoformat, parse_instant
 from mainspring.core.model.cluster.labels import labels_of
-from mainspring.core.model.runs.run import About, NewRun, Progress, RunState, RunView
+from mainspring.core.model.runs.new_run import About, NewRun
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import Progress, RunView
 from mainspring.core.model.tasks.task_entry import DECLARED
 from mainspring.core.model.workflows.dependencies import Rule
 from mainspring.core.model.workflows.workflow import Node

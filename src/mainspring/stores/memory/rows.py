@@ -13,9 +13,12 @@ from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.model.cluster.datacenters import may_be_noted
 from mainspring.core.model.cluster.labels import has_all
 from mainspring.core.model.limits.limits import Gate as LimitGate
+from mainspring.core.model.runs.new_run import About
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retention import STANDARD
-from mainspring.core.model.runs.run import About, HeldRun, Progress, RunPolicy, RunState, RunView
+from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.unique import Unique
+from mainspring.core.model.runs.view import Progress, RunView
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, LedgerEntry, Tick
 from mainspring.core.model.schedules.slo import SloState
 from mainspring.core.model.workflows.dependencies import Rule

@@ -18,13 +18,17 @@ from mainspring.core.model.limits.budget import BudgetStatus
 from mainspring.core.model.limits.limits import Ending
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy, place_retry
 from mainspring.core.model.runs.dead_letters import Watch
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.rank import HEAD_START, IDLE, rank_of
 from mainspring.core.model.runs.replay import Replay
 from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.retention import CLASSES, STANDARD
-from mainspring.core.model.runs.run import AttemptView, NewRun, Outcome, RunPolicy, RunState, Settlement
+from mainspring.core.model.runs.run import Outcome, RunState
+from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.runs.usage import cost_of, day_of
+from mainspring.core.model.runs.view import AttemptView
 from mainspring.core.model.schedules.calendar import Calendar
 from mainspring.core.model.schedules.job import JobSpec, LedgerEntry, Overlap, Tick, overlap_gate
 from mainspring.core.model.schedules.plan import dropped_ticks

@@ -11,7 +11,8 @@ from types import MappingProxyType
 import msgspec
 
 from mainspring.core.model.base.instant import DAY, Instant
-from mainspring.core.model.runs.run import NewRun, RunPolicy
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.stores.postgres.part import Part
 from mainspring.stores.postgres.partitions import Partitions
 from mainspring.stores.postgres.rows import class_number

@@ -9,7 +9,9 @@ import msgspec
 
 from mainspring.core.model.base.errors import Conflict, Fenced, Invalid
 from mainspring.core.model.base.ids import RunId, shard_of
-from mainspring.core.model.runs.run import HeldRun, NewRun, settle_success
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.ports.storage.transactions import Request
 from mainspring.core.store import Accepted
 from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, Statements

@@ -9,9 +9,11 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.budget import Budget, BudgetStatus
 from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.replay import Replay
 from mainspring.core.model.runs.restored import KnownEnd
-from mainspring.core.model.runs.run import NewRun, RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause

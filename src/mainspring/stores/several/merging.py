@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
-from mainspring.core.model.runs.run import RunView
 from mainspring.core.model.runs.usage import Usage
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.catalog import DeadGroup, Load, Minute, Page, SessionView, Standings, Timings
 from mainspring.core.store import Depth

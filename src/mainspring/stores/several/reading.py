@@ -10,8 +10,8 @@ from mainspring.core.model.access.access import ApiKey
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import MINUTE, Instant, Micros
 from mainspring.core.model.limits.budget import BudgetStatus
-from mainspring.core.model.runs.run import AttemptView, RunView
 from mainspring.core.model.runs.usage import GroupBy, Usage
+from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.calendar import Calendar
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.ports.storage.access import ALL_CHANGES, AuditEntry, AuditFilter

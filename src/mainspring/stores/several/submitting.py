@@ -7,7 +7,8 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState, NewJob
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Accepted, Put

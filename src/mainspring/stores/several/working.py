@@ -10,7 +10,8 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import MILLISECOND, Micros
-from mainspring.core.model.runs.run import HeldRun, Settlement, Verdict
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, SessionView
 from mainspring.core.store import Beat, NewSession, SettledPartly, Want

@@ -9,8 +9,8 @@ import msgspec
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import Instant, check_instant
+from mainspring.core.model.runs.names import MAX_PAYLOAD, check_name, check_queue, check_tenant
 from mainspring.core.model.runs.retention import check_class
-from mainspring.core.model.runs.run import MAX_PAYLOAD, check_name, check_queue, check_tenant
 
 DEFAULT_TENANT = "default"
 #: An API key is ``ms_<id>_<secret>``. Only a hash of the secret is kept: it is random, so a fast hash is enough.

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.runs.run import ALL_TENANTS, check_tenant
+from mainspring.core.model.runs.names import ALL_TENANTS, check_tenant
 
 Algorithm: TypeAlias = Literal["HS256", "RS256", "EdDSA"]
 

@@ -11,7 +11,7 @@ from mainspring.core.model.alerts.outgoing import check_url
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import HOUR, SECOND, Instant, Micros, parse_duration, to_datetime
 from mainspring.core.model.base.secrets import check_secret_name
-from mainspring.core.model.runs.run import check_name, check_tenant
+from mainspring.core.model.runs.names import check_name, check_tenant
 from mainspring.core.model.schedules.cron.zone import load_zone
 
 PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"

@@ -11,7 +11,7 @@ from mainspring.core.model.alerts.notices import On
 from mainspring.core.model.alerts.outgoing import check_url
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
-from mainspring.core.model.runs.run import ALL_TENANTS, check_name, check_tenant
+from mainspring.core.model.runs.names import ALL_TENANTS, check_name, check_tenant
 
 _HINT = "on=dead on=recovered to=CHANNEL task=charge* queue=billing job=nightly tag=money tenant=acme urgent"
 #: Owners that are not named.

@@ -17,7 +17,7 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.core.model.cluster.labels import AND_THEN, DATACENTER, MAX_PLACES, read_label
-from mainspring.core.model.runs.run import RunPolicy
+from mainspring.core.model.runs.policy import RunPolicy
 
 #: In place of names: every data centre that is known when the tick is planned.
 ALL = "*"

@@ -9,7 +9,7 @@ from mainspring.core.model.alerts.outgoing import check_url
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.secrets import check_secret_name
 from mainspring.core.model.events.events import Event, kind_of
-from mainspring.core.model.runs.run import ALL_TENANTS, check_name, check_tenant
+from mainspring.core.model.runs.names import ALL_TENANTS, check_name, check_tenant
 
 #: Deliveries are runs in this queue. What happens to them is told to no webhook: it would never end.
 QUEUE = "webhooks"

@@ -6,7 +6,7 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.limits import BREAKER, GateState, gates_of, room, room_comes_at, words_of
 from mainspring.core.model.runs.reason import Holder, Reason
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 
 #: So many of those inside are named.
 NAMED = 5

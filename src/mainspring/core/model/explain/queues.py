@@ -6,7 +6,7 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.explain.limits import NAMED
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.reason import Holder, Reason
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 
 
 def reason_of_full_queue(run: RunView, policy: QueuePolicy, running: int, known: Sequence[RunId]) -> Reason | None:

@@ -10,7 +10,9 @@ from mainspring.core.model.cluster.labels import DATACENTER
 from mainspring.core.model.explain.queues import words_of_turns
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
 from mainspring.core.model.runs.reason import Holder, Reason, over_at
-from mainspring.core.model.runs.run import WORKER_LEFT, RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.settlement import WORKER_LEFT
+from mainspring.core.model.runs.view import RunView
 
 _BUDGET_HELPS = "raise its limit (mainspring budgets set) or delete it (mainspring budgets delete)"
 

@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.checks import check_kind, check_word
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Instant, from_datetime, to_datetime
-from mainspring.core.model.runs.run import check_name, check_tenant
+from mainspring.core.model.runs.names import check_name, check_tenant
 from mainspring.core.model.runs.usage import COUNTED, CPU, WALL, check_amount, check_unit
 
 _STATES = ("ok", "warned", "over")

@@ -6,7 +6,8 @@ from collections.abc import Collection
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.runs.run import NewRun, RunPolicy
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.unique import Unique
 
 #: A placeholder of a template, with the path inside.

@@ -15,7 +15,7 @@ from mainspring.core.model.base.checks import check_kind, check_whole
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, MILLISECOND, Instant, Micros, format_duration, parse_duration
-from mainspring.core.model.runs.run import check_tenant
+from mainspring.core.model.runs.names import check_tenant
 
 MAX_CONCURRENCY = 1_000_000
 MAX_SHARE = 1_000

@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.fingerprint import exception_of
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant, Micros, isoformat
-from mainspring.core.model.runs.run import RunView
+from mainspring.core.model.runs.view import RunView
 
 #: A group that grows by so many within this time is worth an alarm; the next one comes an hour later at the earliest.
 GROWS_BY = 100

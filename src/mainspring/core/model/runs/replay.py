@@ -16,7 +16,9 @@ import msgspec
 from mainspring.core.model.base.ids import RunId, derived_id, shard_of
 from mainspring.core.model.base.instant import SECOND, Instant
 from mainspring.core.model.base.merge_patch import patched
-from mainspring.core.model.runs.run import JobRef, NewRun, RunState, RunView
+from mainspring.core.model.runs.new_run import JobRef, NewRun
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 
 MOST_CANARIES = 1_000
 #: So many are made in one step.

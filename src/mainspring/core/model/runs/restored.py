@@ -12,7 +12,9 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.fingerprint import fingerprint_of
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant, isoformat
-from mainspring.core.model.runs.run import MAX_RESULT, RunState, RunView
+from mainspring.core.model.runs.names import MAX_RESULT
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 
 #: What the audit calls a restore.
 RESTORED = "store.restore"

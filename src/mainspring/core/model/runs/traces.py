@@ -12,7 +12,9 @@ from math import log1p
 import msgspec
 
 from mainspring.core.model.base.ids import RunId
-from mainspring.core.model.runs.run import HeldRun, RunPolicy, RunView
+from mainspring.core.model.runs.policy import RunPolicy
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.model.runs.view import RunView
 
 #: Version, trace, span, flags; later versions may say more behind these.
 _read = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?").fullmatch

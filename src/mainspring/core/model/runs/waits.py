@@ -1,7 +1,8 @@
 """What a blocked run waits for, in a few words, from its own row alone. ``explain`` says more, and asks the store."""
 
 from mainspring.core.model.limits.limits import words_of
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.workflows.dependencies import Rule
 
 

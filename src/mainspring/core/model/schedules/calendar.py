@@ -12,7 +12,7 @@ import msgspec
 from mainspring.core.model.base.checks import check_kind, check_words
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Instant, check_instant, isoformat
-from mainspring.core.model.runs.run import MAX_NAME, MAX_TAGS, check_name, check_queue
+from mainspring.core.model.runs.names import MAX_NAME, MAX_TAGS, check_name, check_queue
 from mainspring.core.model.schedules.cron import load_zone
 from mainspring.core.model.schedules.cron.wall import DAY_SECONDS
 

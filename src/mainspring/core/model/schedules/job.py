@@ -10,22 +10,20 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import JobId, RunId, check_id, derived_id, shard_of, stable_hash
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.datacenters import ALL, check_datacenters
-from mainspring.core.model.runs.rank import DEFAULT_PRIORITY, check_priority
-from mainspring.core.model.runs.reserved import check_start_within
-from mainspring.core.model.runs.run import (
-    DEFAULT_POLICY,
+from mainspring.core.model.runs.names import (
     MAX_NAME,
     MAX_WHY,
-    Idempotency,
-    RunPolicy,
     check_labels,
     check_limit,
     check_name,
     check_payload,
-    check_policy,
     check_queue,
     check_tenant,
 )
+from mainspring.core.model.runs.new_run import Idempotency
+from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy, check_policy
+from mainspring.core.model.runs.rank import DEFAULT_PRIORITY, check_priority
+from mainspring.core.model.runs.reserved import check_start_within
 from mainspring.core.model.schedules import schedule as schedules
 from mainspring.core.model.schedules.calendar import WhenClosed, check_calendars
 from mainspring.core.model.schedules.catch_up import CatchUp

@@ -10,18 +10,11 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.labels import DATACENTER
 from mainspring.core.model.limits.key_template import policy_with_keys
+from mainspring.core.model.runs.names import MAX_NAME, check_labels, check_name, check_queue
+from mainspring.core.model.runs.new_run import About, NewRun
+from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy
 from mainspring.core.model.runs.rank import DEFAULT_PRIORITY, check_priority
 from mainspring.core.model.runs.reserved import FAN_OUT, WORKFLOW
-from mainspring.core.model.runs.run import (
-    DEFAULT_POLICY,
-    MAX_NAME,
-    About,
-    NewRun,
-    RunPolicy,
-    check_labels,
-    check_name,
-    check_queue,
-)
 from mainspring.core.model.schedules.job import JobSpec
 from mainspring.core.model.schedules.presets import preset_timeout
 from mainspring.core.model.workflows.fan_out import AT_A_TIME, MAX_AT_A_TIME, OWN_PRIORITY

@@ -11,9 +11,12 @@ import msgspec
 
 from mainspring.core.model.base.errors import Conflict, Invalid, NotFound
 from mainspring.core.model.base.ids import RunId, derived_id, shard_of
+from mainspring.core.model.runs.names import MAX_NAME, check_name
+from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.replay import again
 from mainspring.core.model.runs.reserved import WORKFLOW as WORKFLOW
-from mainspring.core.model.runs.run import MAX_NAME, About, NewRun, RunState, RunView, check_name
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, Rule, find_circle
 
 MAX_NODES = 10_000

@@ -16,7 +16,8 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant, Micro
 from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.model.limits.limits import GateState
 from mainspring.core.model.limits.queues import QueuePolicy
-from mainspring.core.model.runs.run import HeldRun, RunState, RunView
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState
 from mainspring.core.ports.storage.access import Records
 from mainspring.core.ports.storage.calendars import CalendarReads

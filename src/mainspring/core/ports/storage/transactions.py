@@ -7,7 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.runs.run import HeldRun, NewRun
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.store import Accepted
 
 

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.runs.run import AttemptView, RunView
+from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.store import Retention
 
 

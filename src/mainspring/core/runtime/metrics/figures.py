@@ -4,7 +4,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.model.runs.run import HeldRun, NewRun, Outcome, RunState, Settlement
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
+from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.model.schedules.job import Fire
 from mainspring.core.runtime.metrics import declared
 from mainspring.core.runtime.metrics.tally import Names, Spread, Tally

@@ -26,7 +26,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from mainspring.core.model.base.instant import MILLISECOND, Instant
-from mainspring.core.model.runs.run import HeldRun, NewRun, Outcome, Settlement
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun, Outcome
+from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.model.runs.traces import (
     chosen,
     ids_in,

@@ -23,7 +23,8 @@ from mainspring.core.model.base.instant import (
 )
 from mainspring.core.model.base.misread import misread_payload
 from mainspring.core.model.base.secrets import check_secret_name, fill, fill_json
-from mainspring.core.model.runs.run import MAX_RESULT, HeldRun
+from mainspring.core.model.runs.names import MAX_RESULT
+from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.egress import Answer, Egress, NoAnswer, Outgoing
 from mainspring.core.runtime.masking import masks
 from mainspring.core.runtime.tracing.current import current_traceparent

@@ -12,7 +12,8 @@ import msgspec
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, MILLISECOND, MINUTE, SECOND, Micros, format_duration, parse_duration
-from mainspring.core.model.runs.run import MAX_RESULT, HeldRun
+from mainspring.core.model.runs.names import MAX_RESULT
+from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.builtin.failures import OutOfMemory, for_good, for_now
 from mainspring.core.worker.builtin.process import Ended, Order, Program

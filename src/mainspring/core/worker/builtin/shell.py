@@ -16,7 +16,8 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Micros, isoformat
 from mainspring.core.model.base.misread import misread_payload
 from mainspring.core.model.base.variables import check_allowed, check_names
-from mainspring.core.model.runs.run import MAX_NAME, HeldRun
+from mainspring.core.model.runs.names import MAX_NAME
+from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.worker.builtin.confinement import Confinement
 from mainspring.core.worker.builtin.failures import ScriptFailed, for_good
 from mainspring.core.worker.builtin.running import Task, read_exit_codes, read_limit, run

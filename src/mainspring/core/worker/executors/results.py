@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mainspring.core.model.runs.run import MAX_RESULT
+from mainspring.core.model.runs.names import MAX_RESULT
 
 _json = msgspec.json.Decoder(msgspec.Raw)
 

@@ -8,7 +8,7 @@ from random import Random
 
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
-from mainspring.core.model.runs.run import Settlement
+from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, Reports
 from mainspring.core.ports.wakeups import Bell

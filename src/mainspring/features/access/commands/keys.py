@@ -10,7 +10,7 @@ from mainspring.cli.output import Output
 from mainspring.core.model.access.access import DEFAULT_TENANT, Role
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.instant import check_instant, format_duration, parse_duration, parse_instant
-from mainspring.core.model.runs.run import check_name
+from mainspring.core.model.runs.names import check_name
 from mainspring.http.auth.authenticator import REFUSED_WITHIN
 
 _ROLES = "viewer, submitter, operator, admin or worker"

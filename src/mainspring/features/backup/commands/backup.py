@@ -23,7 +23,8 @@ from mainspring.config.sections import without_secrets
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.instant import SECOND, isoformat
 from mainspring.core.model.runs.restored import Doubt, KnownEnd, Restored, Unfinished
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.upkeep.backup import Manifest, Tell
 from mainspring.features.backup.commands.known_ends import ends_in

@@ -8,8 +8,9 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId, check_id
 from mainspring.core.model.events.events import ENDS
+from mainspring.core.model.runs.names import clean_error
 from mainspring.core.model.runs.restored import KnownEnd
-from mainspring.core.model.runs.run import ENDED, RunState, clean_error
+from mainspring.core.model.runs.run import ENDED, RunState
 
 #: Why a run has an end here that nobody here has seen.
 _ELSEWHERE = "it had ended before the restore"

@@ -10,7 +10,8 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND, isoformat
 from mainspring.core.model.base.merge_patch import check_patch, patched
-from mainspring.core.model.runs.run import RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.http.context import Api

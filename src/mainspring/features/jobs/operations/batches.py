@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.runs.run import NewRun
+from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.model.workflows.dependencies import find_circle
 from mainspring.http.context import MOST_WARNINGS, Admitted, Api

@@ -10,7 +10,9 @@ from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.runs.run import NewRun, RunState, RunView
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import parents_of

@@ -9,7 +9,9 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.ids import JobId, RunId, derived_id, shard_of
 from mainspring.core.model.base.instant import DAY, Instant, isoformat, parse_instant
-from mainspring.core.model.runs.run import Idempotency, JobRef, NewRun, RunState, RunView, fingerprint_of_request
+from mainspring.core.model.runs.new_run import Idempotency, JobRef, NewRun, fingerprint_of_request
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.coming import coming, next_starts
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.model.schedules.schedule import ticks_between

@@ -10,7 +10,7 @@ from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.errors import NotFound
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import isoformat
-from mainspring.core.model.runs.run import MAX_WHY
+from mainspring.core.model.runs.names import MAX_WHY
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.catalog import JobVersion, Reads
 from mainspring.http.context import Api

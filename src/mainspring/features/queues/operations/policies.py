@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.limits.queues import MAX_CONCURRENCY, MAX_SHARE, NO_POLICY, QueuePolicy, parse_budget
-from mainspring.core.model.runs.run import check_queue
+from mainspring.core.model.runs.names import check_queue
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.http.context import Api

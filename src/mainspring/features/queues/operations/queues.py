@@ -6,7 +6,7 @@ from mainspring.core.maintenance.depths import RATE_OVER, QueueDepth, judge_dept
 from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.limits.queues import NO_POLICY
-from mainspring.core.model.runs.run import check_name
+from mainspring.core.model.runs.names import check_name
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.wakeups import queue_topic

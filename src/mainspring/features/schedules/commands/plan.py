@@ -16,7 +16,7 @@ from mainspring.cli.exits import PARTLY
 from mainspring.cli.options import Application, load_application, load_module, settings_of
 from mainspring.cli.output import AsJson, console, echo_json
 from mainspring.core.model.base.errors import Conflict, Invalid
-from mainspring.core.model.runs.run import check_name
+from mainspring.core.model.runs.names import check_name
 from mainspring.sdk.app import Mainspring
 
 if TYPE_CHECKING:

@@ -15,18 +15,12 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, iso
 from mainspring.core.model.cluster.datacenters import at_home
 from mainspring.core.model.cluster.labels import MAX_PART, label_words
 from mainspring.core.model.runs.cause import MOST_KINDS, Cause
+from mainspring.core.model.runs.names import MAX_ERROR, MAX_NAME, MAX_RESULT, check_queue
 from mainspring.core.model.runs.retry import LONGEST_DELAY
-from mainspring.core.model.runs.run import (
-    MAX_ERROR,
-    MAX_NAME,
-    MAX_RESULT,
-    UNKNOWN_TASK_DELAY,
-    HeldRun,
-    Outcome,
-    RunState,
+from mainspring.core.model.runs.run import UNKNOWN_TASK_DELAY, HeldRun, Outcome, RunState
+from mainspring.core.model.runs.settlement import (
     Settlement,
     Verdict,
-    check_queue,
     settle_cancel,
     settle_failure,
     settle_release,

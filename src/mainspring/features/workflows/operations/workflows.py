@@ -13,7 +13,9 @@ from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import isoformat
-from mainspring.core.model.runs.run import Idempotency, NewRun, RunState, RunView, fingerprint_of_request
+from mainspring.core.model.runs.new_run import Idempotency, NewRun, fingerprint_of_request
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.tasks.task_entry import TaskEntry
 from mainspring.core.model.workflows.workflow import FIRST_TAG, Node, newest, retried, state_of, tag_of, to_retry, wired
 from mainspring.core.ports.storage.access import Author

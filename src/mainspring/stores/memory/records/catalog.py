@@ -14,7 +14,8 @@ from mainspring.core.model.base.instant import DAY, MINUTE, Instant, Micros
 from mainspring.core.model.limits.limits import GateState
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
 from mainspring.core.model.runs.dead_letters import trend_of
-from mainspring.core.model.runs.run import HeldRun, Progress, RunState, RunView
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.model.runs.view import Progress, RunView
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.catalog import (
     LOG_CUT,

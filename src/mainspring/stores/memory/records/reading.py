@@ -9,7 +9,8 @@ from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.datacenters import place_of
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.events.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
-from mainspring.core.model.runs.run import AttemptView, RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.ports.events_out import ReaderView
 from mainspring.core.store import Depth, EventBatch

@@ -10,7 +10,9 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.limits.limits import Ending
 from mainspring.core.model.limits.queues import Candidate, Choice, Turns, Wanted, choose, made
-from mainspring.core.model.runs.run import AttemptView, HeldRun, Outcome, RunState, Settlement, Verdict
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
+from mainspring.core.model.runs.settlement import Settlement, Verdict
+from mainspring.core.model.runs.view import AttemptView
 from mainspring.core.store import Beat, NewSession, Want
 from mainspring.stores.memory.rows import RunRow, SessionRow
 from mainspring.stores.memory.tables import Tables

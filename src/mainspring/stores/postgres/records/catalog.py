@@ -10,7 +10,8 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, Instant, Micros
 from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.model.limits.limits import GateState
-from mainspring.core.model.runs.run import ENDED, HeldRun, RunState, RunView
+from mainspring.core.model.runs.run import ENDED, HeldRun, RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, version_body_id
 from mainspring.core.ports.storage.catalog import (
     COUNTED_AMONG,

@@ -9,9 +9,11 @@ import msgspec
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId, made_at, shard_of
 from mainspring.core.model.base.instant import DAY, Instant
+from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.restored import KnownEnd
-from mainspring.core.model.runs.run import About, NewRun, RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import NewJob, version_body_id
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause

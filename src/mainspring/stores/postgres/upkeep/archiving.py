@@ -6,7 +6,7 @@ import asyncpg
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.runs.retention import CLASSES
-from mainspring.core.model.runs.run import AttemptView
+from mainspring.core.model.runs.view import AttemptView
 from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
 from mainspring.core.store import Retention
 from mainspring.stores.postgres.database import Connection

@@ -9,7 +9,8 @@ import msgspec
 
 from mainspring.core.model.base.errors import NotFound
 from mainspring.core.model.base.ids import RunId
-from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import Ended, Rule, check_no_circle, decide, reason_of_skip
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import Kind

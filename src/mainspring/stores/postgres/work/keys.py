@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from mainspring.core.model.base.errors import StoreUnavailable
-from mainspring.core.model.runs.run import Idempotency
+from mainspring.core.model.runs.new_run import Idempotency
 from mainspring.core.store import KEYS_KEPT
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import Kind

@@ -9,7 +9,8 @@ import msgspec
 
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.limits.queues import NO_POLICY, Candidate, QueuePolicy, Turns, Wanted, choose
-from mainspring.core.model.runs.run import NewRun, RunPolicy
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Want
 from mainspring.stores.changes import Change, what_differs

@@ -14,8 +14,10 @@ from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import JobId, RunId, SessionId, shard_of
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.limits import Gate
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.rank import rank_of
-from mainspring.core.model.runs.run import NewRun, RunPolicy, RunState
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.store import Accepted

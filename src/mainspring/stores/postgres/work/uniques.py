@@ -9,7 +9,9 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Micros
-from mainspring.core.model.runs.run import REPLACED, NewRun, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.settlement import REPLACED
 from mainspring.core.model.workflows.dependencies import parents_first
 from mainspring.core.store import Accepted
 from mainspring.stores.postgres.database import Connection

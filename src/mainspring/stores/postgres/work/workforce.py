@@ -10,7 +10,8 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Micros
-from mainspring.core.model.runs.run import HeldRun, Outcome, RunState, Settlement, Verdict
+from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
+from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.core.model.runs.usage import Spent
 from mainspring.core.store import Beat, NewSession, Want
 from mainspring.stores.postgres.database import Connection

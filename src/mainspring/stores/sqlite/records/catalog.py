@@ -13,7 +13,8 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, Instant, Micros
 from mainspring.core.model.limits.limits import GateState
 from mainspring.core.model.runs.dead_letters import TREND
-from mainspring.core.model.runs.run import HeldRun, Progress, RunState, RunView
+from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.model.runs.view import Progress, RunView
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.catalog import (
     LOG_CUT,

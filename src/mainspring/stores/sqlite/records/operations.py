@@ -8,8 +8,10 @@ import msgspec
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.restored import KnownEnd
-from mainspring.core.model.runs.run import About, NewRun, RunState, RunView
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.store import Accepted

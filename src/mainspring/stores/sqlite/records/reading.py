@@ -7,7 +7,7 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.events.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
-from mainspring.core.model.runs.run import AttemptView, RunView
+from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.ports.events_out import ReaderView
 from mainspring.core.store import EVENTS_KEPT, Depth, EventBatch

@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY
-from mainspring.core.model.runs.run import AttemptView
+from mainspring.core.model.runs.view import AttemptView
 from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
 from mainspring.core.store import Retention
 from mainspring.stores.sqlite import rows

@@ -7,8 +7,9 @@ import msgspec
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.rank import rank_of
-from mainspring.core.model.runs.run import About, NewRun, RunView
+from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Accepted
 from mainspring.stores.changes import Change, what_differs, words_of_run

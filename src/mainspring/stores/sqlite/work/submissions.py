@@ -6,7 +6,8 @@ import apsw
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.runs.run import NewRun, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import KEYS_KEPT, Accepted
 from mainspring.stores.sqlite import rows

@@ -12,7 +12,9 @@ import msgspec
 from mainspring.core.model.base.errors import NotFound
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
-from mainspring.core.model.runs.run import REPLACED, NewRun, RunState
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.settlement import REPLACED
 from mainspring.core.model.workflows.dependencies import check_no_circle
 from mainspring.core.store import KEYS_KEPT, Accepted
 from mainspring.stores.sqlite import rows

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.runs.run import MAX_NAME
+from mainspring.core.model.runs.names import MAX_NAME
 from mainspring.features.schedules import file as schedule_file
 
 

@@ -1,0 +1,85 @@
+"""Names, sizes and other bounds of what callers give, and the checks that enforce them."""
+
+from mainspring.core.model.base.checks import check_whole
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, Micros
+
+MAX_PAYLOAD = 256 * 1024
+
+
+MAX_RESULT = 64 * 1024
+
+
+MAX_STATE = 256 * 1024
+
+
+MAX_ERROR = 16 * 1024
+
+
+MAX_NAME = 200
+
+
+MAX_TAGS = 20
+
+
+MAX_WEIGHT = 1_000
+
+
+#: Instead of a tenant's name.
+ALL_TENANTS = "*"
+
+
+#: Words of people.
+MAX_WHY = 1_000
+
+
+def clean_error(error: str) -> str:
+    """Keep the end of a long error, where the cause stands, and nothing a database refuses."""
+    cleaned = error.encode("utf-8", "replace").decode("utf-8").replace("\x00", "�")
+    return cleaned if len(cleaned) <= MAX_ERROR else "… " + cleaned[-MAX_ERROR:]
+
+
+def check_name(field: str, name: str) -> str:
+    """A name is 1 to 200 printable characters without spaces at its ends."""
+    good = isinstance(name, str) and name and len(name) <= MAX_NAME and name.isprintable() and name == name.strip()
+    if not good:
+        raise Invalid(field, f"{name!r:.40} is not a name", f"1 to {MAX_NAME} printable characters")
+    return name
+
+
+def check_queue(field: str, name: str) -> str:
+    """A queue is a part of a path: one with a slash could not be paused."""
+    check_name(field, name)
+    if "/" in name or name in (".", ".."):
+        raise Invalid(field, f"{name!r:.40} is not a name of a queue", "without a slash, and not just dots")
+    return name
+
+
+def check_tenant(field: str, name: str) -> str:
+    """In tokens ``*`` is every tenant, so none has that name."""
+    check_name(field, name)
+    if name == ALL_TENANTS:
+        raise Invalid(field, f"{ALL_TENANTS!r} means all tenants", "another name")
+    return name
+
+
+def check_limit(field: str, limit: Micros) -> None:
+    check_whole(field, limit, 1, 100 * 366 * DAY, "more than 0 and at most 100 years")
+
+
+def check_payload(payload: bytes) -> None:
+    if not isinstance(payload, bytes):
+        raise Invalid("payload", f"{payload!r:.40} is not bytes")
+    if len(payload) > MAX_PAYLOAD:
+        raise Invalid("payload", f"is {len(payload)} bytes", f"at most {MAX_PAYLOAD}")
+
+
+def check_labels(owner: str, tags: tuple[str, ...]) -> None:
+    if owner != "":
+        check_name("owner", owner)
+    if not isinstance(tags, tuple) or len(tags) > MAX_TAGS:
+        raise Invalid("tags", "are too many, or no tuple", f"at most {MAX_TAGS}")
+    for tag in tags:
+        check_name("tags", tag)
+    if len(set(tags)) < len(tags):
+        raise Invalid("tags", "has one of them twice")

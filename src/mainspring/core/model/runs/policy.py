@@ -1,0 +1,85 @@
+"""How a run is executed: retries, time limits, limits, labels and retention."""
+
+import re
+from typing import Literal
+
+import msgspec
+
+from mainspring.core.model.base.checks import check_kind, check_whole, check_word
+from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.instant import DAY, HOUR, Micros
+from mainspring.core.model.cluster.labels import check_labels_kept
+from mainspring.core.model.limits.limits import Breaker, Gate, Limit, check_limits, gates_of
+from mainspring.core.model.runs.names import (
+    MAX_NAME,
+    MAX_WEIGHT,
+)
+from mainspring.core.model.runs.retention import check_class
+from mainspring.core.model.runs.retry import RetryPolicy
+
+_is_traceparent = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01").fullmatch
+
+
+class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What governs the attempts of a run. Written once, beside its payload."""
+
+    retry: RetryPolicy = RetryPolicy()
+    #: How long one attempt may take; never unlimited, so that a hung handler is always found.
+    timeout: Micros = HOUR
+    guarantee: Literal["at-least-once", "at-most-once"] = "at-least-once"
+    #: Runs of one key happen one at a time, in the order they came due.
+    ordering_key: str = ""
+    #: Labels, as words in order: only a worker that has all of them may run it.
+    requires: tuple[str, ...] = ()
+    #: What it must pass before it is queued.
+    limits: tuple[Limit, ...] = ()
+    breaker: Breaker | None = None
+    #: How many slots of its worker it takes.
+    weight: int = 1
+    #: The ``traceparent`` that its attempts stand under; empty: nobody records it. Here because this is what travels.
+    trace: str = ""
+    #: How long it is kept when it has ended: the name of a class; empty is the tenant's.
+    retention: str = ""
+
+    def check(self) -> None:
+        check_kind("retry", self.retry, RetryPolicy)
+        self.retry.check()
+        check_whole("timeout", self.timeout, 1, 30 * DAY, "more than 0 and at most 30 days")
+        check_word("guarantee", self.guarantee, ("at-least-once", "at-most-once"))
+        check_kind("orderingKey", self.ordering_key, str)
+        if len(self.ordering_key) > MAX_NAME or not self.ordering_key.isprintable():
+            raise Invalid(
+                "orderingKey", f"{self.ordering_key[:40]!r} is not a key", f"at most {MAX_NAME} printable characters"
+            )
+        check_labels_kept("requires", self.requires)
+        check_limits(self.limits)
+        if self.breaker is not None:
+            check_kind("breaker", self.breaker, Breaker)
+            self.breaker.check()
+        check_whole("weight", self.weight, 1, MAX_WEIGHT, f"1 to {MAX_WEIGHT}")
+        check_class("retention", self.retention)
+        check_kind("trace", self.trace, str)
+        if self.trace and not _is_traceparent(self.trace):
+            raise Invalid("trace", f"{self.trace[:60]!r} is no traceparent", "00-(32 digits)-(16 digits)-01")
+
+    def gates(self, tenant: str, task: str) -> tuple[Gate, ...]:
+        """What a run of this task must pass, in the order in which they are locked."""
+        if not self.limits and self.breaker is None:
+            return ()
+        return gates_of(tenant, task, self.limits, self.breaker)
+
+
+DEFAULT_POLICY = RunPolicy()
+
+
+#: Those found good, by identity: the same few come by the million, and what is equal may be wrong (1 == 1.0 == True).
+#: They are kept here, so that no other can get their place in memory.
+_checked: dict[int, RunPolicy] = {}
+
+
+def check_policy(policy: RunPolicy) -> None:
+    check_kind("policy", policy, RunPolicy)
+    policy.check()
+    if len(_checked) >= 1_000:
+        _checked.clear()
+    _checked[id(policy)] = policy
