@@ -60,12 +60,13 @@ soak-simulation: setup ## simulate many fresh seeds on all cores (SEEDS=1000, FI
 fuzz: setup ## search for inputs that are not handled as documented (SECONDS=60 per target, TARGETS="cron jobs")
 	$(BIN)/python -m tools.fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
 
-check: setup ## format, lint, types, layers, tests that depend on speed
+check: setup ## format, lint, types, layers, tests that depend on speed, words
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.timing_lint
+	$(BIN)/python -m tools.words
 
 format: setup ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet $(CODE)

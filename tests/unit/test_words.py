@@ -1,0 +1,29 @@
+"""The check of prose finds what it should, and only in prose."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.words import find
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ('"""Whoever holds it says so."""\n', [1]),
+        ("# Nobody looks at it.\nnobody = 1\n", [1]),
+        ('def f() -> None:\n    """Return the name.\n\n    What waits for it goes on.\n    """\n', [4]),
+        ('told = "nobody is told"\n', []),
+        ('"""The worker renews its lease every 3 s."""\n', []),
+    ],
+)
+def test_markers_are_found_in_comments_and_docstrings_only(text: str, lines: list[int], tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(text)
+    assert [number for number, _ in find(file)] == lines
+
+
+def test_every_line_of_a_page_is_prose(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\nYou submit a job.\nIt is made anew.\n")
+    assert list(find(page)) == [(4, "anew")]
