@@ -1,4 +1,4 @@
-"""``mainspring notify``: who is told of problems, and does it arrive?"""
+"""``mainspring notify``: test alert channels."""
 
 from typing import Annotated
 
@@ -31,7 +31,9 @@ async def try_channel(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until a worker has sent it.")] = True,
 ) -> None:
-    """Send a test to a channel, and say whether it arrived. A worker sends it, with its settings and secrets.
+    """Send a test message to a channel and report whether it arrived.
+
+    A worker sends it with its settings and secrets.
 
     Example: mainspring notify test ops
     """

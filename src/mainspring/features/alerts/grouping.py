@@ -1,9 +1,11 @@
-"""What is wrong right now, who has been told of it, and what waits to be told. No I/O, no clock.
+"""Group failures into problems, and problems into messages for each target. No I/O, no clock.
 
-A problem is one kind of error of one job. It is open from the first failure until there was a success and nothing has
-failed for a while: however often it happens in between, a target hears of it once, and once more when it gets worse.
-What a target is to hear waits in its lane, so that several things become one message, until the lane's channel may
-speak: after its time for gathering, outside of its quiet hours, within its limit.
+A problem is one kind of error of one job. It opens with the first failure. It closes when a run has succeeded and
+nothing has failed for `recovered_after`. However often the error occurs in between, each target gets one alert for it,
+and one more if it gets worse.
+
+Pending alerts of a target are collected in its lane, so that several of them become one message. The lane sends when
+its channel allows it: after the channel's grouping time, outside its quiet hours, and within its rate limit.
 """
 
 import hashlib
@@ -17,23 +19,25 @@ from mainspring.core.model.alerts.notices import MOST_TOLD, Entry, Notice, On
 from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble, Wish
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant
 
-#: So many problems are known at a time, and so many of one tenant. What is new beyond that is only counted.
+#: Limits of the problems kept, in total and of one tenant. New problems beyond them are only counted.
 MOST_PROBLEMS = 5_000
 MOST_OF_A_TENANT = 1_000
-#: Of one job or task so many kinds of errors are told apart; all others are one. Some put what people typed into them.
+#: Kinds of errors kept apart for one job or task; all further kinds are grouped as one. Some error texts contain user
+#: input, so that every one of them is different.
 MOST_KINDS = 50
 _OTHER_KINDS = "others"
-#: One that nobody has heard of for so long is forgotten, without a word. A job may fail once a month.
+#: A problem without a new failure for this long is dropped without an alert. A job may run, and fail, only once a
+#: month.
 FORGOTTEN_AFTER = 100 * DAY
-#: So many wait in a lane in full; the others are counted. What ends a problem is always kept.
+#: Pending alerts that a lane keeps in full; the others are counted. Recovery alerts are always kept.
 _MOST_WAITING = 200
 _PROBLEM, _LANE = "problem:", "lane:"
-#: What a success does not end: an objective is met again or it is not.
+#: Fingerprint of SLO problems. A successful run does not close them: only meeting the objective again does.
 SLO = "slo"
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a target has heard of a problem, or will have once its lane has spoken."""
+    """The alerts that a target has received for a problem, or will receive once its lane sends."""
 
     stages: tuple[On, ...] = ()
     urgent: bool = False
@@ -56,7 +60,7 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     since: Instant
     last: Instant
     count: int = 0
-    #: When there was a success after the last failure.
+    #: When a run succeeded after the last failure.
     healed: Instant | None = None
     told: dict[str, Told] = {}
 
@@ -83,42 +87,42 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     entry: Entry
     since: Instant
     urgent: bool = False
-    #: Of its end: what the target has heard of it.
+    #: For a recovery alert: the stages of the problem that the target has received.
     heard: tuple[On, ...] = ()
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A message that is to become a run, once: no other one of its lane has its number, now or later."""
+    """A message that becomes one run. Its number is never used again in its lane."""
 
     number: int
     notice: Notice
 
 
 class Lane(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one target is to hear."""
+    """The pending and outgoing alerts of one target."""
 
-    #: By problem.
+    #: By problem id.
     waiting: dict[str, Waiting] = {}
-    #: How many more are not kept, and since when.
+    #: Number of alerts that are only counted, and since when.
     more: int = 0
     more_since: Instant | None = None
-    #: While there is an incident that says so: when there last were some.
+    #: Time of the last alert that was only counted. Set while an incident about them is open.
     overflow: Instant | None = None
-    #: When it has spoken in the last hour.
+    #: When messages were sent, within the last hour.
     sent: tuple[Instant, ...] = ()
     outgoing: tuple[Delivery, ...] = ()
     number: int = 0
 
 
 class Situation:
-    """All of it, as one process holds it. Whoever changes it writes ``changes`` down before anybody acts on them."""
+    """All problems and lanes, as one process holds them. Callers save ``changes()`` before they act on a change."""
 
     def __init__(self, rules: NotificationRules, source: str, rows: Mapping[str, bytes] | None = None) -> None:
         self.rules = rules
         self._source = source
         self.problems: dict[str, Problem] = {}
         self.lanes: dict[str, Lane] = {}
-        #: Problems by what they happened to.
+        #: Problem ids by tenant and subject.
         self._by_subject: dict[tuple[str, str], set[str]] = {}
         self._of_tenant: Counter[str] = Counter()
         self._changed: dict[str, None] = {}
@@ -128,7 +132,7 @@ class Situation:
             elif name.startswith(_LANE) and rules.knows(name.removeprefix(_LANE)):
                 self.lanes[name.removeprefix(_LANE)] = msgspec.json.decode(body, type=Lane)
 
-    # What happens.
+    # Incoming events.
 
     def trouble(self, trouble: Trouble) -> None:
         trouble = self._told_apart(trouble)
@@ -171,19 +175,19 @@ class Situation:
         return tenant in self._of_tenant
 
     def succeeded(self, tenant: str, subject: str, at: Instant) -> None:
-        """A run of it did."""
+        """Mark the problems of a subject as healed after a run succeeded. SLO problems stay open."""
         for identifier in self._by_subject.get((tenant, subject), ()):
             if self.problems[identifier].fingerprint != SLO:
                 self._heal(identifier, at)
 
     def met_again(self, tenant: str, subject: str, at: Instant) -> None:
-        """All of its objectives."""
+        """Mark the SLO problems of a subject as healed after it met all of its objectives again."""
         for identifier in self._by_subject.get((tenant, subject), ()):
             if self.problems[identifier].fingerprint == SLO:
                 self._heal(identifier, at)
 
     def advance(self, now: Instant) -> None:
-        """What time does: problems end, lanes speak."""
+        """Apply the passing of time: close and drop problems, and send the lanes that are due."""
         for problem in list(self.problems.values()):
             if problem.healed is not None and now >= problem.last + self.rules.recovered_after:
                 self._close(problem, now)
@@ -199,30 +203,30 @@ class Situation:
                 self._touch(_LANE + target)
 
     def outgoing(self) -> dict[str, tuple[Delivery, ...]]:
-        """What is to become runs, by target."""
+        """Return the messages that have yet to become runs, by target."""
         return {target: lane.outgoing for target, lane in self.lanes.items() if lane.outgoing}
 
     def delivered(self, target: str) -> None:
-        """All that was outgoing has become runs."""
+        """Clear a target's outgoing messages after all of them were submitted as runs."""
         self.lanes[target].outgoing = ()
         self._touch(_LANE + target)
 
     @property
     def rests(self) -> bool:
-        """Nothing will happen by itself."""
+        """Whether nothing changes by time alone: no healed problem and nothing pending."""
         return not any(problem.healed is not None for problem in self.problems.values()) and not any(
             lane.waiting or lane.more or lane.overflow or lane.outgoing for lane in self.lanes.values()
         )
 
     def changes(self) -> dict[str, bytes | None]:
-        """What is to be written down since this was last asked; None: it is gone."""
+        """Return the rows to save since the last call; None marks a row to delete."""
         changed, self._changed = self._changed, {}
         return {name: self._row(name) for name in changed}
 
-    # How.
+    # Internals.
 
     def _told_apart(self, trouble: Trouble) -> Trouble:
-        """One kind more than a subject may have is one of the others."""
+        """Group the trouble under "others" if its subject already has ``MOST_KINDS`` kinds of errors."""
         known = self._by_subject.get((trouble.tenant, trouble.subject), ())
         if len(known) < MOST_KINDS or trouble.fingerprint == SLO or self._id(trouble) in known:
             return trouble
@@ -234,7 +238,7 @@ class Situation:
         return self._digest(trouble.tenant, trouble.subject, trouble.fingerprint)
 
     def _digest(self, *words: str) -> str:
-        """No other store has the same."""
+        """Hash the words together with the source, so that ids of different stores differ."""
         text = "\0".join((self._source, *words))
         return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
@@ -266,11 +270,11 @@ class Situation:
         ended = lane.waiting.get(problem.id)
         heard = told.stages
         if ended is not None and ended.entry.stage is On.RECOVERED and wish.stage is not None:
-            # It is back before anybody has heard of its end.
+            # The problem is back before its recovery alert was sent: drop that alert.
             heard = ended.heard
             del lane.waiting[problem.id]
             self._touch(_LANE + target)
-        # Who has heard that it is dead need not hear that it has failed.
+        # After a "dead" alert the target gets no "failed" alert.
         new = () if wish.stage is None or {wish.stage, On.DEAD} & {*heard} else (wish.stage,)
         problem.told[target] = Told((*heard, *new), told.urgent or wish.urgent, told.recovered or wish.recovered)
         for stage in new:
@@ -289,7 +293,7 @@ class Situation:
         self._touch(_LANE + target)
         known = lane.waiting.get(entry.problem)
         if known is not None:
-            # One thing is told of a problem: how it is now. What has waited was not heard.
+            # Only the current state of a problem is sent. The target has not received the pending alert yet.
             merged = msgspec.structs.replace(entry, first=known.entry.first)
             lane.waiting[entry.problem] = Waiting(merged, known.since, known.urgent or urgent, heard)
         elif len(lane.waiting) < _MOST_WAITING or entry.stage is On.RECOVERED:
@@ -327,7 +331,10 @@ class Situation:
         self._touch(_LANE + target)
 
     def _end_overflow(self, target: str, lane: Lane, now: Instant) -> None:
-        """What is still wrong would have been counted again since, or told by itself."""
+        """Close the overflow incident an hour after the last alert that was only counted, within the rate limit.
+
+        Problems that are still open would have been counted again since, or sent as alerts of their own.
+        """
         recent = [at for at in lane.sent if at > now - HOUR]
         if lane.overflow is None or now < lane.overflow + HOUR or len(recent) >= self.rules.channel_of(target).rate:
             return
@@ -336,13 +343,13 @@ class Situation:
 
     def _send(self, target: str, lane: Lane, notice: Notice, now: Instant) -> None:
         lane.sent = (*(at for at in lane.sent if at > now - HOUR), now)
-        # The lane may be forgotten when it has nothing to say; its numbers go on all the same.
+        # An idle lane is deleted; taking the number from the clock keeps numbers growing after that.
         lane.number = max(now, lane.number + 1)
         lane.outgoing = (*lane.outgoing, Delivery(lane.number, notice))
         self._touch(_LANE + target)
 
     def _newest(self, entry: Entry) -> Entry:
-        """As the problem is now, if it is open: more may have failed since the lane was told."""
+        """Update the alert to the problem's current state if the problem is open: more runs may have failed since."""
         problem = self.problems.get(entry.problem)
         if problem is None or entry.stage is On.RECOVERED:
             return entry
@@ -351,13 +358,16 @@ class Situation:
     def _notice(
         self, channel: Channel, entries: list[Entry], more: int, held: Instant | None
     ) -> tuple[Notice, set[str]]:
-        """And which problems are done with by it. To PagerDuty each goes by itself: what does not fit waits."""
+        """Build the message, and return it with the ids of the problems that it settles.
+
+        PagerDuty gets each problem as an event of its own, so entries beyond ``MOST_TOLD`` stay pending.
+        """
         if channel.kind is ChannelKind.PAGERDUTY:
             unheard = {entry.problem for entry in entries if entry.unheard}
             told = [entry for entry in entries if entry.problem not in unheard][:MOST_TOLD]
             done = unheard | {entry.problem for entry in told}
         else:
-            # What is wrong before what is over, and each in the order in which it came.
+            # Open problems before recovered ones, each group in order of arrival.
             entries.sort(key=lambda entry: entry.stage is On.RECOVERED)
             told, more = entries[:MOST_TOLD], more + len(entries[MOST_TOLD:])
             done = {entry.problem for entry in entries}
@@ -375,19 +385,19 @@ class Situation:
 
 
 def _heard(told: Told, known: Waiting | None) -> tuple[On, ...]:
-    """What a target has heard of a problem, given what is still waiting to be told of it."""
+    """Return the stages that a target has received for a problem, without the alert that is still pending."""
     if known is None:
         return told.stages
     return () if known.entry.first else tuple(stage for stage in told.stages if stage is not known.entry.stage)
 
 
 def open_problems(rows: Mapping[str, bytes]) -> list[Problem]:
-    """Of what was written down, the newest first."""
+    """Decode the open problems from the stored rows, newest first."""
     found = [msgspec.json.decode(body, type=Problem) for name, body in rows.items() if name.startswith(_PROBLEM)]
     return sorted(found, key=lambda problem: (-problem.last, problem.id))
 
 
 def waiting_of(rows: Mapping[str, bytes]) -> dict[str, int]:
-    """How many problems each target has yet to hear of."""
+    """Count the pending alerts of each target."""
     lanes = {name: msgspec.json.decode(body, type=Lane) for name, body in rows.items() if name.startswith(_LANE)}
     return {name.removeprefix(_LANE): len(lane.waiting) + lane.more for name, lane in lanes.items()}

@@ -1,4 +1,4 @@
-"""Notifications: who is told of problems, which are open, and a test of each channel."""
+"""Notification operations: show channels, rules and open problems, and test a channel."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ from mainspring.http.schemas.common import Request, Wire
 
 notifications = Resource("Notifications", "Channels and rules for alerts, and the problems that are open now.")
 
-#: More are counted.
+#: Open problems listed; the total is counted separately.
 _SHOWN = 200
 
 
@@ -30,16 +30,16 @@ class ChannelOut(Wire):
     name: str
     kind: str
     tenant: str
-    """Whose runs its messages are."""
+    """The tenant that owns the runs that send the messages."""
     group: str
-    """What comes within this time of the first is told with it."""
+    """Alerts within this time of the first are sent in one message."""
     rate_per_hour: int
     to: list[str] = []
     quiet_from: str | None = None
     quiet_until: str | None = None
     quiet_zone: str | None = None
     waiting: int = 0
-    """Problems that it has yet to tell, or their ends."""
+    """Problems whose alerts, or recovery alerts, are not sent yet."""
 
 
 class RuleOut(Wire):
@@ -66,7 +66,7 @@ class ProblemOut(Wire):
     since: str
     last_at: str
     told: list[str]
-    """Who has been told, or will be once their channel speaks."""
+    """Targets that have been notified, or will be once their channel sends."""
     owner: str = ""
     run_id: str | None = None
     """The newest run that failed."""
@@ -77,13 +77,13 @@ class NotificationsOut(Wire, omit_defaults=False):
     channels: list[ChannelOut]
     rules: list[RuleOut]
     problems: list[ProblemOut]
-    """The newest first, 200 at most."""
+    """Newest first, at most 200."""
     problem_count: int
 
 
 class ChannelTestIn(Request):
     owner: Annotated[str, Meta(max_length=MAX_NAME)] = ""
-    """Of a channel that writes to owners: which one."""
+    """The owner to write to, for a channel that writes to owners."""
 
 
 class ChannelTestOut(Wire):

@@ -1,4 +1,4 @@
-"""Notifications: what is wrong, who is told, and whether it arrives."""
+"""Dashboard page of alerts: open problems, channels, and the runs that deliver messages."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tells people what goes wrong: hears of it as a sink of events, and makes a run of every message."""
+"""Alerts as an event sink: groups failures and submits a run for each message."""
 
 import asyncio
 import hashlib
@@ -33,14 +33,14 @@ from mainspring.features.alerts.grouping import SLO, Delivery, Situation
 NAME = "notifications"
 _SHARD = 0
 _EVERY: Micros = SECOND
-#: While nothing is to be told: what is forgotten need not be so at once.
+#: Interval of the checks while nothing is pending: dropping old problems is not urgent.
 _SELDOM: Micros = HOUR
-#: About an hour: whoever passes it on may be away for a while.
+#: About an hour, to outlast an outage of the service that delivers the message.
 _RETRY = RetryPolicy(max_retries=15, first_delay=2 * SECOND, max_delay=10 * MINUTE)
-#: What an attempt failed of is a question of its own. Of one job, or one task, it is asked so often in a batch; the
-#: attempts beyond that are counted with the last of them.
+#: Each error of an attempt takes a query of its own. This limits the queries per job or task in one batch; attempts
+#: beyond it are counted with the last error found.
 _MOST_ASKED = 20
-#: What a kind of change in the outbox can be, for rules.
+#: The rule stages that each kind of event can lead to.
 _HEARD = {
     "run.retried": (On.FAILED,),
     "run.failed": (On.FAILED, On.DEAD),
@@ -50,7 +50,7 @@ _HEARD = {
 
 
 class NotifierStore(NotificationStore, Slos, Reading, Protocol):
-    """The part of the store that it uses."""
+    """The store methods that the notifier uses."""
 
 
 class _Data(msgspec.Struct, frozen=True, rename="camel"):
@@ -63,7 +63,7 @@ class _Data(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """An event, as far as it is read here."""
+    """The fields of an event that the notifier reads."""
 
     type: str
     time: str
@@ -83,15 +83,16 @@ _read = msgspec.json.Decoder(_Told).decode
 
 
 def subject_of(job: str, task: str) -> str:
-    """A recurring job; all other runs are known by their task."""
+    """Return the subject of a problem: the recurring job, or the task for all other runs."""
     return job or f"task:{task}"
 
 
 def message_run(jobs: Jobs, rules: NotificationRules, target: str, notice: Notice, to: str = "") -> NewRun:
-    """The run that tells a target. ``to``: one of its addresses, or all of them."""
+    """Build the run that delivers a message to a target. ``to``: one of its addresses; empty: all of them."""
     channel = rules.channel_of(target)
     owner = target.partition(" ")[2]
-    # One at a time, in order: what is over must not be told before what was wrong. A test is for who waits for it.
+    # The ordering key delivers one message at a time, so that a recovery never arrives before its problem. A test has
+    # none: a caller waits for it.
     key = "" if notice.test else f"notification:{channel.name}:{_short(target, to)}"
     policy = RunPolicy(retry=RetryPolicy(max_retries=0) if notice.test else _RETRY, ordering_key=key)
     return NewRun(
@@ -105,10 +106,11 @@ def message_run(jobs: Jobs, rules: NotificationRules, target: str, notice: Notic
 
 
 class Notifier(TickingService):
-    """One in the cluster does the work, whoever owns the first shard. It is a sink of events, and has a loop for what
-    time does: a message that has gathered for long enough, quiet hours that are over, a problem that is.
+    """Event sink that turns failures into alerts. The scheduler that owns the first shard runs it.
 
-    All that it knows is in the store before it acts on it. Of two who believe to be the one, the store hears one.
+    Its loop does what depends on time: messages whose grouping time is over, quiet hours that end, problems that close.
+    State is saved in the store before the notifier acts on it. If two schedulers both believe to own the shard, the
+    store's revision check rejects one of them.
     """
 
     def __init__(
@@ -129,11 +131,11 @@ class Notifier(TickingService):
         self._situation: Situation | None = None
         self._rev = 0
         self._looked_at: Micros | None = None
-        #: Tenants of whom something that failed is about to be told: what succeeds after it is of interest.
+        #: Tenants with a failure later in this batch: their successes after it are relevant, too.
         self._expected: set[str] = set()
         self._changing = asyncio.Lock()
 
-    # As a sink.
+    # Sink interface.
 
     async def open(self, source: str) -> None:
         self._source = source
@@ -141,8 +143,10 @@ class Notifier(TickingService):
     async def close(self) -> None: ...
 
     def wants(self, kind: str, tenant: str) -> bool:
-        """Asked of every batch in order, before any of them is told. A success is of interest while something is wrong,
-        which is mostly not so: nobody has to look those up."""
+        """Return whether an event is relevant. Called for each row of a batch in order, before ``publish``.
+
+        Successes are relevant only while the tenant has an open problem. That is rare, so most runs need no lookup.
+        """
         if kind == "run.succeeded":
             known = self._situation is None or self._situation.has_open_of(tenant)
             return known or tenant in self._expected
@@ -153,14 +157,14 @@ class Notifier(TickingService):
         return True
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:
-        # Of our own messages nothing is told.
+        # Failures of the alert runs themselves cause no alerts.
         heard = [event for event in events if event.task != NOTIFICATION]
         if heard and self._source:
             async with self._changing:
                 await self._alone(lambda situation: self._hear(situation, heard))
         self._expected.clear()
 
-    # As a service.
+    # Service interface.
 
     async def tick(self) -> Micros:
         if _SHARD not in self._owned():
@@ -174,7 +178,7 @@ class Notifier(TickingService):
         return _EVERY
 
     async def _alone(self, work: Callable[[Situation], Awaitable[None]]) -> None:
-        """What could not be written down is not known either: it is read anew."""
+        """Run the work on the situation. After any error the situation is discarded and read from the store again."""
         try:
             if self._situation is None:
                 kept = await self._store.notification_rows()
@@ -207,7 +211,7 @@ class Notifier(TickingService):
         await self._save(situation)
 
     def _runs(self, target: str, delivery: Delivery) -> list[NewRun]:
-        """One for each who is to have it: who has it does not get it again when another one could not be told."""
+        """Build one run per address, so that a failure at one address does not resend the message to the others."""
         found = []
         for to in self._rules.channel_of(target).apart or ("",):
             run = message_run(self._jobs, self._rules, target, delivery.notice, to)
@@ -237,7 +241,7 @@ class Notifier(TickingService):
         situation.succeeded(event.tenant, told.subject, told.at)
 
     async def _met_again(self, jobs: Collection[str]) -> set[str]:
-        """Those that meet all of their objectives: of two, one may still be missed."""
+        """Return the jobs that now meet all of their objectives: one may still be missed when another has recovered."""
         if not jobs:
             return set()
         states = await self._store.slo_states([JobId(job) for job in jobs])
@@ -249,13 +253,13 @@ _BAD = frozenset({"run.retried", "run.dead", "job.slo_missed", "job.slo_recovere
 
 
 class _Looking:
-    """Finds out what events are about, in few questions."""
+    """Looks up the jobs, runs and errors that events refer to, in few queries."""
 
     def __init__(self, store: NotifierStore) -> None:
         self._store = store
 
     async def troubles(self, events: Mapping[str, _Told]) -> dict[str, Trouble]:
-        """By event."""
+        """Build the troubles by event id."""
         bad = {identifier: told for identifier, told in events.items() if told.type != "job.slo_recovered"}
         jobs = await self._jobs({told.data.job_id for told in bad.values() if told.data.job_id})
         runs = await self._runs({told.data.run_id for told in bad.values() if not told.data.job_id})
@@ -266,7 +270,7 @@ class _Looking:
         }
 
     async def _errors(self, retried: Mapping[str, _Told]) -> dict[str, str]:
-        """By event."""
+        """Look up the errors of retried attempts by event id, at most ``_MOST_ASKED`` per job or task."""
         asked: Counter[tuple[str, str]] = Counter()
         last: dict[tuple[str, str], str] = {}
         found: dict[str, str] = {}
@@ -279,7 +283,7 @@ class _Looking:
         return found
 
     async def _error_of(self, run: str, at: Instant) -> str:
-        """Of the attempt that had ended then. The run may have gone on since."""
+        """Return the error of the attempt that ended closest to ``at``; the run may have had more attempts since."""
         attempts = await self._store.attempts(RunId(run))
         if not attempts:
             return ""
@@ -296,7 +300,7 @@ class _Looking:
 
 
 def _trouble(told: _Told, job: Job | None, run: RunView | None, attempt_error: str | None) -> Trouble:
-    """``attempt_error``: of an attempt that is followed by another one."""
+    """Build the trouble of an event. ``attempt_error``: the error of a failed attempt that will be retried."""
     data, about = told.data, None if run is None else run.about
     spec = None if job is None else job.spec
     name = spec.name if spec is not None else (about.name if about is not None else "") or data.task or data.job_id
@@ -319,7 +323,7 @@ def _trouble(told: _Told, job: Job | None, run: RunView | None, attempt_error: s
     stage, error = On.DEAD, data.error or data.reason
     if attempt_error is not None:
         stage, error = On.FAILED, attempt_error
-    # The same for an attempt that failed and for the run that is dead of it.
+    # The fingerprint ignores the stage: a failed attempt and the run that fails for good have the same one.
     return msgspec.structs.replace(known, stage=stage, fingerprint=fingerprint_of("", error), error=last_line(error))
 
 

@@ -1,1 +1,1 @@
-"""Writing history to files before it is dropped."""
+"""Archives history to files before it is deleted."""

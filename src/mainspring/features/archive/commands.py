@@ -1,4 +1,4 @@
-"""``mainspring archive``: what was written down before it was forgotten."""
+"""``mainspring archive``: list and restore archived runs."""
 
 import asyncio
 from pathlib import Path
@@ -28,14 +28,14 @@ Until = Annotated[
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--json`` prints."""
+    """JSON output of a restore."""
 
     into: str
     runs: int
     new: int
-    #: Parts of that time that are not whole, and were left out.
+    #: Incomplete parts in the time range, which are left out.
     unfinished: int
-    #: Whose runs they are.
+    #: Stores that the runs came from.
     stores: int
 
 
@@ -45,7 +45,7 @@ def register(application: typer.Typer) -> None:
 
 @group.command("list")
 def list_parts(since: Since = None, until: Until = None, config: Config = None, json: AsJson = False) -> None:
-    """List what is in the archive: a line for each day, or span of days, and class.
+    """List the parts of the archive: a line for each day, or span of days, and retention class.
 
     Example: mainspring archive list --since 2026-10-01
     """
@@ -83,9 +83,9 @@ def restore_runs(
     config: Config = None,
     json: AsJson = False,
 ) -> None:
-    """Read runs of the archive into a file of their own, for every command that looks at runs. Checks every file.
+    """Restore archived runs into an SQLite file that every command for runs can read. Checks every file.
 
-    Nothing runs there again: a file is for looking. Read into the same file twice nothing is there twice.
+    The runs are not run again: the file is for reading. Restoring twice into the same file makes no duplicates.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""Where the runs of an archive are, and how it is known that they are all there."""
+"""Archive layout: the names of files and the manifests that record whether a part is complete."""
 
 import hashlib
 from datetime import UTC, datetime
@@ -8,15 +8,15 @@ import msgspec
 
 from mainspring.core.model.base.instant import DAY, SECOND, Instant
 
-#: What every name of an archive begins with.
+#: Prefix of every name in an archive.
 ROOT = "runs"
 MANIFEST = "manifest.json"
-#: What is known of a part that is not all there.
+#: Name of the manifest of an incomplete part.
 UNFINISHED = "unfinished.json"
 
 
 class ArchiveFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Lines of JSON, compressed by gzip."""
+    """A gzip file of JSON lines."""
 
     name: str
     runs: int
@@ -25,7 +25,7 @@ class ArchiveFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What there is of a part. It is written after each of its files, so that whoever comes back goes on from there."""
+    """The files of a part. It is written after each file, so that another writer can continue from there."""
 
     format: Literal[1] = 1
     store: str
@@ -34,7 +34,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     until: Instant
     complete: bool = False
     runs: int = 0
-    #: When the first and the last of them ended.
+    #: When the first and the last of these runs ended.
     first_at: Instant | None = None
     last_at: Instant | None = None
     files: tuple[ArchiveFile, ...] = ()
@@ -47,7 +47,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def name(self) -> str:
-        """Two names: whoever comes late can put nothing unfinished in the place of what is whole."""
+        """Path of the manifest.
+
+        An incomplete manifest has another name, so that a slow writer cannot overwrite a complete one.
+        """
         return f"{self.folder}/{MANIFEST if self.complete else UNFINISHED}"
 
     @property
@@ -55,7 +58,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return sum(file.size for file in self.files)
 
     def next_name(self, sha256: str) -> str:
-        """Of a file of that content: two who write at once may end their files at different runs."""
+        """Return the name of the next file.
+
+        It includes the content hash, since two concurrent writers may end a file at different runs.
+        """
         return f"{self.folder}/{len(self.files):05}-{sha256[:12]}.jsonl.gz"
 
 

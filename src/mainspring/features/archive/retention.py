@@ -1,4 +1,4 @@
-"""Retention: forgets what ended longer ago than it is kept, in small steps beside the live work."""
+"""Retention: deletes runs past their retention in small steps between live work."""
 
 from collections.abc import Callable
 from random import Random
@@ -17,7 +17,7 @@ _LIMIT = 5_000
 
 
 class RetentionKeeper(TickingService):
-    """Prunes at its start, which also makes room for the coming days, and then every minute."""
+    """Prunes at startup, which also prepares storage for the coming days, and then about every minute."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class RetentionKeeper(TickingService):
         pressed: Callable[[], bool] = lambda: False,
         archiver: Archiver | None = None,
     ) -> None:
-        """``pressed``: whether the store is to be spared. ``archiver``: writes down what is forgotten, before."""
+        """``pressed``: whether the store is under load. ``archiver``: archives runs before they are deleted."""
         super().__init__("retention", clock, wakeups.listen([]))
         self._pressed = pressed
         self._store = store

@@ -1,4 +1,4 @@
-"""Writes what is about to be forgotten to a folder or a bucket, and reads it again."""
+"""Archiver: writes runs to a folder or bucket before retention deletes them, and reads them back."""
 
 import asyncio
 import gzip
@@ -16,17 +16,18 @@ from mainspring.core.runtime.log import get_logger
 from mainspring.core.store import Retention
 from mainspring.features.archive.model import MANIFEST, ROOT, UNFINISHED, ArchiveFile, Manifest, sum_of
 
-#: Of one file: whichever comes first.
+#: Limits of one file, whichever comes first.
 _RUNS = 50_000
 _BYTES = 32 * 1024 * 1024
-#: What is read at a time: again whichever comes first.
+#: Limits of one read, whichever comes first.
 _READ = 2_000
 _READ_BYTES = 4 * 1024 * 1024
-#: After reading it rests so many times as long: live work comes first. Less when more parts wait than two days make.
+#: Pause after a read, as a multiple of its duration, because live work comes first. It is shorter when more parts wait
+#: than two days produce.
 _REST = 3
 _REST_IF_BEHIND = 1
 _BEHIND = 10
-#: Whoever owns this shard writes; all others look whether it is there.
+#: The scheduler that owns this shard writes; the others only check what is there.
 _SHARD = 0
 _LEVEL = 3
 #: The fields of ``Retention`` that say how long runs are kept.
@@ -34,7 +35,7 @@ _KEPT_AS = ("succeeded", "unsuccessful", "short", "long", "audit")
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run in a file: payload and result are the JSON that they are."""
+    """A run in a file; payload and result are embedded as JSON."""
 
     run: RunView
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -49,7 +50,7 @@ _log = get_logger("mainspring.archive")
 
 
 class Archiver:
-    """Nothing is forgotten that is not there: ``prune`` is told since when everything is to be kept."""
+    """Archives runs before they are deleted. It tells ``prune`` since when unarchived runs must be kept."""
 
     def __init__(
         self,
@@ -59,24 +60,26 @@ class Archiver:
         owned: Callable[[], Collection[int]],
         pause: Callable[[], bool],
     ) -> None:
-        """``pause``: whether the store is to be spared."""
+        """``pause``: whether the store is under load."""
         self._store = store
         self._blobs = blobs
         self._clock = clock
         self._owned = owned
         self._pause = pause
         self._done: set[tuple[str, Instant]] = set()
-        #: The last file that was written here, and the last run in it.
+        #: The last file written by this process, and the last run in it.
         self._last: tuple[ArchiveFile, ArchivedRun] | None = None
-        #: What is in the way of writing or reading it; nothing while all is well.
+        #: The current error of the archive; empty if there is none.
         self.trouble = ""
-        #: How many parts wait to be written.
+        #: Parts that wait to be written.
         self.waiting = 0
 
     async def step(self, retention: Retention, stop: Callable[[], bool] = lambda: False) -> tuple[Retention, bool]:
-        """Write the next file. What may be forgotten after that, and whether there is more to write. ``stop``: whether
-        to leave it at what there is."""
-        # Before the parts: what is past by then is among them.
+        """Write the next file; return the retention that is safe now, and whether there is more to write.
+
+        ``stop``: whether to stop before the next write.
+        """
+        # Read the time before the parts, so that everything past by then is among them.
         now = await self._store.now()
         parts = [part for part in await self._store.past_parts(retention) if _key(part) not in self._done]
         waiting: dict[str, Instant] = {}
@@ -115,7 +118,7 @@ class Archiver:
         return _SHARD in self._owned() and not stop()
 
     async def _write(self, part: Part, manifest: Manifest, stop: Callable[[], bool]) -> Manifest:
-        """Its next file, and what is known of it by then. Asked again after every wait: another may own it now."""
+        """Write the part's next file and manifest. Ownership is checked after every wait, since it may have changed."""
         if not self._may_write(stop) or self._pause():
             return manifest
         last = await self._last_of(manifest)
@@ -147,7 +150,7 @@ class Archiver:
         return written
 
     async def _last_of(self, manifest: Manifest) -> ArchivedRun | None:
-        """The last run that is there: where we stopped, or whoever was here before."""
+        """Return the last archived run of the part, written by this process or an earlier writer."""
         if not manifest.files:
             return None
         if self._last is not None and manifest.files[-1] == self._last[0]:
@@ -156,7 +159,7 @@ class Archiver:
         return _run_in(line, manifest.files[-1])
 
     async def _put(self, manifest: Manifest, lines: list[bytes], times: list[Instant]) -> Manifest:
-        # The same runs make the same bytes, whoever writes them.
+        # ``mtime=0``: the same runs give the same bytes in every process.
         data = await asyncio.to_thread(lambda: gzip.compress(b"\n".join(lines) + b"\n", _LEVEL, mtime=0))
         sha256 = sum_of(data)
         file = ArchiveFile(name=manifest.next_name(sha256), runs=len(lines), size=len(data), sha256=sha256)
@@ -182,7 +185,10 @@ class Archiver:
 
 
 def kept_since(retention: Retention, now: Instant, waiting: Mapping[str, Instant]) -> dict[str, Instant]:
-    """Since when all is to be kept: the day that is not past keeping as a whole, or what waits to be archived."""
+    """Return by class since when runs must be kept.
+
+    That is the first day not fully past retention, or the start of the oldest part that waits for the archive.
+    """
     midnights = {name: (now - getattr(retention, name)) // DAY * DAY for name in _KEPT_AS}
     return {name: min(at, waiting.get(name, at)) for name, at in midnights.items()}
 
@@ -192,7 +198,7 @@ def _key(part: Part) -> tuple[str, Instant]:
 
 
 async def manifests(blobs: Blobs) -> list[Manifest]:
-    """What there is in an archive, by time."""
+    """List the manifests of an archive by time."""
     names = [blob.name async for batch in blobs.list(ROOT) for blob in batch]
     of_folder = {name.rpartition("/")[0]: name for name in names if name.endswith(f"/{UNFINISHED}")}
     of_folder |= {name.rpartition("/")[0]: name for name in names if name.endswith(f"/{MANIFEST}")}
@@ -212,7 +218,7 @@ async def _read_manifest(blobs: Blobs, name: str) -> Manifest | None:
 
 
 async def archived(blobs: Blobs, manifest: Manifest) -> AsyncIterator[ArchivedRun]:
-    """The runs of one part. A file that is not as it was written is an error."""
+    """Read the runs of one part. ``Conflict`` if a file is missing or damaged."""
     for file in manifest.files:
         for line in await _lines_in(blobs, file):
             yield _run_in(line, file)
@@ -249,7 +255,7 @@ def _lines(runs: Sequence[ArchivedRun]) -> list[bytes]:
 
 
 def _on_one_line(value: bytes | None) -> msgspec.Raw | msgspec.UnsetType:
-    """JSON as somebody sent it, which may have line breaks. What is no JSON becomes a text."""
+    """Put JSON on one line; text that is not JSON becomes a JSON string."""
     if value is None:
         return msgspec.UNSET
     try:

@@ -1,1 +1,1 @@
-"""How many slots the load needs."""
+"""Recommended numbers of workers and schedulers."""

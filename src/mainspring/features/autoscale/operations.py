@@ -1,4 +1,4 @@
-"""How many processes the load asks for: for Kubernetes, or whatever else starts and stops them."""
+"""Operation for autoscalers such as Kubernetes: recommended numbers of workers and schedulers."""
 
 from typing import Annotated
 
@@ -18,11 +18,11 @@ autoscaling = Resource("Autoscaling", "Recommended numbers of workers and schedu
 
 class AutoscaleQuery(Request):
     queue: Name | None = None
-    """Of this queue alone."""
+    """Only this queue."""
     slots: Annotated[int, Meta(ge=1, le=100_000)] = 100
-    """How many runs of a queue one worker takes at once."""
+    """Runs of a queue that one worker takes at once."""
     target: Span = "10s"
-    """Within this time a backlog is to be gone."""
+    """Time in which the backlog should be cleared."""
 
 
 class QueueScale(Wire):
@@ -33,7 +33,7 @@ class QueueScale(Wire):
     arrival_per_s: float
     service_per_s: float
     mean_ms: float | None
-    """How long a run takes, over the last minutes."""
+    """Average duration of a run over the last minutes."""
     workers: int
     recommended_workers: int
 
@@ -47,11 +47,11 @@ class SchedulerScale(Wire):
 class Autoscale(Wire):
     queues: list[QueueScale]
     workers: int
-    """Those that are alive."""
+    """Workers that are alive and not draining."""
     recommended_workers: int
-    """Of workers that take all of these queues: as many as the one that needs most."""
+    """For workers that serve all of these queues: the highest recommendation of any queue."""
     schedulers: SchedulerScale | None = None
-    """For who is bound to no tenant."""
+    """Only for keys that are not bound to a tenant."""
 
 
 @autoscaling.operation(

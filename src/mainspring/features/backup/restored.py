@@ -1,4 +1,4 @@
-"""What people decide of a store that was restored: see what is in doubt, say what had been done, let it go on."""
+"""Decisions about a restored store: list runs in doubt, complete known ones, cancel runs, end the pause."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -20,11 +20,11 @@ _PAGE = 1_000
 
 
 class RestoredStore(Store, Catalog, Operations, Access, Protocol):
-    """What is asked of the store here."""
+    """The store methods used for restored stores."""
 
 
 async def last_restore(store: RestoredStore) -> Restored:
-    """The last one that the audit knows of."""
+    """Return the last restore in the audit log. ``NotFound`` if there is none."""
     entries = await store.audit(None, AuditFilter(action=RESTORED), limit=1)
     if not entries or entries[0].after is None:
         raise NotFound("this store was not restored from a backup, or so long ago that its audit has forgotten")
@@ -32,17 +32,17 @@ async def last_restore(store: RestoredStore) -> Restored:
 
 
 async def pause_of_all(store: RestoredStore) -> Pause | None:
-    """What keeps everything from running, if anything does."""
+    """Return the pause of all tenants and queues, if there is one."""
     return next((pause for pause in await store.pauses() if pause.tenant is None and pause.queue is None), None)
 
 
 def holds(pause: Pause | None) -> bool:
-    """Whether it is the one that a restored store comes up with."""
+    """Whether the pause is the one that a restore sets."""
     return pause is not None and pause.author == AUTHOR
 
 
 async def in_doubt(store: RestoredStore, restored: Restored) -> list[tuple[RunView, Doubt]]:
-    """Every run of which nobody knows whether it was done after the backup was taken."""
+    """List the runs that may have been done after the backup was taken."""
     found: list[tuple[RunView, Doubt]] = []
     now = await store.now()
     after: RunId | None = None
@@ -55,7 +55,7 @@ async def in_doubt(store: RestoredStore, restored: Restored) -> list[tuple[RunVi
 
 
 async def take_back(store: RestoredStore, runs: Collection[RunId], why: str) -> Sequence[RunId]:
-    """Cancel runs; those that were still to be run here."""
+    """Cancel runs; return those that are cancelled or being cancelled."""
     cancelled: list[RunId] = []
     todo = list(runs)
     for start in range(0, len(todo), _PAGE):
@@ -65,8 +65,7 @@ async def take_back(store: RestoredStore, runs: Collection[RunId], why: str) -> 
 
 
 async def give_ends(store: RestoredStore, restored: Restored, ends: Sequence[KnownEnd]) -> Counter[RunState]:
-    """Settle runs in doubt as they are known to have ended; how many in which way. No other has anything to do with the
-    life before."""
+    """Complete runs in doubt with their known ends; return the counts by state. Runs not in doubt are skipped."""
     doubtful = {run.id for run, _ in await in_doubt(store, restored)} if ends else set()
     meant = [end for end in ends if end.run in doubtful]
     author = Author(AUTHOR, why="they had ended before the restore")
@@ -77,7 +76,7 @@ async def give_ends(store: RestoredStore, restored: Restored, ends: Sequence[Kno
 
 
 async def release(store: RestoredStore, restored: Restored) -> bool:
-    """Let everything go on, or be paused as it was before the backup was taken; whether it was held."""
+    """End the restore's pause, or replace it by the pause from before the backup. Return whether it was held."""
     if not holds(await pause_of_all(store)):
         return False
     before = restored.paused

@@ -1,1 +1,1 @@
-"""Dead letters by fingerprint, and their replay."""
+"""Dead letters by fingerprint, and their replays."""

@@ -1,4 +1,4 @@
-"""How much of their quotas tenants have left, for whatever makes runs without anybody asking at that moment."""
+"""Remaining quotas of tenants, for services that create runs in the background."""
 
 from collections import Counter
 from typing import Protocol
@@ -16,13 +16,15 @@ _QUEUED = frozenset({RunState.QUEUED})
 
 class QuotaStore(Lists, Protocol):
     async def tenants(self) -> list[Tenant]:
-        """As ``Access`` has it."""
+        """List all tenants, as ``Access.tenants`` does."""
         ...
 
 
 class QuotasLeft:
-    """As the store has them at the last look, less what was taken since. Submits a minute are counted by each process
-    for itself, as the API does."""
+    """Remaining quotas: as read by ``look``, less what was taken since.
+
+    Each process counts submissions per minute by itself, as the API does.
+    """
 
     def __init__(self, store: QuotaStore, clock: Clock) -> None:
         self._store = store
@@ -30,7 +32,7 @@ class QuotasLeft:
         self._quotas: dict[str, Quotas] = {}
         self._queued: dict[str, int] = {}
         self._taken: Counter[str] = Counter()
-        #: What a tenant may still submit, and since when that is so.
+        #: How many runs a tenant may still submit, and at which time that was so.
         self._submits: dict[str, tuple[float, Micros]] = {}
 
     async def look(self) -> None:
@@ -42,7 +44,7 @@ class QuotasLeft:
         return self._quotas.get(tenant, _NONE)
 
     async def left(self, tenant: str) -> int:
-        """How many runs more it may have queued, and submit."""
+        """Return how many more runs the tenant may submit now."""
         quotas = self.of(tenant)
         left = _UNLIMITED
         if quotas.queued is not None:

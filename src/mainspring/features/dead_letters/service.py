@@ -1,4 +1,4 @@
-"""Watches dead letters, and drives the replays that are under way. Needs no leader."""
+"""Watches groups of dead letters and drives open replays. Needs no leader."""
 
 from collections import Counter
 from typing import Protocol
@@ -22,16 +22,16 @@ from mainspring.features.dead_letters.quotas import QuotasLeft, QuotaStore
 
 _WATCH_EVERY: Micros = 2 * SECOND
 _STEP_EVERY: Micros = 100 * MILLISECOND
-#: Payloads that are held at once: 256 KiB each at most.
+#: Payloads held in memory at once, at most 256 KiB each.
 _READ_TOGETHER = 50
 
 
 class UndertakerStore(DeadLetters, Reading, QuotaStore, Protocol):
-    """The part of the store that an undertaker uses."""
+    """The store methods that the service uses."""
 
 
 class _Choice(msgspec.Struct, frozen=True):
-    """The next dead letters, and the place after them. ``held``: there may be more, and a quota has no room."""
+    """The next dead letters, and the cursor after them. ``held``: there may be more, but a quota has no room."""
 
     runs: list[RunView]
     after: RunId | None
@@ -39,9 +39,10 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class Undertaker(TickingService):
-    """Any number of them may run: of two that take the same step of a replay one comes second, and makes nothing.
+    """Watches dead letters and drives replays. Any number of processes may run it.
 
-    What is made counts against the quotas of its tenant, and waits where there is no room.
+    If two take the same step of a replay, the second one changes nothing. Runs created by a replay count against the
+    quotas of their tenant, and wait while there is no room.
     """
 
     def __init__(self, store: UndertakerStore, jobs: Jobs, wakeups: Wakeups, clock: Clock) -> None:
@@ -60,14 +61,14 @@ class Undertaker(TickingService):
         going = await self._store.open_replays()
         if going:
             await self._quotas.look()
-        # First all is made that was chosen before: then it is counted.
+        # Create the runs that were chosen before, so that the quota count includes them.
         passed_over = [await self._make(replay) for replay in going]
         for replay, passed in zip(going, passed_over, strict=True):
             await self._advance(replay, passed)
         return _STEP_EVERY if going else _WATCH_EVERY
 
     async def _advance(self, replay: Replay, passed_over: int) -> None:
-        """Choose what is next, and write that down. What was chosen before is made."""
+        """Choose the next runs of a replay and save the choice. The runs chosen before have been created."""
         now = await self._store.now()
         moved = msgspec.structs.replace(replay, next=(), passed_over=replay.passed_over + passed_over)
         if moved.state == "canary" and (moved.canary_runs or not moved.canaries):
@@ -92,7 +93,7 @@ class Undertaker(TickingService):
             self.log.info("a replay has ended", replay=moved.id, state=moved.state, runs=moved.replayed, why=moved.why)
 
     async def _has_more_canaries(self, replay: Replay, now: Instant) -> bool:
-        """A quota held some of them back."""
+        """Whether canaries remain to be chosen, because a quota held some of them back."""
         wanted = room(replay, now)
         choice = await self._choose(replay, wanted) if wanted else None
         return choice is not None and (bool(choice.runs) or choice.held)
@@ -119,7 +120,7 @@ class Undertaker(TickingService):
         return _Choice(chosen, after)
 
     async def _make(self, replay: Replay) -> int:
-        """Submit what was chosen. What was made before is not made twice. How many could not be."""
+        """Submit the chosen runs, skipping those that exist; return how many could not be submitted."""
         passed_over = 0
         for start in range(0, len(replay.next), _READ_TOGETHER):
             ids = replay.next[start : start + _READ_TOGETHER]

@@ -1,4 +1,4 @@
-"""``mainspring doctor``: looks at the store and at the engine on it, and says what is to be done."""
+"""``mainspring doctor``: checks the store and the processes that use it, and recommends fixes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _WIDTH = 20
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--json`` prints."""
+    """JSON output."""
 
     problems: int
     warnings: int
@@ -33,12 +33,11 @@ def register(application: typer.Typer) -> None:
 
 
 def doctor(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
-    """Look for what is wrong, or soon will be, and say what to do about it. Nothing is changed.
+    """Look for existing and imminent problems, and recommend fixes. Changes nothing.
 
-    It looks at the store (schema, clock, latency, durability, vacuum, old transactions, indexes, partitions, disk), at
-    what grants shards to schedulers and at where logs of runs are kept if these are not the store, and at the engine on
-    it (schedulers, workers, queues that nobody serves, what is behind). Exits with 1 if there is a problem; warnings
-    alone are 0.
+    It checks the store (schema, clock, latency, durability, vacuum, old transactions, indexes, partitions, disk), the
+    coordinator and the store of run logs if they are separate, and the processes (schedulers, workers, queues without
+    workers, backlogs). Exits with 1 if there is a problem; warnings alone are 0.
 
     Examples:
 
@@ -47,7 +46,7 @@ def doctor(profile: Profile = None, store: Store = None, config: Config = None, 
     mainspring doctor --store postgresql://me@db.example.org/jobs --json
     """
     settings = store_settings(profile, store, config)
-    # What is said here is what was found: whatever else wants to say something along the way is in it.
+    # The findings are the output: other log messages along the way would only repeat them.
     logs.configure(LogSection(level="error"))
     findings = asyncio.run(examine(settings))
     levels = [finding.level for finding in findings]
@@ -71,7 +70,7 @@ def _show(out: Console, report: Report) -> None:
 
 
 def _indented(line: Text, width: int) -> Text:
-    """Folded under what it says, not under its first column."""
+    """Wrap the line with continuation lines under the text column."""
     margin = 9 + _WIDTH
     if width < margin + 20:
         return line

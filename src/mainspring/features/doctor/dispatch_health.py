@@ -1,4 +1,4 @@
-"""Looking at an engine that brings hints: does it answer, and is it set up well?"""
+"""Health check of a broker: whether it answers and is configured well."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,13 @@ from mainspring.core.model.cluster.diagnosis import Finding, Level
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.dispatch import Dispatch
 
-#: Where nothing is known of the store.
+#: Namespace used when the store's is unknown.
 _NOBODYS = "doctor"
 _QUEUES_LOOKED_AT = 100
 
 
 async def examine_engine(engine: Dispatch, clock: Clock, namespace: str, queues: Sequence[str]) -> Finding:
-    """``queues``: those that it brings hints of. Looking at how much is in one finds what is wrong with it."""
+    """Check a broker. ``queues``: those that it carries hints of; reading a queue's depth finds problems with it."""
     await engine.open(namespace or _NOBODYS)
     try:
         for queue in queues[:_QUEUES_LOOKED_AT]:

@@ -1,4 +1,4 @@
-"""Looking at an engine that grants shards: does it answer, and which leases does it grant?"""
+"""Health check of a coordinator: whether it answers, and which leases it grants."""
 
 from mainspring.core.cluster.sealing import LONGER
 from mainspring.core.model.base.errors import Fenced, StoreUnavailable
@@ -8,13 +8,13 @@ from mainspring.core.model.cluster.diagnosis import Finding, Level
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.registry import Registry
 
-#: No session of a store has this number; and what is looked at is nobody's namespace.
+#: No session of a store has this number, and the namespace belongs to no store.
 _NOBODY = SessionId(0)
 _NAMESPACE = "doctor"
 
 
 async def examine_registry(registry: Registry, engine: str, lease: Micros, clock: Clock) -> Finding:
-    """``lease``: what schedulers ask for."""
+    """Check a coordinator. ``lease``: the lease that schedulers request."""
     await registry.open(_NAMESPACE)
     try:
         await registry.enter(_NOBODY, LONGER * lease)

@@ -1,1 +1,1 @@
-"""Drills: taking a scheduler's lease away on purpose."""
+"""Drills: revoke a scheduler's lease on purpose."""

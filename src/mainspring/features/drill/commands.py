@@ -1,4 +1,4 @@
-"""``mainspring drill``: does the cluster survive the death of a scheduler? Try it."""
+"""``mainspring drill``: test whether the cluster survives the death of a scheduler."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.instant import SECOND, Micros, parse_duration
 from mainspring.features.drill.model import check_allowed
 
-#: The watch has begun by then.
+#: Delay that lets the watch begin before the kill.
 _BEFORE_THE_KILL: Micros = SECOND
 
 
@@ -75,11 +75,11 @@ async def drill(
         bool, typer.Option("--in-production", help="Also where the setting production is on.")
     ] = False,
 ) -> None:
-    """Take a scheduler's lease away in the running cluster, and report what that did.
+    """Revoke a scheduler's lease in the running cluster, and report the effect.
 
-    The other schedulers take its shards; it joins again by itself. With --kill its process is killed, as by kill -9;
-    whatever started it must start it again. Exits with 1 if shards were left without an owner, or if a tick was missed
-    or doubled.
+    The other schedulers take over its shards; it rejoins by itself. With --kill its process is killed, as by kill -9;
+    its supervisor must start it again. Exits with 1 if shards were left without an owner, or if a tick was missed or
+    doubled.
 
     Examples:
 
@@ -105,7 +105,7 @@ async def drill(
 
 
 async def _kill(api: Client, scheduler: str | None, body: dict[str, object]) -> Raw:
-    """Kill it while the API watches. First everything that could be refused, since it cannot be taken back."""
+    """Kill the scheduler while the API watches. A kill cannot be undone, so all checks come first."""
     production = read(await api.ask("GET", "/v1/drills"), _Drills).production
     check_allowed(in_production=production, insists=bool(body["inProduction"]))
     alive = read(await api.ask("GET", "/v1/schedulers"), _Schedulers).items
@@ -122,7 +122,7 @@ async def _kill(api: Client, scheduler: str | None, body: dict[str, object]) -> 
 
 
 def _process_of(scheduler: _Scheduler) -> int:
-    """The process of a scheduler whose name says that it is here."""
+    """Return the process id of a scheduler that runs on this machine."""
     name = scheduler.name
     number = name.rpartition(":")[2]
     if not scheduler.is_here or not number.isdigit():

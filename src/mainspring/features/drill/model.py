@@ -1,4 +1,4 @@
-"""A drill: what the death of a scheduler did to the ticks of recurring jobs, by what the store has of them."""
+"""Drill model: judges from the store how the death of a scheduler affected the ticks of recurring jobs."""
 
 from collections.abc import Iterable
 
@@ -11,36 +11,36 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.model.schedules.schedule import ticks_between
 
-#: A tick that became a run later than this was late.
+#: A tick that became a run later than this counts as late.
 LATE: Micros = SECOND
 SHORTEST_WATCH: Micros = 3 * SECOND
-#: An answer that takes longer is not waited for.
+#: Callers do not wait for an answer that takes longer.
 LONGEST_WATCH: Micros = 25 * SECOND
-#: Of one job: more than there can be in the longest watch.
+#: Ticks of one job; there cannot be more in the longest watch.
 _MOST_TICKS = 100
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """One recurring job: the ticks that were to come, and what the store has of them."""
+    """The expected ticks of a recurring job, and what the store has of them."""
 
     ticks: tuple[Instant, ...]
-    #: The data centres that it names: each has a row of its own for every tick.
+    #: The job's target data centers: each has its own ledger row for every tick.
     targets: tuple[str, ...] = ()
     ledger: tuple[LedgerEntry, ...] = ()
     runs: tuple[RunView, ...] = ()
 
 
 class TickFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of ticks."""
+    """Outcome of the watched ticks."""
 
-    #: That were to come.
+    #: Expected ticks.
     ticks: int = 0
-    #: Became a run more than ``LATE`` after they were due; and the latest of all, by how much.
+    #: Ticks that became a run more than ``LATE`` after they were due; and the largest delay of all.
     late: int = 0
     latest: Micros = 0
-    #: The ledger has no row for them.
+    #: Ticks without a ledger row.
     missed: int = 0
-    #: Have more than one row, or more than one run.
+    #: Ticks with more than one ledger row or more than one run.
     doubled: int = 0
 
     @property
@@ -53,7 +53,7 @@ def check_watch(watch: Micros) -> None:
 
 
 def check_allowed(*, in_production: bool, insists: bool) -> None:
-    """Whoever drills where it counts must say that they know it."""
+    """Refuse a drill in production unless the caller confirms it."""
     if in_production and not insists:
         raise Conflict(
             "this is production (the setting production): a drill there must be asked for as one, "
@@ -62,7 +62,10 @@ def check_allowed(*, in_production: bool, insists: bool) -> None:
 
 
 def coming_ticks(job: Job, until: Instant) -> tuple[Instant, ...]:
-    """The ticks of a job up to then that can be known now: not those of a fixed delay, or that may come early."""
+    """Return the job's ticks up to ``until`` that can be known now.
+
+    Ticks of a fixed delay, and ticks that may come early, cannot.
+    """
     first = job.first_tick
     if first is None or job.spec.fixed_delay is not None or job.spec.looks_ahead:
         return ()
@@ -92,5 +95,5 @@ def judge_ticks(jobs: Iterable[Observed]) -> TickFigures:
 
 
 def _is_spanned(ledger: Iterable[LedgerEntry], tick: Instant) -> bool:
-    """Whether one row stands for several ticks, this one among them."""
+    """Whether a ledger row stands for several ticks, including this one."""
     return any(entry.last_at is not None and entry.scheduled_at <= tick <= entry.last_at for entry in ledger)

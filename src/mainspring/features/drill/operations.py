@@ -1,4 +1,4 @@
-"""Drills: a scheduler loses its lease on purpose, and what that did is told."""
+"""Drill operations: revoke a scheduler's lease on purpose and report the effect."""
 
 from typing import Annotated
 
@@ -19,26 +19,26 @@ drills = Resource("Drills", "Revoke a scheduler's lease on purpose, and check th
 
 class DrillIn(Request):
     scheduler: Name | None = None
-    """Its name or number; without one, that with the most shards."""
+    """Its name or number; default: the scheduler with the most shards."""
     watch: Span = "10s"
-    """How long to watch; the answer comes after it. 3 to 25 seconds."""
+    """How long to watch, 3 to 25 seconds; the response follows after that."""
     revoke: bool = True
-    """False: take nothing away, only watch. Whoever asks kills the process meanwhile."""
+    """False: revoke nothing, only watch, while the caller kills the process."""
     in_production: bool = False
-    """Needed where the setting `production` is on."""
+    """Required where the setting `production` is on."""
 
 
 class DrillOut(Wire):
     scheduler_id: str
     scheduler: str
     schedulers: int
-    """How many were alive, this one included."""
+    """Schedulers that were alive, including this one."""
     shards: int
-    """How many it owned."""
+    """Shards that it owned."""
     seconds_without_owner: Annotated[float, Meta(ge=0)] | None
-    """How long nobody acted on some of its shards; none if they were not all taken over while it was watched."""
+    """How long some of its shards had no owner; null if they were not all taken over during the watch."""
     jobs: int
-    """Recurring jobs whose ticks were watched, 200 at most."""
+    """Recurring jobs whose ticks were watched, at most 200."""
     ticks: int
     late: int
     """Ticks that became a run more than a second late."""
@@ -54,7 +54,7 @@ class DrillOut(Wire):
 
 class DrillsOut(Wire):
     production: bool
-    """Whether `inProduction` must be given."""
+    """Whether `inProduction` is required."""
 
 
 @drills.operation("GET", "/v1/drills", permission=Permission.ADMINISTER_ALL, answers={200: DrillsOut})

@@ -1,4 +1,4 @@
-"""Takes a scheduler's lease away on purpose, or watches somebody kill it, and tells what that did."""
+"""Drill service: revokes a scheduler's lease, or watches while its process is killed, and reports the effect."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -16,24 +16,24 @@ from mainspring.core.ports.storage.operations import Operations
 from mainspring.core.store import Store
 from mainspring.features.drill.model import Observed, TickFigures, check_watch, coming_ticks, judge_ticks
 
-#: How often it is looked who owns the shards.
+#: Interval of the checks who owns the shards.
 _LOOK_EVERY: Micros = 20 * MILLISECOND
-#: What is due in the last moments of the watch is given this long to be fired.
+#: Ticks due in this last part of the watch are not judged, since they may not have fired yet.
 _AFTERWARDS: Micros = 2 * SECOND
-#: So many recurring jobs are watched, those that tick first.
+#: Recurring jobs watched: those with the earliest ticks.
 _MOST_JOBS = 200
 _MOST_ROWS = 1_000
 
 
 class DrillStore(Store, Catalog, Operations, Protocol):
-    """What a drill asks of a store."""
+    """The store methods that a drill uses."""
 
 
 class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SessionView
-    #: How many schedulers there were, it included.
+    #: Schedulers that were alive, including this one.
     schedulers: int
-    #: Nobody acted on its shards for so long; None: they were never all taken over while it was watched.
+    #: How long its shards had no owner; None if they were not all taken over during the watch.
     without_owner: Micros | None
     jobs: int
     ticks: TickFigures
@@ -45,15 +45,18 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drill:
-    """Nothing has to be undone: a scheduler whose lease is gone notices at its next renewal, and joins again."""
+    """Runs drills. There is nothing to undo: the scheduler notices the lost lease at its next renewal, and rejoins."""
 
     def __init__(self, store: DrillStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     async def run(self, name: str | None, watch: Micros, author: Author, *, revoke: bool = True) -> DrillReport:
-        """``name``: a scheduler's name or number; without one, that with the most shards. Without ``revoke`` the drill
-        only watches: whoever asks kills the process meanwhile."""
+        """Run a drill and return its report.
+
+        ``name``: a scheduler's name or number; None: the one with the most shards. Without ``revoke`` the drill only
+        watches while the caller kills the process.
+        """
         check_watch(watch)
         schedulers = await self._store.sessions("scheduler")
         victim = _chosen(schedulers, name)
@@ -80,13 +83,13 @@ class Drill:
         )
 
     async def _watch(self, victim: SessionView, gone: Instant | None, ends: Micros) -> Micros | None:
-        """Until others own all shards; how long nobody acted on some of them."""
+        """Wait until others own all shards; return how long some had no owner, or None if time ran out."""
         renewed = victim.lease_until - victim.lease
         while self._clock.monotonic() < ends:
             alive = await self._store.sessions("scheduler")
             others = [session for session in alive if session.id != victim.id]
             if sum(session.shards for session in others) >= self._store.shards:
-                # Of one that was killed it is not known when, but that it was after its last renewal.
+                # The time of a kill is unknown; it was after the last renewal.
                 return max(await self._store.now() - (renewed if gone is None else gone), 0)
             renewed = max([renewed, *(session.lease_until - victim.lease for session in _only(victim.id, alive))])
             await self._clock.sleep(_LOOK_EVERY)
@@ -94,7 +97,7 @@ class Drill:
 
     async def _observe(self, job: Job, ticks: tuple[Instant, ...]) -> Observed:
         ledger = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, _MOST_ROWS)
-        # The id of a tick's run is made of its tick.
+        # ``since`` filters by run id, and the id of a tick's run is derived from the time of the tick.
         wanted = RunFilter(tenant=job.tenant, job=job.id, since=ticks[0] - SECOND)
         runs = await self._store.list_runs(wanted, None, _MOST_ROWS)
         return Observed(ticks=ticks, targets=job.spec.targets, ledger=tuple(ledger), runs=tuple(runs.items))

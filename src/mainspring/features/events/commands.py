@@ -1,4 +1,4 @@
-"""``mainspring events``: what happens, as it happens."""
+"""``mainspring events``: follow the changes of runs."""
 
 import msgspec
 import typer
@@ -17,7 +17,9 @@ class Told(msgspec.Struct, rename="camel"):
 def register(application: typer.Typer) -> None:
     @command(application, "events")
     async def events(api: Client, out: Output) -> None:
-        """Follow all changes of runs, one line each, until Ctrl-C. A broken connection loses nothing for ten minutes.
+        """Follow all changes of runs, one line each, until Ctrl-C.
+
+        A broken connection loses nothing for ten minutes.
 
         Examples:
 

@@ -1,4 +1,4 @@
-"""What happens, as it happens."""
+"""Operation that streams events."""
 
 from typing import Annotated
 

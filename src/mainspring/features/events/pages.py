@@ -1,4 +1,4 @@
-"""One stream of events for each open page; the scripts refresh what the events are about."""
+"""Live updates: one event stream per open page; scripts refresh what the events refer to."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tells a sink what happens: all that stands in the outbox, in order, until the sink has it."""
+"""Publishes the events of the outbox to a sink, in order, until the sink has accepted them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -27,21 +27,22 @@ from mainspring.core.store import EventBatch, Outbox
 
 _SHARD = 0
 _ATTACH_EVERY: Micros = 10 * SECOND
-#: Rows of the outbox that are read at once, and events that are published at once, or a row more.
+#: Rows of the outbox read at once, and events published at once; one row may exceed the second limit.
 _BATCHES = 50
 _EVENTS = 4_000
-#: Nobody waits for an event: several changes are told together.
+#: Events are not urgent: several changes are published together.
 _GATHER: Micros = 50 * MILLISECOND
 _IDLE: Micros = SECOND // 2
 _FAR_BEHIND: Micros = MINUTE
 _FIRST_PAUSE: Micros = 250 * MILLISECOND
 _LONGEST_PAUSE: Micros = 5 * SECOND
-#: The same runs are told of when they are made, start and end, mostly within seconds. Twice as many at most.
+#: Subjects cached per generation, two generations at most. A run has events at submission, start and end, mostly within
+#: seconds.
 _REMEMBERED = 50_000
 
 
 class PublisherStore(Outbox, EventFacts, Protocol):
-    """The part of the store that is read here."""
+    """The store methods that the publisher uses."""
 
     async def identity(self) -> str: ...
 
@@ -49,11 +50,13 @@ class PublisherStore(Outbox, EventFacts, Protocol):
 
 
 class Publisher(TickingService):
-    """One in the cluster does the work for a sink, whoever owns the first shard.
+    """Publishes events to one sink. The scheduler that owns the first shard runs it.
 
-    The sink's place in the outbox moves when the sink has the events: whoever dies in between tells them once more.
-    What happens while it is away waits in the outbox for ``kept``; what is older is given up, and the sink is told so.
-    The newest of what is older stays there as a sign: whoever takes over sees by it that something may be missing.
+    1. The sink's cursor advances after the sink has accepted the events; a crash in between publishes them again.
+    2. While the sink is unavailable, events wait in the outbox for ``kept``. Older ones are dropped, and the sink
+       receives an ``events.dropped`` event.
+    3. The newest of the events older than ``kept`` stays in the outbox as a marker. A publisher that takes over sees by
+       it that events may be missing.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Publisher(TickingService):
     ) -> None:
         super().__init__(f"events.{sink.name}", clock, wakeups.listen([]))
         self.sink = sink.name
-        #: Events that the sink has; calls that failed; events that were given up.
+        #: Events that the sink accepted; calls that failed; events that were dropped.
         self.sent = self.failed = self.dropped = 0
         self._store = store
         self._sink = sink
@@ -76,17 +79,18 @@ class Publisher(TickingService):
         self._reader = SINK + sink.name
         self._source = ""
         self._subjects: dict[str, Subject] = {}
-        #: Those from before, from which whatever is asked for again goes over.
+        #: The previous generation; subjects that are used again move to the current one.
         self._older: dict[str, Subject] = {}
         self._attached_at: Micros | None = None
         self._wait: Micros = _GATHER
-        #: Grows while the sink is away.
+        #: Delay between retries; it grows while the sink is unavailable.
         self._pause: Micros = 0
-        #: What the sink is to be told before anything else; how many are missing since when, as far as is known.
+        #: The event about dropped events, published before all others; with the number and start of the dropped ones,
+        #: None if unknown.
         self._gap: Event | None = None
         self._lost: int | None = None
         self._lost_from: Instant | None = None
-        #: Another may have been here before.
+        #: Whether another scheduler may have published before.
         self._new_here = True
 
     @property
@@ -123,8 +127,8 @@ class Publisher(TickingService):
             return await self._sink_is_away(error)
         self._sink_is_there()
         if len(batches) == _BATCHES:
-            # This process and the store have other things to do: a burst is told at leisure. Who is far behind, by this
-            # node's clock, which is good enough for that, catches up.
+            # Publish a burst slowly, since this process and the store have other work. Catch up faster when far behind;
+            # this node's clock is accurate enough to decide that.
             took = self.clock.monotonic() - began
             return 2 * took if self.clock.now() - batches[0].at < _FAR_BEHIND else took // 4
         self._wait = _GATHER if batches else min(2 * self._wait, _IDLE)
@@ -167,7 +171,7 @@ class Publisher(TickingService):
         )
 
     async def _look_up(self, batches: Sequence[EventBatch]) -> None:
-        """What is to be said of all that these are about, in one question."""
+        """Load the subjects of all these batches with one query for runs and one for workers."""
         if len(self._subjects) > _REMEMBERED:
             self._subjects, self._older = {}, self._subjects
         runs: dict[RunId, None] = {}
@@ -207,7 +211,11 @@ class Publisher(TickingService):
         return self._pause
 
     async def _look_for_a_sign(self, batches: Sequence[EventBatch]) -> None:
-        """Whoever gave something up may have died before the sink was told. How much it was nobody knows then."""
+        """Set the gap if the oldest event is older than ``kept``.
+
+        The previous publisher may have dropped events and crashed before it notified the sink. Their number is unknown
+        then.
+        """
         now = await self._store.now()
         if batches and batches[0].at < now - self._kept:
             self._lost = self._lost_from = None
@@ -215,11 +223,11 @@ class Publisher(TickingService):
         self._new_here = False
 
     async def _give_up_the_oldest(self) -> None:
-        """The outbox is no archive: what has waited for too long goes, and the sink is told when it is back."""
+        """Drop events older than ``kept``; the sink is notified of it once it is available again."""
         now = await self._store.now()
         while True:
             batches = await self._store.events(self._reader, _BATCHES)
-            # All but the last, which is the sign.
+            # All but the newest one, which stays as the marker.
             old = [batch for batch in batches if batch.at < now - self._kept][:-1]
             if not old:
                 return

@@ -1,4 +1,4 @@
-"""Shows others how runs are: of every change as it comes, in batches, on a board outside the store."""
+"""Status cache writer: copies the status of changed runs, in batches, to a cache outside the store."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -12,25 +12,25 @@ from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import EventBatch, Outbox, Views
 
-#: Its name as a reader of the outbox, for all schedulers; forgotten when nobody has read for so long.
+#: Name of the outbox reader, shared by all schedulers. The store drops it when it was not attached for this long.
 READER = "status"
 _READER_KEPT: Micros = MINUTE
 _ATTACH_EVERY: Micros = 10 * SECOND
 _SHARD = 0
 _BATCHES = 500
 _RUNS = 1_000
-#: What comes within this is written together.
+#: Changes within this time are written together.
 _GATHER: Micros = 200 * MILLISECOND
-#: So long changes are kept for a board that is away. After that what it shows is old until its time is over.
+#: Changes are kept this long while the cache is unavailable. After that it shows old states until its entries expire.
 _PATIENCE: Micros = 10 * MINUTE
 
 
 class StatusStore(Outbox, Views, Protocol):
-    """The part of the store that is read."""
+    """The store methods that the writer uses."""
 
 
 class StatusWriter(TickingService):
-    """One in the cluster does the work, whoever owns the first shard. What is shown is what the store says now."""
+    """Writes the current state of changed runs to the status cache. The scheduler that owns the first shard runs it."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class StatusWriter(TickingService):
         self._board = board
         self._owned = owned
         self._attached_at: Micros | None = None
-        #: Since when the board is away.
+        #: Since when the cache is unavailable.
         self._away_since: Micros | None = None
 
     async def tick(self) -> Micros:

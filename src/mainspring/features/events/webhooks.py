@@ -1,4 +1,4 @@
-"""A sink that is told by runs: a webhook's deliveries are retried, kept in order, dead-lettered and replayed as any."""
+"""Webhook sink: deliveries are runs, so they are retried, ordered, dead-lettered and replayed like others."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,21 +14,24 @@ from mainspring.core.model.runs.reserved import WEBHOOK
 from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.submit.jobs import Jobs
 
-#: Of one delivery.
+#: Limits of one delivery.
 _EVENTS = 100
 _BYTES = MAX_PAYLOAD - 1024
-#: About two hours: a receiver may be away for one.
+#: About two hours, to outlast a receiver's outage of one hour.
 _RETRY = RetryPolicy(max_retries=20, first_delay=SECOND, max_delay=15 * MINUTE)
 
 
 class WebhookSink:
-    """The store takes what it is told: only the store can be away. Whether the receiver is, a worker finds out."""
+    """Sink that submits deliveries as runs.
+
+    Only the store can be unavailable to it. The worker that sends a delivery notices a receiver's outage.
+    """
 
     def __init__(self, webhook: Webhook, jobs: Jobs) -> None:
         self.name = f"webhook:{webhook.name}"
         self._webhook = webhook
         self._jobs = jobs
-        # One at a time, in order; one that is tried again keeps the others waiting.
+        # The ordering key delivers one at a time, in order; a retry holds the later deliveries back.
         self._policy = RunPolicy(retry=_RETRY, ordering_key=f"webhook:{webhook.name}")
 
     async def open(self, source: str) -> None: ...
@@ -55,7 +58,7 @@ class WebhookSink:
             tenant=webhook.owner,
             policy=self._policy,
         )
-        # The same events again are the same delivery. With others among them they are another one.
+        # The same events published again make the same delivery; a different range makes another one.
         return made_once(run, f"{self.name[:100]}:{events[0].id}:{events[-1].id}")
 
 

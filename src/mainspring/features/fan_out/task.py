@@ -1,7 +1,8 @@
-"""The tasks ``fan_out`` and ``fan_in``: many runs of one task, made in parts, so many at a time, gathered and counted.
+"""The tasks ``fan_out`` and ``fan_in``: many runs of one task, made in parts with limited concurrency, then counted.
 
-Nobody holds a slot while it waits. The root looks now and then how far its members are; a gathering waits, blocked, for
-the members of its part, then makes the next part. ``core/model/workflows/fan_out.py`` draws it.
+No task holds a slot while it waits. The root checks the progress of its members from time to time. A gathering is a
+``fan_in`` run that is blocked until the members of its part have ended; it then makes the next part.
+``core/model/workflows/fan_out.py`` has a diagram.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -44,12 +45,12 @@ from mainspring.http.schemas.fan_out import FanOutResult, PartOf
 
 Engine = Callable[[], Awaitable[tuple[Jobs, Store]]]
 
-#: How soon it is looked whether what was asked to stop has stopped.
+#: Interval of the checks whether a cancelled gathering has stopped.
 _STOPPED: Micros = 200 * MILLISECOND
-#: Runs that are asked for at once, and to find the first that is not there.
+#: Runs read per query, and parts probed per step of the search for the first missing one.
 _AT_ONCE = 500
 _TRIED = 40
-#: Results that are asked for at once: each may be large.
+#: Results read per query: each may be large.
 _FEW = 100
 _survey = msgspec.json.Decoder(Survey).decode
 _counts = msgspec.json.Decoder(Counts).decode
@@ -83,7 +84,7 @@ def fan_in_handler(engine: Engine) -> AsyncHandler:
 
 
 async def cancel_members(roots: Sequence[RunId], jobs: Jobs, store: Store) -> None:
-    """Of fan-outs that were cancelled, as far as that goes at once. Their clean-up sees to the rest."""
+    """Cancel the members of cancelled fan-outs, as far as possible at once. Their clean-up runs cancel the rest."""
     for view in await store.runs(roots, payloads=True):
         if view is not None:
             with suppress(GiveUp, LookAgain):
@@ -95,7 +96,7 @@ def _of(view: RunView, jobs: Jobs, store: Store) -> "_Root":
 
 
 class _Root:
-    """A fan-out, as its own run, its gatherings and its clean-up see it."""
+    """A fan-out, as used by its root run, its gatherings and its clean-up run."""
 
     def __init__(self, run: RunId, tenant: str, queue: str, payload: bytes, jobs: Jobs, store: Store) -> None:
         self._id = run
@@ -110,7 +111,7 @@ class _Root:
             raise GiveUp(str(error)) from None
 
     async def attend(self, held: HeldRun) -> bytes | None:
-        """One look of the root: the first makes the first parts, the last one ends it."""
+        """Run one check of the root: the first check makes the first parts, the last one returns the result."""
         survey = await self._begin(held) if held.state is None else await self._look(_survey(held.state))
         telling = current.get()
         if telling is not None:
@@ -148,8 +149,11 @@ class _Root:
         return self._plan.members(self._names, items, part, layout.members_of(part), shards, places)
 
     async def _make(self, layout: Layout, items: Items, part: int, after: RunId | None = None) -> bool:
-        """Make a part: all of it, or nothing, and nothing twice. Whether it is new. ``after``: the gathering that makes
-        it, of which it is a child, so that another attempt knows that it has."""
+        """Make all runs of a part in one transaction, unless they exist. Return whether the part is new.
+
+        ``after``: the gathering that makes the part. The new gathering becomes its child, so that another attempt of
+        ``after`` sees that it has already made a part.
+        """
         members = self._plan.filled_in(self._members(layout, items, part), await self._entry())
         gathering = self._own_run(
             self._names.gathering(part),
@@ -160,7 +164,7 @@ class _Root:
         return (await self._jobs.submit_whole([*members, gathering]))[-1].new
 
     async def _entry(self) -> TaskEntry | None:
-        """What the task of the members declares now."""
+        """Return the current declaration of the members' task."""
         task = self._plan.template.task
         known = (known.entry for known in await self._store.list_tasks())
         return next((entry for entry in known if entry.name == task), None)
@@ -169,7 +173,10 @@ class _Root:
         return self._own_run(self._names.clean_up(), "clean-up", PartOf(root=self._id), [self._id])
 
     def _own_run(self, run: RunId, name: str, payload: PartOf, parents: Sequence[RunId]) -> NewRun:
-        """It goes where the root goes: whoever served that one serves it, too. It never waits behind members."""
+        """Build a ``fan_in`` run. It uses the root's queue, so that the root's workers serve it.
+
+        Its priority puts it before the members.
+        """
         return NewRun(
             id=run,
             task=FAN_IN,
@@ -182,7 +189,7 @@ class _Root:
         )
 
     async def _look(self, survey: Survey) -> Survey:
-        """Which parts have been gathered by now."""
+        """Find the parts that have been gathered since the last check."""
         layout = layout_of(survey.members, self._plan.at_a_time)
         ahead = survey.ahead(layout.parts)
         gathered: dict[int, Counts] = {}
@@ -208,7 +215,7 @@ class _Root:
         return survey.after(end, gathered)
 
     async def _make_again(self, layout: Layout, missing: Sequence[int]) -> None:
-        """Nobody is there to make more of them: a gathering was deleted, or was not told that the root goes on."""
+        """Make missing parts that no gathering will make: one was deleted, or ended without making its next part."""
         items = await self._items()
         for part in missing[: layout.open]:
             await self._make(layout, items, part)
@@ -226,7 +233,7 @@ class _Root:
         return encoded if len(encoded) <= MAX_RESULT else msgspec.json.encode(result)
 
     async def _results(self, members: int) -> list[msgspec.Raw] | None:
-        """What the members returned, in order; nothing of it if it is too much."""
+        """Return the members' results in order, or None if they exceed the limit."""
         layout, items = layout_of(members, self._plan.at_a_time), await self._items()
         ids = [run.id for part in range(layout.parts) for run in self._members(layout, items, part)]
         found: list[msgspec.Raw] = []
@@ -241,12 +248,12 @@ class _Root:
         return found
 
     async def gather(self, run: RunId, part: int, *, goes_on: bool) -> bytes:
-        """All members of a part have ended: make the next part, and count."""
+        """Make the next part and count the outcomes, after all members of a part have ended."""
         items = await self._items()
         layout = layout_of(items.count, self._plan.at_a_time)
         if goes_on and not await self._store.children(run, None, 1):
             await self._make_another(layout, items, part, run)
-        # All but the gathering that has made this part, which is none of its members.
+        # The parents include the gathering that made this part; it is not a member.
         states = [view.state for view in await self._store.parents(run) if view.task != FAN_IN]
         return msgspec.json.encode(count(len(layout.members_of(part)), states))
 
@@ -255,10 +262,10 @@ class _Root:
             for following in choice:
                 if await self._make(layout, items, following, after=after):
                     return
-                # Somebody was quicker.
+                # Another gathering made it first.
 
     async def _missing(self, layout: Layout) -> list[int]:
-        """The first parts that nobody has made. Those of the start are the root's, which may still be about it."""
+        """Return the first missing parts. The initial parts are left to the root, which may still be making them."""
         low, high = layout.open, layout.parts
         while low < high:
             tried = sorted({low + (high - low) * step // _TRIED for step in range(_TRIED)})
@@ -267,19 +274,19 @@ class _Root:
                     high = part
                     break
                 low = part + 1
-        # Near the end a few may be missing before others that are there.
+        # Gatherings make parts concurrently, so a few may be missing before others that exist.
         near = range(max(layout.open, low - 2 * layout.open), min(low + layout.open, layout.parts))
         return [part for part, view in zip(near, await self._gatherings(near), strict=True) if view is None]
 
     async def clean_up(self, root: RunView) -> bytes | None:
-        """The root has ended. If it was not the last to end, nothing of it goes on."""
+        """Cancel everything that is left of a fan-out whose root did not succeed."""
         if root.state is RunState.SUCCEEDED:
             return None
         items = await self._items()
         layout = layout_of(items.count, self._plan.at_a_time)
         stopped: set[int] = set()
         while parts := [part for part in await self._open_parts(layout) if part not in stopped]:
-            # First what makes more of them: it may have made another part until it has really stopped.
+            # Cancel the gatherings first: one may make another part until it has stopped.
             states = await self._jobs.cancel_runs([self._names.gathering(part) for part in parts])
             for part in parts:
                 members = self._members(layout, items, part)
@@ -290,7 +297,7 @@ class _Root:
         return None
 
     async def _open_parts(self, layout: Layout) -> list[int]:
-        """Parts that were made and not gathered; those that were cancelled are among them."""
+        """Return the parts that were made but not gathered, including cancelled ones."""
         found: list[int] = []
         for start in range(0, layout.parts, _AT_ONCE):
             parts = range(start, min(start + _AT_ONCE, layout.parts))

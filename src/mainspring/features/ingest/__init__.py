@@ -1,1 +1,1 @@
-"""Jobs made of Kafka records."""
+"""Jobs created from Kafka records."""

@@ -1,4 +1,4 @@
-"""Changes and cancels of jobs that come by a log: the job is named by its id, or by the name that others gave it."""
+"""Updates and cancellations of jobs requested by records; a job is named by its id or by its external name."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -24,16 +24,16 @@ Cursor = TypeVar("Cursor", JobId, RunId)
 
 _ON_ITS_WAY = frozenset(set(RunState) - ENDED)
 _OVER = frozenset(set(JobState) - {JobState.SCHEDULED, JobState.PAUSED})
-#: How many jobs are read at a time.
+#: Jobs read per page.
 _PAGE = 1_000
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is done with a job that exists."""
+    """An update or cancellation of an existing job."""
 
     tenant: str
     job: str
-    #: None: the job is cancelled.
+    #: None cancels the job.
     patch: JobPatch | None
 
 
@@ -42,7 +42,7 @@ class Changes:
         self._api = api
 
     async def apply(self, asked: Change, principal: Principal) -> None:
-        """Cancelling what has ended does nothing, so a record that is read twice is harmless."""
+        """Apply the change. Cancelling an ended job does nothing, so a record that is read twice is harmless."""
         reads = self._api.store.seen_by(asked.tenant)
         found = await self._find(reads, asked)
         live = [one for one in found if not _is_over(one)]
@@ -66,7 +66,7 @@ class Changes:
         return found
 
     async def _find_tagged(self, reads: Reads, asked: Change) -> list[Found]:
-        """Find all jobs that have not ended; if there are none, one that has, so that only unknown jobs are refused."""
+        """Find all unfinished jobs with the tag; otherwise a finished one, so that only unknown jobs are refused."""
         tag, tenant = JOB_TAG + asked.job, asked.tenant
         live, ended = (RunFilter(tenant=tenant, tag=tag, states=states) for states in (_ON_ITS_WAY, ENDED))
         jobs = await _read_all(lambda after: reads.list_jobs(JobFilter(tenant=tenant, tag=tag), after, _PAGE), JobId)

@@ -1,4 +1,4 @@
-"""Requests for jobs that come by a log: read, checked and made by what answers ``POST /v1/jobs``."""
+"""Requests from a log: decoded, checked and submitted with the code of ``POST /v1/jobs``."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,30 +23,35 @@ from mainspring.http.problems import AsWritten, Problem, decode, problem_of, wit
 from mainspring.http.schemas.jobs import JobIn, check_key, is_recurring, past_of
 from mainspring.http.schemas.workflows import family_of
 
-#: What is not the request's fault.
+#: Statuses that are not the request's fault: it is retried later.
 _LATER = (429, 503)
 _WHO = "ingest"
 _NO_ROOM = Admitted(0)
 
 
 class JobMaker:
-    """``tenant``: whom all requests are for; None: each says so itself. ``mappings``: of other programs' records, by
-    topic. What these may change or cancel is an administrator's decision, made in the settings."""
+    """Creates, updates and cancels jobs as the requests of a log ask.
+
+    ``tenant``: the tenant of all requests; None if each request names its own. ``mappings``: for records of other
+    programs, by topic. An administrator decides in the settings what these may update or cancel.
+    """
 
     def __init__(self, api: Api, tenant: str | None, mappings: Mapping[str, RecordMapping] | None = None) -> None:
         self._api = api
         self._tenant = tenant
         self._mappings = mappings or {}
         self._changes = Changes(api)
-        #: Whoever may write to the log may submit, and nothing else.
+        #: Principals by tenant. Access to the log permits submitting jobs, and nothing else.
         self._principals: dict[str | None, Principal] = {}
 
     async def make(self, asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
-        """None: there is a job. The same request again, with the same key, makes no second one.
+        """Make the jobs in order of arrival. Each answer is None if the job exists, or why it was not made.
 
-        In the order in which they came. When a tenant is beyond a quota, all that comes after waits with it: it may be
-        of the same ordering key, or depend on it. ``held``: the lanes in which others wait already, and for what.
-        What was made before needs no room, and does not wait.
+        1. A repeated request with the same key makes no second job.
+        2. When a tenant exceeds a quota, all its later requests of that quota wait, too: one may have the same ordering
+           key or depend on the first.
+        3. ``held``: the quotas whose requests already wait, with the reason.
+        4. A request whose job was made before needs no room and does not wait.
         """
         answers: list[Refusal | None] = [None] * len(asks)
         batch = _Batch(answers, dict(held))
@@ -61,14 +66,14 @@ class JobMaker:
             if isinstance(new, NewRun) and new.after is None:
                 batch.runs.append((place, new))
             else:
-                # What stands before it may be what it waits for.
+                # The job may depend on an earlier one of this batch.
                 await self._submit(batch)
                 await self._make_alone(place, new, batch)
         await self._submit(batch)
         return answers
 
     async def _make_alone(self, place: int, new: NewRun | NewJob | Change, batch: "_Batch") -> None:
-        """If one that it waits for is not there, nobody else is refused with it."""
+        """Submit one request alone, so that a missing dependency of it fails no other request."""
         api = self._api
         try:
             if isinstance(new, Change):
@@ -129,7 +134,7 @@ class JobMaker:
             await api.check_calendars(tenant, job.spec.calendars)
             return job
         run = self._named(await new_run(api, fields, tenant, author, key), ask.run)
-        # It may have waited for long: what counts is when it was asked for.
+        # The request may have been in the log for long: compare with the time when it was sent.
         past = past_of(run, ask.sent_at)
         if past is not None:
             raise past
@@ -142,7 +147,7 @@ class JobMaker:
         return run
 
     def _named(self, run: NewRun, told: str | None) -> NewRun:
-        """With the id that somebody was told. It carries a shard, which must be the one of its ordering key."""
+        """Set the run id that the sender announced. Its shard must be valid, and be that of the ordering key."""
         if told is None:
             return run
         check_id("job", told)
@@ -152,7 +157,7 @@ class JobMaker:
         return msgspec.structs.replace(run, id=self._api.jobs.placed(RunId(told), run.tenant, run.placement))
 
     async def _admitted(self, batch: "_Batch") -> list[tuple[int, NewRun]]:
-        """Those that the quotas allow, each tenant's asked once, and those that were made before."""
+        """Return the runs within the quotas, asked once per tenant, and the runs that were made before."""
         counts = Counter(run.tenant for _, run in batch.runs if not batch.holds(run))
         room = {tenant: await self._api.room_for_runs(tenant, count) for tenant, count in counts.items()}
         left = Counter({tenant: admitted.count for tenant, admitted in room.items()})
@@ -169,7 +174,7 @@ class JobMaker:
         return kept
 
     async def _made(self, asked: Iterable[NewRun | NewJob]) -> set[tuple[str, str]]:
-        """The tenants and keys of those that came before and were made."""
+        """Return the tenants and keys of requests whose jobs already exist."""
         keys: dict[str, list[str]] = {}
         for new in asked:
             if new.idempotency is not None:
@@ -179,7 +184,7 @@ class JobMaker:
         }
 
     async def _submit(self, batch: "_Batch") -> None:
-        """All that was gathered."""
+        """Submit the collected runs."""
         if not batch.runs:
             return
         runs = await self._admitted(batch)
@@ -189,7 +194,7 @@ class JobMaker:
         except StoreUnavailable:
             raise
         except Exception:
-            # One of them is the reason, and the others need not suffer for it.
+            # Submit one by one, so that the run that caused the error does not fail the others.
             for place, run in runs:
                 try:
                     await self._submit_one(run)
@@ -222,7 +227,7 @@ class JobMaker:
 
 
 class _Batch:
-    """Requests that are being made: the answers so far, who waits, and plain runs that are gathered."""
+    """Requests in progress: the answers so far, the quotas with waiting requests, and the collected plain runs."""
 
     def __init__(self, answers: list[Refusal | None], held: dict[str, Refusal]) -> None:
         self.runs: list[tuple[int, NewRun]] = []
@@ -230,18 +235,18 @@ class _Batch:
         self._held = held
 
     def holds(self, new: NewRun | NewJob) -> bool:
-        """Whether another waits that came before it."""
+        """Whether an earlier request of the same quota waits."""
         return _lane(new) in self._held
 
     def wait(self, place: int, change: Change) -> bool:
-        """Whether a change waits behind jobs of its tenant, since it may be of one of them."""
+        """Whether a change has to wait for earlier requests of its tenant, since it may refer to one of their jobs."""
         lane = next((lane for lane in _lanes(change.tenant) if lane in self._held), None)
         if lane is not None:
             self._answers[place] = self._held[lane]
         return lane is not None
 
     def delay(self, place: int, new: NewRun | NewJob, room: Admitted) -> None:
-        """It waits, as those before it do, or since there is no room."""
+        """Let a request wait, because earlier ones wait or because the quota has no room."""
         lane = _lane(new)
         if lane not in self._held:
             assert room.why_not_more is not None
@@ -255,7 +260,7 @@ class _Batch:
 
 
 def _lane(new: NewRun | NewJob | Change) -> str:
-    """Recurring jobs have a quota of their own, which may be reached for long."""
+    """Return the quota that a request counts against. Recurring jobs have their own, which may be full for long."""
     of_runs, of_jobs = _lanes(new.tenant)
     return of_jobs if isinstance(new, NewJob) else of_runs
 

@@ -1,4 +1,4 @@
-"""Mappings of other programs' records, as the settings have them: their fields are those of ``POST /v1/jobs``."""
+"""Mappings of other programs' records from the settings; their fields are those of ``POST /v1/jobs``."""
 
 import difflib
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from mainspring.core.model.limits.key_template import format_value
 from mainspring.http.problems import AsWritten, decode
 from mainspring.http.schemas.jobs import JobFields, JobIn, JobPatch
 
-#: By the word that a record has: what is done with its job.
+#: The action by the word in a record.
 ACTIONS = {
     "": "create",
     "create": "create",
@@ -35,7 +35,7 @@ ACTIONS = {
     "deleted": "cancel",
 }
 _ACTION_HINT = "create, update, cancel or delete, or a template such as {value.action}"
-#: By what others know a job, put before it in one of the job's tags.
+#: Prefix of the tag that holds a job's external name.
 JOB_TAG = "job:"
 _FIELDS: Mapping[str, str] = dict(zip(JobIn.__struct_fields__, JobIn.__struct_encode_fields__, strict=True))
 _ATTRIBUTES = {written: name for name, written in _FIELDS.items()}
@@ -44,12 +44,12 @@ _HINT = 'for example {"encoding-jobs": {"task": "encode", "ordering_key": "{key}
 
 
 def read_mappings(topics: Mapping[str, object]) -> dict[str, RecordMapping]:
-    """Mappings by topic. ``Invalid`` names the setting that is wrong."""
+    """Read the mappings by topic. ``Invalid`` names the setting that is wrong."""
     return {topic: _read_mapping(topic, table) for topic, table in topics.items()}
 
 
 def job_of_record(mapping: RecordMapping, record: Record) -> JobIn:
-    """The job that a record asks for."""
+    """Build the job that a record asks for."""
     fields = _rendered(mapping, record)
     if "payload" not in mapping.fields:
         fields["payload"] = render("{value}", record, mapping.setting("payload"))
@@ -61,14 +61,14 @@ def job_of_record(mapping: RecordMapping, record: Record) -> JobIn:
 
 
 def change_of_record(mapping: RecordMapping, record: Record) -> JobPatch:
-    """What a record changes of a job that is there."""
+    """Build the update that a record asks for."""
     fields = {name: value for name, value in _rendered(mapping, record).items() if _ATTRIBUTES[name] in _CHANGEABLE}
     changed: JobPatch = _decoded(mapping, fields, JobPatch, _patches)
     return changed
 
 
 def tenant_of_record(mapping: RecordMapping, record: Record) -> str | None:
-    """The tenant that a record names; None: it names none."""
+    """Return the tenant that a record names, or None."""
     template = mapping.fields.get("tenant", "")
     return mapping.render_text("tenant", template, record) or None if isinstance(template, str) else None
 
@@ -112,7 +112,7 @@ def _check_mapping(mapping: RecordMapping) -> None:
         raise Invalid(mapping.setting("job"), "is missing", "the job that the action is for, such as {value.job_id}")
     if "task" not in mapping.fields and ("{" in mapping.action or ACTIONS[mapping.action.lower()] == "create"):
         raise Invalid(mapping.setting("task"), "is missing", "the name of a task, or a template")
-    # What is the same for every record is wrong for every record.
+    # An error in a fixed value affects every record: reject it when the settings are read.
     fixed = {
         _FIELDS[name]: _typed(name, value) for name, value in mapping.fields.items() if not _has_placeholder(value)
     }
@@ -144,7 +144,7 @@ def _rendered(mapping: RecordMapping, record: Record) -> dict[str, object]:
 
 
 def _typed(name: str, value: object) -> object:
-    """Numbers become text where a field is nothing else, such as a key."""
+    """Convert numbers to text in fields that only take text, such as a key."""
     if name in _TEXTS and value is not None and not isinstance(value, str):
         return format_value(value) or value
     return value
@@ -163,7 +163,7 @@ def _decoded(
 
 
 def _texts() -> frozenset[str]:
-    """The fields that are texts and nothing else."""
+    """Return the names of the fields that only take text."""
     found = set()
     info = inspect.type_info(JobIn)
     assert isinstance(info, inspect.StructType)
@@ -181,6 +181,6 @@ def _bare(kind: inspect.Type) -> inspect.Type:
 
 _TEXTS = _texts()
 _CHANGEABLE = frozenset(JobFields.__struct_fields__)
-#: Lax: other programs write numbers as texts.
+#: Lax, because other programs write numbers as text.
 _jobs: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(JobIn, strict=False)
 _patches: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(JobPatch, strict=False)

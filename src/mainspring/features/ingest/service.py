@@ -1,4 +1,4 @@
-"""Makes jobs of requests that come by a log. Each is done when its job is committed, or kept apart with the reason."""
+"""Ingest service: makes jobs of requests from a log, and acknowledges each when its job is committed or refused."""
 
 import heapq
 from collections import Counter
@@ -13,16 +13,16 @@ from mainspring.core.ports.ingest import Ask, Refusal, RequestLog
 from mainspring.core.ports.wakeups import Bell
 from mainspring.core.runtime.service import TickingService
 
-#: Of each request None, or why it was not made; none of those whose lanes are named is, since others wait before it.
-#: May raise ``StoreUnavailable``: then it is asked again.
+#: Returns for each request None, or why it was not made. A request whose lane is in the mapping is not made, because
+#: earlier ones wait. ``StoreUnavailable`` means that the call is to be repeated.
 Make = Callable[[Sequence[Ask], Mapping[str, Refusal]], Awaitable[list[Refusal | None]]]
 
-#: How long a request beyond a quota waits. What comes after it in its partition is read again after a restart, so this
-#: must be far less than keys are remembered for.
+#: How long a request beyond a quota waits. Later requests of its partition are read again after a restart, so this must
+#: be far less than the time for which keys are remembered.
 PATIENCE: Micros = 10 * MINUTE
 _BATCH = 1_000
 _WAIT: Micros = SECOND // 2
-#: So many requests beyond a quota wait here, and are asked again this often.
+#: Requests beyond a quota that wait in memory, and the interval of their retries.
 _MOST_WAITING = 10_000
 _AGAIN_EVERY: Micros = SECOND
 _AWAY_FOR: Micros = SECOND
@@ -30,7 +30,7 @@ _AWAY_FOR: Micros = SECOND
 
 class _Request(msgspec.Struct, frozen=True):
     ask: Ask
-    #: What it waits for, and since when; None: it has not been asked yet.
+    #: Why and since when the request waits; None if it has not been tried yet.
     why: Refusal | None = None
     since: Micros = 0
 
@@ -40,26 +40,28 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class Ingest(TickingService):
-    """In every scheduler; the log shares its records out among them.
+    """Makes jobs of requests. Runs in every scheduler; the log assigns its records to them.
 
-    A crash between the commit and ``done`` brings a request again. Its key makes that harmless. What waits is asked
-    again in the order in which it came, and nothing of its lane is made before it. It does not wait for ever: one that
-    was told to wait after its time is refused, and where too many wait, the newest of whoever has the most. What comes
-    after one that was refused is judged by itself.
+    1. A crash between the commit and ``done`` delivers a request again. Its key makes that harmless.
+    2. A waiting request is retried in order of arrival. Later requests of its lane (a tenant's runs, or its recurring
+       jobs) wait behind it.
+    3. A request that still has to wait after ``PATIENCE`` is refused. When too many wait, the newest of the longest
+       lane are refused.
+    4. Requests behind a refused one are judged by themselves.
     """
 
     def __init__(self, log: RequestLog, make: Make, clock: Clock, bell: Bell) -> None:
         super().__init__("ingest", clock, bell)
-        #: How many jobs were made, and how many requests were kept apart.
+        #: Jobs made, and requests refused.
         self.made = 0
         self.refused = 0
         self.away = False
         self._requests = log
         self._make = make
         self._waiting: list[_Request] = []
-        #: Those of them that are to be asked in this round. Nothing is taken meanwhile.
+        #: Waiting requests to retry in this round. No new requests are taken until it is empty.
         self._again: list[_Request] = []
-        #: Taken, and not known to be made: the store did not answer.
+        #: Requests taken whose outcome is unknown, because the store did not answer.
         self._open: list[_Request] = []
         self._again_at: Micros = 0
 
@@ -88,7 +90,7 @@ class Ingest(TickingService):
         if not self._open:
             return 0
         lanes = {one.lane: one.why for one in self._waiting if one.why is not None}
-        # One of a lane is enough to know that it waits.
+        # Retry only one request of each lane: if it still has to wait, so do the others.
         held = [one for one in self._open if one.why is not None and one.lane in lanes]
         asked = [one for one in self._open if one.why is None or one.lane not in lanes]
         answers = list(zip(asked, await self._make([one.ask for one in asked], lanes) if asked else (), strict=True))
@@ -135,7 +137,7 @@ class Ingest(TickingService):
 
 
 def _room(waiting: list[_Request], most: int) -> tuple[list[_Request], list[_Request]]:
-    """Those that may go on waiting, and those for whom there is no room: the newest of the longest lanes."""
+    """Split the waiting requests into those that stay and those beyond ``most``: the newest of the longest lanes."""
     if len(waiting) <= most:
         return waiting, []
     lanes = Counter(one.lane for one in waiting)
@@ -153,7 +155,7 @@ def _room(waiting: list[_Request], most: int) -> tuple[list[_Request], list[_Req
 
 
 def _given_up(requests: Iterable[_Request], reason: str) -> list[tuple[Ask, Refusal]]:
-    """What they waited for is why."""
+    """Build the final refusals from the reason why each request waited."""
     return [
         (
             one.ask,

@@ -1,4 +1,4 @@
-"""``mainspring backup`` and ``restore``: everything in one file, and a store of it that repeats nothing unasked."""
+"""``mainspring backup`` and ``restore``: a store in one file, restored without repeating work unasked."""
 
 import asyncio
 import sys
@@ -38,7 +38,7 @@ from mainspring.features.backup.restored import (
     take_back,
 )
 
-#: How many runs are shown without ``--json``.
+#: Runs shown without ``--json``.
 _SHOWN = 50
 
 Out: TypeAlias = Annotated[Path, typer.Argument(help="The file to write; it must not be there.", metavar="FILE")]
@@ -46,7 +46,7 @@ In: TypeAlias = Annotated[Path, typer.Argument(help="The backup.", metavar="FILE
 
 
 class _TakesFile(TyperGroup):
-    """What is none of its verbs is a file, for the first of them."""
+    """Command group that runs its first command when the first argument is a file instead of a command name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
@@ -74,7 +74,7 @@ def register(application: typer.Typer) -> None:
 
 
 class BackupOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What ``--json`` prints of a backup."""
+    """JSON output of a backup."""
 
     file: str
     kind: str
@@ -89,7 +89,7 @@ class BackupOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RestoreOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What ``--json`` prints of a restore."""
+    """JSON output of a restore."""
 
     store: str
     taken_at: str
@@ -97,17 +97,17 @@ class RestoreOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     rows: dict[str, int]
     held: bool
     in_doubt: int
-    #: Of ``--finished``, by how they had ended.
+    #: Runs completed from ``--finished``, by state.
     settled: dict[str, int]
-    #: By ``--unfinished cancel``.
+    #: Runs cancelled by ``--unfinished cancel``.
     cancelled: int
-    #: Lines of ``--finished`` that tell of no end.
+    #: Lines of ``--finished`` that do not report an end.
     passed_over: int
     seconds: float
 
 
 class DoubtOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A run in doubt, as ``--json`` prints it."""
+    """JSON output of a run in doubt."""
 
     id: str
     tenant: str
@@ -121,7 +121,7 @@ class DoubtOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ReviewOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What ``--json`` prints of a review."""
+    """JSON output of a review."""
 
     taken_at: str
     restored_at: str
@@ -131,10 +131,10 @@ class ReviewOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @backup_group.command("take")
 def take(file: Out, profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
-    """Write everything that the store holds, as it is at one moment, into one file; `take` may be left out.
+    """Write the whole store, as of one moment, into one file; `take` may be left out.
 
-    Processes go on meanwhile. On PostgreSQL it is one transaction that reads, and an open transaction keeps dead rows:
-    take it from a large store when it is quiet. The file holds payloads and can be read by you alone.
+    Processes may keep running. On PostgreSQL the backup reads in one transaction, and an open transaction keeps dead
+    rows: back up a large store when it is quiet. The file contains payloads and is readable only by you.
 
     Examples:
 
@@ -151,7 +151,7 @@ def take(file: Out, profile: Profile = None, store: Store = None, config: Config
 
 @backup_group.command("verify")
 def verify(file: In, json: AsJson = False) -> None:
-    """Read all of a backup, and compare it with the checksums and counts that it was written with.
+    """Read a whole backup, and compare it with the checksums and counts in it.
 
     Example: mainspring backup verify monday.backup
     """
@@ -209,12 +209,12 @@ def restore(
     config: Config = None,
     json: AsJson = False,
 ) -> None:
-    """Make a store of a backup: all of it, or nothing has happened. `from` may be left out.
+    """Restore a backup into a store, entirely or not at all. `from` may be left out.
 
-    What had not ended when the backup was taken may have run since. So everything is paused when the store comes up:
-    processes can be started, ticks are recorded and submits are taken in, but nothing runs. `restore review` shows what
-    is in doubt, and `restore release` lets it go on. With --unfinished rerun nothing is paused, and all of it runs
-    again; with cancel it is cancelled first.
+    Runs that were unfinished in the backup may have run since. So everything is paused after the restore: you can start
+    processes, ticks are recorded and submissions are accepted, but nothing runs. `restore review` shows the runs in
+    doubt, and `restore release` ends the pause. With --unfinished rerun nothing is paused, and all unfinished runs run
+    again; with --unfinished cancel they are cancelled first.
 
     Leases, fences and hints of the old store are void in the new one.
 
@@ -260,7 +260,10 @@ def restore(
 
 
 async def _decide(settings: Settings, restored: Restored, done: list[KnownEnd]) -> tuple[int, Counter[RunState], int]:
-    """Settle and cancel what is to be; how many are in doubt then, were settled, and were cancelled."""
+    """Complete the known runs, and cancel the rest if asked to.
+
+    Returns how many runs are in doubt, which were completed, and how many were cancelled.
+    """
     async with opened_store(settings) as store:
         settled = await give_ends(store, restored, done)
         doubtful = await in_doubt(store, restored)
@@ -273,10 +276,10 @@ async def _decide(settings: Settings, restored: Restored, done: list[KnownEnd]) 
 
 @restore_group.command("review")
 def review(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
-    """Show the runs of which a restored store cannot know whether they were done after the backup was taken.
+    """Show the runs in doubt: a restored store cannot know whether they were done after the backup was taken.
 
-    They are the ones that had not ended then, and ticks that came due between the backup and the restore. Start a
-    scheduler first: it records the ticks. Tell of what had been done with `restore finished`.
+    They are the runs that were unfinished in the backup, and ticks due between the backup and the restore. Start a
+    scheduler first: it records the ticks. Report what had been done with `restore finished`.
 
     Example: mainspring restore review --store new.db
     """
@@ -307,7 +310,7 @@ def review(profile: Profile = None, store: Store = None, config: Config = None, 
 
 
 def _not_held(paused: Pause | None) -> str:
-    """What to know of a store that no restore holds."""
+    """Describe the pause of a store that no restore holds."""
     if paused is None:
         return "nothing is held"
     return f"everything is paused by {paused.author}" + (f": {paused.why}" if paused.why else "")
@@ -343,10 +346,10 @@ def finished(
     config: Config = None,
     json: AsJson = False,
 ) -> None:
-    """Settle runs in doubt that are known to have been done: from a log, a topic of events, the other system.
+    """Complete runs in doubt that are known to have ended: from a log, an event topic, or the other system.
 
-    A plain id has succeeded, and what waits for it goes on. Of events those count that are the end of a run, which gets
-    that end; how many lines are others is said. A `result` in the JSON of a run is kept.
+    A plain id counts as succeeded, and its dependents continue. Of events, only those that report the end of a run
+    count; the run gets that outcome. The number of other lines is printed. A `result` in the JSON of a run is kept.
 
     Example: mainspring restore finished done.jsonl --store new.db
     """
@@ -375,9 +378,9 @@ async def _give_ends(settings: Settings, ends: list[KnownEnd]) -> Counter[RunSta
 
 @restore_group.command("release")
 def release_held(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
-    """Let a restored store go on: what is still in doubt runs.
+    """End the pause of a restored store: runs that are still in doubt run.
 
-    If people had paused everything before the backup was taken, it is paused by that again.
+    If everything had been paused before the backup was taken, that pause applies again.
 
     Example: mainspring restore release --store new.db
     """
@@ -399,7 +402,7 @@ async def _release(settings: Settings) -> tuple[bool, int, Pause | None]:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Tell]:
-    # Here and not above: it takes long to load, and every command would wait for it.
+    # Imported here because it takes long to load and would delay every command.
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     with Progress(
@@ -408,7 +411,7 @@ def _progress(*, quiet: bool) -> Iterator[Tell]:
         TextColumn("{task.completed:>15,.0f}"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
-        # Where nobody looks a bar is noise.
+        # A bar is noise where stderr is no terminal.
         disable=quiet or not sys.stderr.isatty(),
     ) as bars:
         task = bars.add_task("", total=None)

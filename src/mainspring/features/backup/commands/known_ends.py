@@ -1,4 +1,4 @@
-"""A file that says which runs have ended: ids, events as sinks are told them, or runs as ``--json`` prints them."""
+"""Reads files of runs that have ended: plain ids, events as sinks receive them, or runs as ``--json`` prints them."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from mainspring.core.model.runs.names import clean_error
 from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.run import ENDED, RunState
 
-#: Why a run has an end here that nobody here has seen.
+#: Reason of a run whose end was reported by such a file.
 _ELSEWHERE = "it had ended before the restore"
 _OF_TYPES = {kind: RunState.FAILED if kind == "run.dead" else RunState(kind.removeprefix("run.")) for kind in ENDS}
 _OF_STATUS = {state.value: state for state in ENDED}
@@ -25,14 +25,14 @@ class _About(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Line(msgspec.Struct, rename="camel"):
-    """A run, or an event: the id of that is its own."""
+    """A run or an event. The ``id`` of an event is not that of its run."""
 
     id: str = ""
     run_id: str = ""
-    #: Of an event.
+    #: Fields of an event.
     type: str = ""
     data: _About = _About()
-    #: Of a run.
+    #: Fields of a run.
     status: str = "succeeded"
     reason: str = ""
     error_message: str | None = None
@@ -40,7 +40,7 @@ class _Line(msgspec.Struct, rename="camel"):
 
 
 def ends_in(file: Path) -> tuple[list[KnownEnd], int]:
-    """How which runs ended, each once, and how many lines tell of no end. ``-`` is stdin."""
+    """Read how runs ended, the last line per run, and count the lines that report no end. ``-`` is stdin."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -52,7 +52,7 @@ def ends_in(file: Path) -> tuple[list[KnownEnd], int]:
 
 
 def _end_in(line: str, number: int) -> KnownEnd | None:
-    """None: it tells of no end."""
+    """Parse a line; None if it reports no end."""
     if not line.startswith("{"):
         return KnownEnd(run=_run(line, number), reason=_ELSEWHERE)
     try:

@@ -1,4 +1,4 @@
-"""``mainspring dead-letters``: runs that failed for good."""
+"""``mainspring dead-letters``: list, replay and discard runs that failed for good."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ from mainspring.features.dead_letters.commands.replays import show as show_repla
 
 group = typer.Typer(name="dead-letters", help="Runs that failed for good: list, replay, discard.", no_args_is_help=True)
 
-#: So many are dealt with by a request. Small enough for a bar that moves, and for Ctrl-C to stop the rest.
+#: Runs per request. Small enough for a moving progress bar, and for Ctrl-C to stop the rest.
 _AT_ONCE = 500
 _MOST = 1_000_000
 _PACE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(.+)")
@@ -65,7 +65,7 @@ class _Groups(msgspec.Struct):
 
 
 class Dealt(msgspec.Struct, rename="camel"):
-    """What was done, or would be."""
+    """What was done, or would be done."""
 
     action: str
     count: int
@@ -84,7 +84,7 @@ async def list_dead(
     queue: Queue = None,
     limit: Limit = 50,
 ) -> None:
-    """List dead letters by what went wrong, the largest group first; or one by one.
+    """List dead letters by error, the largest group first; or one by one.
 
     Examples:
 
@@ -156,9 +156,9 @@ async def replay(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Run dead letters again, as new runs that name the old ones. Ctrl-C leaves the rest where it is.
+    """Run dead letters again, as new runs linked to the old ones. Ctrl-C leaves the rest as they are.
 
-    With --canary the replay is stored, and schedulers drive it, whatever becomes of this command.
+    With --canary the replay is stored, and schedulers continue it even if this command ends.
 
     Examples:
 
@@ -204,7 +204,7 @@ async def replay(
 
 @command(group, "replays")
 async def list_replays(api: Client, out: Output, limit: Limit = 50) -> None:
-    """List replays with canaries, newest first: how far they are, and why one was stopped.
+    """List replays with canaries, newest first, with their progress and why one was stopped.
 
     Example: mainspring dead-letters replays
     """
@@ -218,7 +218,7 @@ async def stop_replay(
     replay: Replay,
     why: Annotated[str, typer.Option("--why", help="For those who wonder.", show_default=False)] = "",
 ) -> None:
-    """Stop a replay: no more of its runs are made. Those that were made go on.
+    """Stop a replay: it creates no more runs; the runs that it has created continue.
 
     Example: mainspring dead-letters stop 019a8c4b6f2c70008042b1c2d3e4f506 --why "wrong group"
     """
@@ -240,7 +240,7 @@ async def discard(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Mark dead letters as dealt with. They stay in history.
+    """Discard dead letters: they leave the list and stay in history.
 
     Examples:
 
@@ -267,7 +267,7 @@ async def _chosen(
     failed_before: str | None,
     everything: bool,
 ) -> list[str]:
-    """The ids of those that are meant."""
+    """Return the ids of the selected dead letters."""
     filters = (fingerprint, task, queue, failed_after, failed_before, everything)
     if runs:
         if any(filters):
@@ -297,7 +297,7 @@ async def _deal(
 ) -> None:
     count = 0
     made: list[str] = []
-    # With a pace no request covers more than a second or so, and each waits for the one before.
+    # With a pace, a request covers about a second, and each waits until it is due.
     size = _AT_ONCE if per_second is None else min(max(round(per_second), 1), _AT_ONCE)
     began = api.clock.monotonic()
     with _bar(out, action, len(chosen)) as advance:
@@ -312,7 +312,7 @@ async def _deal(
             made += dealt.run_ids
             advance(len(part))
             if dealt.more:
-                # A quota is reached: the next part would get no further.
+                # A quota is reached: the next request would create nothing.
                 break
     _tell(out, Dealt(action=action, count=count, more=count < len(chosen), dry_run=False, run_ids=made[:100]))
     if count < len(chosen):
@@ -340,11 +340,11 @@ def _per_second(pace: str) -> float:
 
 @contextmanager
 def _bar(out: Output, action: str, total: int) -> Iterator[Callable[[int], None]]:
-    """On stderr, for people at a terminal."""
+    """Show a progress bar on stderr if it is a terminal."""
     if not (out.for_people and sys.stderr.isatty() and total > 1):
         yield lambda count: None
         return
-    # Here and not above: it takes a while to import, and hardly any command draws a bar.
+    # Imported here because it takes long to load and few commands draw a bar.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

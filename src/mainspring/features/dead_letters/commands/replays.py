@@ -1,4 +1,4 @@
-"""``mainspring dead-letters replay --canary``, ``replays`` and ``stop``: replays that the store drives."""
+"""Commands for stored replays: ``mainspring dead-letters replay --canary``, ``replays`` and ``stop``."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -34,7 +34,7 @@ class Shown(msgspec.Struct, rename="camel"):
 
 
 async def start(api: Client, out: Output, asked: Mapping[str, object]) -> None:
-    """Ask for one and wait for its end. Who stops waiting does not stop it."""
+    """Start a replay and wait for its end. Interrupting the command does not stop the replay."""
     body = {name: value for name, value in asked.items() if value is not None}
     made = await api.ask("POST", "/v1/dead-letters/replays", body=body)
     identifier = read(made, Shown).replay_id

@@ -1,4 +1,4 @@
-"""Dead letters: runs that failed for good, by what they have in common."""
+"""Operations on dead letters, the runs that failed for good, grouped by error."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -37,11 +37,11 @@ from mainspring.http.search import Search
 
 dead_letters = Resource("Dead letters", "Runs that failed and were neither replayed nor discarded.")
 
-#: One request deals with so many; the answer says whether there are more.
+#: Dead letters handled by one request; the answer says whether there are more.
 _AT_ONCE = 10_000
-#: Groups that are read at first.
+#: Groups read first.
 _FEW = 100
-#: Payloads that are held at once: 256 KiB each at most.
+#: Payloads held in memory at once, at most 256 KiB each.
 _REPLAYED_TOGETHER = 50
 
 Fingerprint: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
@@ -53,7 +53,7 @@ class DeadQuery(Request):
     task: Name | None = None
     queue: Name | None = None
     since: Time | None = None
-    """Of runs that were made since then."""
+    """Only runs created since then."""
     limit: Limit = 100
 
 
@@ -67,7 +67,7 @@ class DeadList(Request):
 
 
 class Chosen(Request):
-    """Which dead letters: by id, or by what they have in common. At least one of these."""
+    """Selects dead letters by id or by filter. At least one field is required."""
 
     run_ids: Annotated[list[Id], Meta(max_length=1_000)] | None = None
     fingerprint: Fingerprint | None = None
@@ -76,19 +76,19 @@ class Chosen(Request):
     failed_after: Time | None = None
     failed_before: Time | None = None
     everything: bool = False
-    """All dead letters of the tenant, in the queues that the caller reaches."""
+    """All dead letters of the tenant, in the queues that the caller can access."""
     tenant: Name | None = None
-    """Only of this one, where the filter would reach several."""
+    """Only this tenant, if the caller can access several."""
     dry_run: bool = False
 
 
 class ReplayIn(Chosen):
     per_second: Annotated[float, Meta(gt=0, le=100_000)] | None = None
-    """The pace: how many of the new runs become due a second; all at once without it."""
+    """Pace: how many of the new runs become due per second; default: all at once."""
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    """Instead of the old one; only with one run id."""
+    """Replaces the payload; only with one run id."""
     payload_patch: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    """What to change of each payload: a JSON merge patch."""
+    """Change of each payload: a JSON merge patch."""
 
 
 class DiscardIn(Chosen):
@@ -101,15 +101,15 @@ class BringBackIn(Request):
 
 
 class Dealt(Wire):
-    """What was done, or would be."""
+    """What was done, or would be done."""
 
     action: Literal["replay", "discard", "bring-back"]
     count: int
     more: bool
-    """There are more than one request deals with: ask again."""
+    """More dead letters remain than one request handles: repeat the request."""
     dry_run: bool
     run_ids: list[str] = []
-    """The new runs of a replay, or those that were discarded; the first hundred."""
+    """The new runs of a replay, or the discarded runs; the first hundred."""
 
 
 @dead_letters.operation("GET", "/v1/dead-letters", permission=Permission.READ, query=DeadQuery, answers={200: Groups})
@@ -252,12 +252,12 @@ def patch_of(given: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
 
 
 async def _foresee(api: Api, principal: Principal, chosen: Chosen) -> tuple[int, bool]:
-    """How many ``_choose`` would find. Where nothing but the groups is asked for, the store counts them."""
+    """Count the dead letters that ``_choose`` would find; from the store's groups if the selection allows it."""
     if chosen.run_ids is not None or chosen.failed_after or chosen.failed_before or principal.queues:
         runs, more = await _choose(api, principal, chosen)
         return len(runs), more
     wanted, count = await _wanted(api, principal, chosen), 0
-    # The largest come first: mostly they are all, or more than enough.
+    # The largest groups come first: the first page is mostly all of them, or exceeds the limit.
     for limit in (_FEW, _AT_ONCE):
         groups = await api.seen_by(principal).dead_groups(wanted, limit)
         count = sum(group.count for group in groups)
@@ -267,7 +267,7 @@ async def _foresee(api: Api, principal: Principal, chosen: Chosen) -> tuple[int,
 
 
 async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[RunView], bool]:
-    """The dead letters that are meant, and whether there are more than are dealt with at once."""
+    """Return the selected dead letters, and whether there are more than one request handles."""
     if chosen.run_ids is not None:
         if any(_filters(chosen)) or chosen.everything:
             raise Invalid("runIds", "cannot be given together with a filter")

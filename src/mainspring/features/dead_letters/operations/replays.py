@@ -1,4 +1,4 @@
-"""Replays that are stored: canaries first, then the rest at a pace. A scheduler drives them."""
+"""Operations on stored replays: canaries first, then the rest at a pace. A scheduler drives them."""
 
 from typing import Annotated, Any, Literal
 
@@ -23,7 +23,7 @@ _MOST_GROUPS = 10_000
 
 
 class StartReplay(Request):
-    """Which dead letters, of those that have failed by now. At least one of these, or `everything`."""
+    """Selects dead letters that have failed by now. At least one field is required, or `everything`."""
 
     fingerprint: Fingerprint | None = None
     task: Name | None = None
@@ -31,14 +31,14 @@ class StartReplay(Request):
     failed_after: Time | None = None
     failed_before: Time | None = None
     everything: bool = False
-    """All dead letters of the tenant, in the queues that the caller reaches."""
+    """All dead letters of the tenant, in the queues that the caller can access."""
     tenant: Name | None = None
     canaries: Annotated[int, Meta(ge=0, le=MOST_CANARIES)] = 0
-    """So many are run first. The rest goes when all of them have succeeded; one that does not stops the replay."""
+    """Runs to replay first. The rest follows when all of them have succeeded; a canary that fails stops the replay."""
     per_second: Annotated[float, Meta(gt=0, le=100_000)] | None = None
-    """The pace of the rest; as fast as it goes without."""
+    """Runs per second after the canaries; default: as fast as possible."""
     payload_patch: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    """What to change of each payload: a JSON merge patch."""
+    """Change of each payload: a JSON merge patch."""
 
 
 class StopReplay(Request):
@@ -48,12 +48,12 @@ class StopReplay(Request):
 class ReplayOut(Wire):
     replay_id: str
     state: Literal["canary", "going", "done", "stopped"]
-    """Canaries run; the rest goes; all are made; or stopped, and `why` says by what."""
+    """canary: the canaries run; going: the rest is created; done: all are created; stopped: see `why`."""
     author: str
     made_at: str
     replayed: int
     passed_over: int
-    """Those whose payload, with its changes, could not be submitted."""
+    """Dead letters that could not be submitted, for example because of their patched payload."""
     canary_run_ids: list[str]
     why: str | None = None
     ended_at: str | None = None
@@ -63,8 +63,7 @@ class ReplayOut(Wire):
     queue: str | None = None
     per_second: float | None = None
     matched: int | None = None
-    """How many dead letters there were when it was made. Not counted where it is bound to times, or its author to
-    queues."""
+    """Dead letters that matched at creation. Missing if limited to times, or if the author is limited to queues."""
 
 
 class Replays(Wire):
@@ -179,7 +178,7 @@ async def stop_replay(api: Api, call: Call[StopReplay, Nothing]) -> Answer:
 
 
 def _reach(principal: Principal, replay: Replay) -> None:
-    """Refuse who is bound to queues and would stop what goes on in others."""
+    """Refuse a key that is limited to queues and does not cover all queues of the replay."""
     concerned = {replay.queue} if replay.queue else set(replay.queues)
     if principal.queues and not (concerned and concerned <= principal.queues):
         raise Refused(403, "Forbidden", "this key does not reach all queues of the replay")
@@ -198,7 +197,7 @@ def _out(replay: Replay) -> ReplayOut:
         state=replay.state,
         author=replay.author,
         made_at=isoformat(replay.made_at),
-        # What is chosen is about to be made, and has not been yet.
+        # ``next`` holds the chosen runs that are not created yet.
         replayed=replay.replayed - len(replay.next),
         passed_over=replay.passed_over,
         canary_run_ids=list(replay.canary_runs),

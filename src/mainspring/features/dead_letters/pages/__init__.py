@@ -1,1 +1,1 @@
-"""Pages of dead letters and replays."""
+"""Dashboard pages of dead letters and replays."""

@@ -1,4 +1,4 @@
-"""Dead letters: by what they have in common; run again, or dealt with."""
+"""Dashboard pages of dead-letter groups: list, replay and discard."""
 
 import asyncio
 from typing import Any
@@ -22,24 +22,24 @@ dead_letters = Pages()
 _GROUPS = 50
 _RUNS = 20
 _REPLAYS = 5
-#: So many go first where nobody says.
+#: Suggested number of canaries.
 _CANARIES = 5
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """Which dead letters; all of them where nothing is said."""
+    """Selects dead letters; without a field, all of them."""
 
     fingerprint: str = ""
     task: str = ""
     queue: str = ""
 
     def given(self) -> dict[str, object]:
-        """As it stands in the address."""
+        """Return the selection as query parameters."""
         return msgspec.structs.asdict(self)
 
     @property
     def body(self) -> dict[str, object]:
-        """As the API takes it."""
+        """Return the selection as a request body."""
         said = {name: value for name, value in self.given().items() if value}
         return said or {"everything": True}
 
@@ -73,7 +73,7 @@ async def show_groups(visit: Visit[Chosen]) -> Reply:
 
 @dead_letters.page("GET", "/dead-letters/replay", permission=Permission.OPERATE, query=Chosen)
 async def ask_replay(visit: Visit[Chosen]) -> Reply:
-    """What it would be. A replay that is stored deals with all of them, also with more than are counted."""
+    """Preview a replay. A stored replay handles all matching dead letters, even more than are counted here."""
     groups, would = await asyncio.gather(
         _reached_groups(visit), visit.ask(replay, body={**visit.query.body, "dryRun": True})
     )
@@ -118,7 +118,7 @@ async def ask_discard(visit: Visit[Chosen]) -> Reply:
 async def do_discard(visit: Visit[Chosen]) -> Reply:
     done = await visit.ask(discard, body={**visit.query.body, "why": visit.form.get("why", "").strip()})
     more = "; there are more" if done.more else ""
-    # As many as the answer names can be brought back.
+    # An undo is offered only if the answer names all runs.
     exact = 0 < done.count == len(done.run_ids)
     undo = f"dead-letters/bring-back?ids={','.join(done.run_ids)}" if exact else ""
     return Done(words=f"{plural(done.count, 'dead letter')} discarded{more}.", to="dead-letters", undo=undo)
@@ -144,7 +144,7 @@ async def show_group(visit: Visit[GroupQuery]) -> Reply:
         ),
     )
     if not groups.items:
-        # It was there when somebody sent the link.
+        # The group existed when the link was shared.
         return visit.show("dead_letters/gone.html")
     group = groups.items[0]
     sample = await visit.ask("get_run", path={"id": group.sample_run_id})
@@ -165,7 +165,7 @@ async def show_group(visit: Visit[GroupQuery]) -> Reply:
 
 
 async def _reached_groups(visit: Visit[Chosen]) -> list[GroupOut]:
-    """Those that the visitor may act on: everybody of a tenant may look at all of them."""
+    """List the groups that the visitor may act on; a viewer limited to queues may see others, too."""
     given = {**visit.query.given(), "limit": _GROUPS}
     queues = sorted(visit.principal.queues) if not visit.query.queue else []
     queries = [{**given, "queue": queue} for queue in queues] or [given]
@@ -178,7 +178,7 @@ def _count(groups: Groups) -> int:
 
 
 def _by_progress(replays: Replays) -> list[Any]:
-    """What goes on first."""
+    """Sort running replays first."""
     return sorted(replays.items, key=lambda replay: replay.state in ("done", "stopped"))
 
 

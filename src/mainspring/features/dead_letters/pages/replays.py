@@ -1,4 +1,4 @@
-"""One replay of dead letters: how far it is, and how its canaries did."""
+"""Dashboard page of one replay: progress and canaries."""
 
 import asyncio
 from typing import Any
@@ -35,5 +35,5 @@ async def _run(visit: Visit[Any], run: str) -> Any:
     try:
         return await visit.ask("get_run", path={"id": run})
     except NotFound:
-        # Old runs are not kept for ever; one that was just chosen is not made yet.
+        # The run is past retention, or a chosen canary is not created yet.
         return None
