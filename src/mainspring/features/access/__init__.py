@@ -1,1 +1,1 @@
-"""API keys, tenants and the audit."""
+"""API keys, tenants and the audit log."""

@@ -1,4 +1,4 @@
-"""Tenants, keys and the audit."""
+"""Operations on tenants, API keys and the audit log."""
 
 from typing import Annotated, Literal
 
@@ -35,7 +35,7 @@ Count = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
 
 
 class QuotasIn(Request, omit_defaults=True):
-    """What a tenant may have at most; null or left out is no limit."""
+    """Limits of a tenant; null or a missing field means no limit."""
 
     jobs: Count | None = None
     queued: Count | None = None
@@ -50,7 +50,7 @@ class TenantIn(Request):
     name: Name
     quotas: QuotasIn = msgspec.field(default_factory=QuotasIn)
     retention: RetentionName | msgspec.UnsetType = msgspec.UNSET
-    """How long runs are kept that choose no class; left out: as before."""
+    """Retention of runs that choose no class; left out: unchanged."""
 
 
 class TenantOut(Wire):
@@ -68,9 +68,9 @@ class KeyIn(Request):
     name: Name
     role: RoleName
     tenant: Name | None = None
-    """The tenant it is bound to; an administrator of all may leave it out for a key that is bound to none."""
+    """The tenant of the key. An administrator of all tenants may leave it out, for a key that is bound to none."""
     queues: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
-    """It changes and claims only what is in these; without them, in all that whoever makes it reaches."""
+    """The key changes and claims only runs of these queues; default: the queues that the caller can access."""
     expires_in: Span | None = None
 
 
@@ -89,7 +89,7 @@ class KeyOut(Wire):
 
 class CreatedKey(KeyOut, kw_only=True):
     key: str
-    """Shown this once, and kept nowhere."""
+    """The secret, shown only now and not stored."""
 
 
 class Keys(Wire):
@@ -101,7 +101,7 @@ class AuditQuery(Request):
     target: Name | None = None
     author: Name | None = None
     action: Name | None = None
-    """`jobs.pause`, or `jobs` for all that begin with it."""
+    """`jobs.pause`, or `jobs` for all actions that begin with it."""
     since: Time | None = None
     until: Time | None = None
     limit: Limit = 100

@@ -20,7 +20,7 @@ class AutoscaleQuery(Request):
     queue: Name | None = None
     """Only this queue."""
     slots: Annotated[int, Meta(ge=1, le=100_000)] = 100
-    """Runs of a queue that one worker takes at once."""
+    """How many runs of a queue one worker takes at once."""
     target: Span = "10s"
     """Time in which the backlog should be cleared."""
 

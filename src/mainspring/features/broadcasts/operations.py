@@ -1,4 +1,4 @@
-"""A task once on every worker."""
+"""Operation that runs a task once on every live worker."""
 
 from msgspec import UNSET
 
@@ -53,7 +53,7 @@ async def broadcast(api: Api, call: Call[BroadcastIn, Nothing]) -> Answer:
         api.reach(call.principal, queue)
     admitted = await api.room_for_runs(tenant, len(copies))
     if admitted.count < len(copies) and admitted.why_not_more is not None:
-        # On all of them or on none.
+        # A broadcast runs on all workers or on none.
         raise admitted.why_not_more
     await api.jobs.submit_many(copies)
     return Answer(201, BroadcastOut(runs=[BroadcastRun(run_id=copy.id, worker_id=str(copy.target)) for copy in copies]))

@@ -1,4 +1,4 @@
-"""A broadcast: a run once on every worker that is there."""
+"""Builds the runs of a broadcast, one for every live worker."""
 
 from collections.abc import Iterable
 
@@ -12,10 +12,10 @@ from mainspring.core.ports.storage.catalog import SessionView
 
 
 def copies_of(run: NewRun, workers: Iterable[SessionView]) -> list[NewRun]:
-    """One for each worker that knows the task, has what it requires and was not asked to leave.
+    """Build one run per worker that knows the task, has the required labels and is not draining.
 
-    Each goes through the run's queue where its worker takes that, and through the first of the worker's where not. The
-    same run asked for again has the same copies, so that a repeat makes nothing twice.
+    A run uses the broadcast's queue if its worker serves that, and otherwise the worker's first queue. The same
+    broadcast gives the same run ids, so that repeating it creates nothing twice.
     """
     if run.idempotency is not None:
         raise Invalid("unique", "does not go with a broadcast", "each worker has a run of its own")

@@ -1,4 +1,4 @@
-"""Acting on many things at once."""
+"""Operation that changes many jobs or runs at once."""
 
 from typing import Annotated, Literal
 
@@ -27,17 +27,19 @@ _TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED})
 
 
 class BulkIn(Request):
-    """What to do, and to which. At least one filter, or `everything`."""
+    """An action and the jobs or runs that it applies to. Requires `ids`, a filter, or `everything`."""
 
     action: Literal["pause", "resume", "cancel", "retag", "retry"]
-    """`retry` is for runs that have ended: each is run again, once, as a new run that names it. Unless a status or ids
-    are given, it is those that failed or were cancelled."""
+    """`retry` runs each ended run again once, as a new run linked to it.
+
+    Without a status or ids it applies to failed and cancelled runs.
+    """
     target: Literal["jobs", "runs"] = "jobs"
     """Recurring jobs, or runs (one-off jobs are runs)."""
     status: Annotated[str, Meta(max_length=200)] | None = None
     job_id: Id | None = None
     ids: Annotated[list[Id], Meta(max_length=1_000)] | None = None
-    """Just these, whose status may still be asked for; with no other filter."""
+    """Only these, optionally limited by `status`; with no other filter."""
     task: Name | None = None
     queue: Name | None = None
     tag: Name | None = None
@@ -46,7 +48,7 @@ class BulkIn(Request):
     created_before: Time | None = None
     everything: bool = False
     tenant: Name | None = None
-    """Only of this one, where the filter would reach several."""
+    """Only this tenant, if the caller can access several."""
     add_tags: Tags = ()
     remove_tags: Tags = ()
     dry_run: bool = False
@@ -150,7 +152,7 @@ async def _on_runs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
 
 
 def _states_meant(body: BulkIn) -> frozenset[RunState]:
-    """None: all."""
+    """Return the states that the action applies to; empty means all."""
     asked = run_states(body.status)
     match body.action:
         case "cancel":
@@ -164,11 +166,14 @@ def _states_meant(body: BulkIn) -> frozenset[RunState]:
 
 
 async def _retry(api: Api, principal: Principal, found: list[RunId]) -> tuple[int, bool]:
-    """How many were made, and whether the quotas did not allow all. What was run again before is not made twice."""
+    """Retry the runs; return how many were created, and whether a quota left some out.
+
+    A run that was retried before is not retried again.
+    """
     made = 0
     for start in range(0, len(found), _READ_TOGETHER):
         seen = await api.seen_by(principal).runs(found[start : start + _READ_TOGETHER], payloads=True)
-        # It may have been forgotten meanwhile.
+        # Retention may have deleted the run meanwhile.
         new = [await made_again(api, principal, run, run.payload) for run in seen if run is not None]
         allowed = await within_quotas(api, new, insist=not made)
         made += sum(answer.new for answer in await api.jobs.submit_many(allowed))
@@ -178,7 +183,7 @@ async def _retry(api: Api, principal: Principal, found: list[RunId]) -> tuple[in
 
 
 async def _jobs_meant(api: Api, call: Call[BulkIn, Nothing], wanted: JobFilter) -> tuple[list[JobId], bool]:
-    """Those of them that the caller reaches, and whether there are more."""
+    """Return the matching jobs that the caller can access, and whether there are more."""
     seen, principal = api.seen_by(call.principal), call.principal
     if call.body.ids is not None:
         named = await seen.jobs([JobId(given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])

@@ -1,7 +1,7 @@
-"""Holidays and freezes from an iCalendar file (RFC 5545), as calendars of the web offer them.
+"""Reads holidays and freezes from iCalendar files (RFC 5545), as public web calendars provide them.
 
-Events of whole days become holidays, events with times freezes. What repeats is written out, day by day or span by
-span, for the ten years to come: a calendar says what it says, and no rule has to be worked out when a tick is due.
+Events of whole days become holidays; events with times become freezes. Recurring events are expanded for the next ten
+years, so that no rule has to be evaluated when a tick is due.
 """
 
 import re
@@ -18,26 +18,26 @@ from mainspring.core.model.schedules.calendar import MOST_ENTRIES, Freeze, Holid
 from mainspring.core.model.schedules.cron import load_zone
 from mainspring.features.calendars.recurrence import Budget, Rule
 
-#: What repeats is written out so far from now, and what is over for longer than that is left out.
+#: Recurring events are expanded this far ahead; occurrences that ended longer ago than this are left out.
 _AHEAD = timedelta(days=10 * 366)
 _BEHIND = timedelta(days=366)
 _FIRST_YEAR = 1900
-#: No event that matters is longer, as none starts before the first year.
+#: Upper bound of an event's length: none starts before the first year.
 _LONGEST = timedelta(days=200 * 366)
-#: What reading a file may cost: lines, and days that its rules look at. Either takes a few seconds.
+#: Limits of the work for a file: lines, and days that its rules examine. Either takes a few seconds.
 _MOST_LINES = 200_000
 _MOST_STEPS = 2_000_000
 _FOLD = re.compile(r"\r?\n[ \t]")
 
 
 def read_ical(text: str, timezone: str, now: Instant) -> tuple[tuple[Holiday, ...], tuple[Freeze, ...]]:
-    """``timezone``: of times that name none. An error names the event."""
-    # Here and not above: it takes a fifth of a second to import, and few ever need it.
+    """Parse a file. ``timezone`` applies to times without a zone. Errors name the event."""
+    # Imported here because it takes 0.2 s to load and is rarely needed.
     from icalendar import Calendar as ICalendar
 
     try:
         with warnings.catch_warnings():
-            # It warns of what it guesses, such as the zone behind /example.org/Europe/Paris.
+            # It warns about guesses, such as the zone behind /example.org/Europe/Paris.
             warnings.simplefilter("ignore")
             calendars = ICalendar.from_ical(_prepare(text), multiple=True)
         events = [event for calendar in calendars for event in calendar.walk("VEVENT")]
@@ -73,7 +73,7 @@ class _Reading:
         self._budget = Budget(_MOST_STEPS)
         self._from = (now - _BEHIND).astimezone(zone).replace(tzinfo=None)
         self._until = (now + _AHEAD).astimezone(zone).replace(tzinfo=None)
-        #: Occurrences that an event of their own stands for, by uid.
+        #: Occurrences replaced by an event of their own, by uid.
         self._overridden: dict[str, set[datetime]] = {}
         self._holidays: dict[tuple[str, str], Holiday] = {}
         self._freezes: dict[tuple[Instant, Instant], Freeze] = {}
@@ -110,14 +110,14 @@ class _Reading:
         self._holidays[str(day), until] = Holiday(date=str(day), until=until, label=label)
 
     def _freeze(self, wall: datetime, long: timedelta, zone: ZoneInfo, label: str) -> None:
-        # What begins in a gap of the clocks begins at the jump; what lies in a fold, the first time.
+        # A start in a gap of the clocks moves to the jump; a start in a fold is the first of both times.
         start = from_datetime(wall.replace(tzinfo=zone).astimezone(UTC)) // SECOND * SECOND
         end = start + int(long.total_seconds()) * SECOND
         if end > start:
             self._freezes[start, end] = Freeze(start=start, end=end, label=label)
 
     def _occurrences(self, event: Any, start: date | datetime, zone: Any, long: timedelta) -> Iterator[datetime]:
-        """The starts that matter, on the wall time of their zone, up to the horizon."""
+        """Return the relevant starts up to the horizon, as wall times of their zone."""
         first = _wall(start, zone)
         if first.year < _FIRST_YEAR:
             raise Invalid("DTSTART", f"{first:%Y-%m-%d} is too long ago", f"{_FIRST_YEAR} or later")
@@ -130,7 +130,7 @@ class _Reading:
     def _repeated(self, rule: Any, start: date | datetime, zone: Any, long: timedelta) -> set[datetime]:
         if isinstance(rule, list):
             raise Invalid("RRULE", "is given twice", "one, and RDATE for the rest")
-        # Each occurrence is an entry of its own: a day cannot have more of them than the calendar.
+        # Each occurrence is a calendar entry, so a day cannot have more of them than a calendar has entries.
         read = Rule(rule, _wall(start, zone), MOST_ENTRIES if isinstance(start, datetime) else 1)
         last = self._until
         if until := rule.get("UNTIL"):
@@ -145,7 +145,7 @@ class _Reading:
         return found
 
     def _earliest(self, long: timedelta) -> datetime:
-        """An occurrence that starts before this is over for so long that it is left out."""
+        """Return the earliest relevant start: an occurrence that starts before it ended too long ago."""
         return self._from - min(long, _LONGEST)
 
     def _length(self, event: Any, start: date | datetime) -> timedelta:
@@ -154,7 +154,7 @@ class _Reading:
             if isinstance(end, datetime) != isinstance(start, datetime):
                 raise Invalid("DTEND", "is not of the kind of DTSTART", "a date, or a time, both")
             if isinstance(start, datetime):
-                # Not on the wall: a span has its length also over a change of the clocks.
+                # Computed in UTC, so that a clock change does not alter the length.
                 ends, begins = (self._aware(one) for one in (end, start))
                 long = ends.astimezone(UTC) - begins.astimezone(UTC)
             else:
@@ -168,12 +168,12 @@ class _Reading:
         return long
 
     def _dates(self, event: Any, name: str) -> list[date | datetime]:
-        """The values of a property that may be given several times, each with several values."""
+        """Return the values of a property that may occur several times, each with several values."""
         found = event.get(name)
         if found is None:
             return []
         lists = found if isinstance(found, list) else [found]
-        # An RDATE may be a period: its start counts.
+        # An RDATE may be a period; its start is used.
         values = [value.dt for one in lists for value in one.dts]
         return [_in_our_zone(value[0] if isinstance(value, tuple) else value) for value in values]
 
@@ -181,26 +181,26 @@ class _Reading:
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=self._zone)
 
     def _zone_of(self, start: date | datetime) -> Any:
-        """In whose time it repeats."""
+        """Return the zone in which the event recurs."""
         return (start.tzinfo if isinstance(start, datetime) else None) or self._zone
 
 
 def _wall(moment: date | datetime, zone: Any) -> datetime:
-    """As the clock shows it there."""
+    """Return the wall time in the zone."""
     if not isinstance(moment, datetime):
         return datetime.combine(moment, time())
     return moment.replace(tzinfo=None) if moment.tzinfo is None else moment.astimezone(zone).replace(tzinfo=None)
 
 
 def _in_our_zone(moment: Any) -> Any:
-    """The same time by the rules of our time zone database, where the file names a zone of it."""
+    """Reload a named zone from this system's time zone database instead of using the file's rules."""
     if not isinstance(moment, datetime) or not isinstance(moment.tzinfo, ZoneInfo) or moment.tzinfo.key is None:
         return moment
     return moment.replace(tzinfo=load_zone(moment.tzinfo.key, "TZID"))
 
 
 def _decode(event: Any, name: str) -> Any:
-    """The date or time of a property that may name a zone."""
+    """Decode a date or time property that may name a zone."""
     value = event.decoded(name)
     named = getattr(event.get(name), "params", {}).get("TZID")
     if named and isinstance(value, datetime) and value.tzinfo is None:
@@ -209,9 +209,9 @@ def _decode(event: Any, name: str) -> Any:
 
 
 def _prepare(text: str) -> str:
-    """The text unfolded, without zones of its own, if it is small enough to be read.
+    """Unfold the text and drop its zone definitions, if it is small enough.
 
-    The rules of a zone in the file would be followed for every time that is converted, and kept for other files.
+    The rules of a zone in the file would be evaluated for every converted time, and cached for other files.
     """
     lines = _FOLD.sub("", text.removeprefix("\ufeff")).split("\n")
     kept = []

@@ -1,4 +1,4 @@
-"""Calendars: when the ticks of schedules are not to run."""
+"""Operations on calendars, which close schedules at certain times."""
 
 import asyncio
 from typing import Annotated
@@ -56,7 +56,7 @@ class Import(Request):
 
     ical: Annotated[str, Meta(max_length=_LARGEST)]
     timezone: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
-    """Of the calendar, and of times that name none; as it is, or UTC, without."""
+    """Time zone of the calendar, and of times without a zone; default: unchanged, or UTC for a new calendar."""
     why: Text = ""
     tenant: Name | UnsetType = UNSET
 
@@ -188,7 +188,7 @@ async def import_calendar(api: Api, call: Call[Import, Nothing]) -> Answer:
     known = {calendar.name: calendar for calendar in await api.store.calendars(tenant)}.get(name)
     spec = CalendarSpec() if known is None else known.spec
     timezone = spec.timezone if body.timezone is UNSET else body.timezone
-    # Beside the loop: a large file takes a second.
+    # In a thread, because a large file takes a second.
     holidays, freezes = await asyncio.to_thread(read_ical, body.ical, timezone, api.clock.now())
     spec = msgspec.structs.replace(spec, timezone=timezone, holidays=holidays, freezes=freezes)
     why = body.why or f"imported {len(holidays)} holidays and {len(freezes)} freezes"
@@ -230,7 +230,7 @@ async def _put(
     expected: int | None,
 ) -> Calendar:
     tenant = await _choose_owner(api, principal, asked)
-    # A name is a part of a path, as a queue's is.
+    # The name is part of a path, like that of a queue.
     check_queue("name", name)
     spec.check()
     author = Author(principal.name, tenant, why)
@@ -248,7 +248,7 @@ async def _find(api: Api, principal: Principal, asked: str | None, name: str) ->
 
 
 async def _choose_owner(api: Api, principal: Principal, asked: str | UnsetType | None) -> str:
-    """Return the tenant whose calendar is written. It holds for schedules of every queue."""
+    """Return the tenant that owns the calendar. A key limited to queues is refused: calendars affect all queues."""
     if not principal.reaches(()):
         raise Refused(403, "Forbidden", "a calendar is for a tenant, and this key is bound to queues")
     return await api.choose_owner(principal, asked)

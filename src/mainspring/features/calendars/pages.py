@@ -1,4 +1,4 @@
-"""What is to come: when it is busy, what fires then, and when calendars are closed."""
+"""Dashboard page of the calendar: upcoming load, the schedules that cause it, and closed periods."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from mainspring.web.zones import zone_of
 calendar = Pages()
 
 _HOURS = {"day": 24, "week": 24 * 7}
-#: Each is asked for its closed times.
+#: Limited because the closed periods of each are queried.
 _CALENDARS = 20
 _SPANS = 40
 _WIDTH = 1_000
@@ -29,7 +29,7 @@ _WIDTH = 1_000
 class CalendarQuery(msgspec.Struct, frozen=True):
     view: Literal["day", "week"] = "week"
     zone: str = ""
-    #: A stretch to be looked at, and its minutes.
+    #: A selected period, and its length in minutes.
     at: str = ""
     minutes: int = 60
 
@@ -68,7 +68,7 @@ async def _slot(visit: Visit[CalendarQuery]) -> Any:
 async def _closings(
     visit: Visit[Any], calendars: Sequence[CalendarOut], now: Instant, length: Micros
 ) -> list[dict[str, Any]]:
-    """Each calendar with its closed times on a line of a thousand, and the next of them."""
+    """Return each calendar with its closed periods as bars on a scale of 1,000, and the next one."""
     query = {"until": isoformat(now + length), "limit": _SPANS}
     found: list[PreviewOut] = await asyncio.gather(
         *(

@@ -15,7 +15,7 @@ from mainspring.core.model.base.errors import Invalid
 _FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY")
 _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _BYDAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
-#: The lists of numbers, and how large their absolute values may be.
+#: Numeric lists, with their largest absolute value.
 _LARGEST = {
     "BYMONTH": 12,
     "BYMONTHDAY": 31,
@@ -30,7 +30,7 @@ _OTHERS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY"}
 
 
 class Budget:
-    """The work that one import may cost, in days examined and occurrences found."""
+    """Limits the work of one import, in days examined and occurrences found."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps
@@ -42,17 +42,20 @@ class Budget:
 
 
 class Period(NamedTuple):
-    """Consecutive days that a rule looks at together: a year, a month, a week or a day."""
+    """Consecutive days that a rule evaluates together: a year, a month, a week or a day."""
 
     first: date
     end: date
 
 
 class Rule:
-    """One rule, from the parts that icalendar has read."""
+    """A recurrence rule, built from the parts that icalendar has parsed."""
 
     def __init__(self, parts: Mapping[str, Any], first: datetime, most_times: int) -> None:
-        """``first``: the wall time at which it starts; ``most_times``: occurrences that one day can have."""
+        """Check the parts of a rule.
+
+        ``first``: wall time of its start; ``most_times``: most occurrences of one day.
+        """
         read = {name.upper(): values if isinstance(values, list) else [values] for name, values in parts.items()}
         if unknown := sorted(read.keys() - _LARGEST.keys() - _OTHERS):
             raise Invalid("RRULE", f"{unknown[0]} is not supported", ", ".join([*_LARGEST, "BYDAY"]))
@@ -78,7 +81,7 @@ class Rule:
         self._times = _times(lists, first, most_times)
 
     def occurrences(self, since: datetime, until: datetime, budget: Budget) -> Iterator[datetime]:
-        """In order, from its start; those before ``since`` are left out where none has to be counted."""
+        """Return the occurrences in order. Those before ``since`` are skipped unless the rule has a ``COUNT``."""
         found = 0
         for period in self._periods(self._first if self.count else max(since, self._first), until):
             for occurrence in self._within(period, budget):
@@ -93,7 +96,7 @@ class Rule:
                     return
 
     def _take_from_start(self) -> None:
-        """A rule that names no days takes them from its start."""
+        """Use the day of the start if the rule names no days."""
         if self._month_days or self._year_days or self._weeks or self._weekdays or self._numbered:
             return
         match self._frequency:
@@ -108,7 +111,7 @@ class Rule:
                 pass
 
     def _periods(self, since: datetime, until: datetime) -> Iterator[Period]:
-        """From the one that holds ``since``, or the first after it, to the one that holds ``until``."""
+        """Iterate from the period of ``since``, or the first one after it, to the period of ``until``."""
         start, origin = since.date(), self._first.date()
         number = 0
         match self._frequency:
@@ -193,7 +196,7 @@ class Rule:
 
 
 def _either(values: frozenset[int], place: int, length: int) -> bool:
-    """Whether a place is among numbers that count from the front, or from the back if they are negative."""
+    """Whether the position is among the numbers; negative numbers count from the end."""
     return place in values or place - length - 1 in values
 
 

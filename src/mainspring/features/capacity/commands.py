@@ -1,4 +1,4 @@
-"""``mainspring capacity``: what a load asks for, and what that costs, with the arithmetic."""
+"""``mainspring capacity``: resources and cost of a planned load, with the arithmetic."""
 
 import tomllib
 from importlib import resources
@@ -23,7 +23,7 @@ from mainspring.features.capacity.measured_costs import MEASUREMENTS, costs_of
 from mainspring.features.capacity.model import Capacity, capacity_of
 
 _SHIPPED = "mainspring.features.capacity.figures"
-#: From here on the arithmetic stands beside its figure.
+#: From this width on, the arithmetic is shown beside its figure.
 _ROOMY = 120
 _LOAD, _COSTS = "Load", "What it is reckoned with"
 T = TypeVar("T", Costs, Prices)
@@ -94,9 +94,9 @@ def capacity(
     json: AsJson = False,
     scale: Annotated[float, typer.Option("--scale", min=0.0001, max=1, hidden=True)] = 1,
 ) -> None:
-    """Say what a load asks for: rates, storage, processes, traffic and money, each with its arithmetic.
+    """Calculate what a load needs: rates, storage, processes, traffic and money, each with its arithmetic.
 
-    What one job costs is as published, measured here, or read from a benchmark of yours.
+    The cost of one job is as published, measured here, or read from your own benchmark.
 
     Examples:
 
@@ -151,7 +151,7 @@ def show(out: Console, found: Capacity) -> None:
 
 
 def _beside(out: Console, found: Capacity) -> None:
-    """A row each: the figure, and how it came about."""
+    """Print one row per figure, with its arithmetic."""
     shown = table("FIGURE", "VALUE", "HOW", right=("VALUE",))
     for section in found.sections:
         shown.add_row(Text(section.title, "bold"))
@@ -162,7 +162,7 @@ def _beside(out: Console, found: Capacity) -> None:
 
 
 def _below(out: Console, found: Capacity) -> None:
-    """On a narrow terminal the arithmetic has lines of its own."""
+    """Print the arithmetic below each figure, for narrow terminals."""
     room = max(len(figure.label) for section in found.sections for figure in section.figures) + 2
     for section in found.sections:
         out.print(Text(section.title, "bold"))

@@ -1,4 +1,4 @@
-"""A load, what one job takes of each part, and what the parts cost: the values that capacity is reckoned from."""
+"""Inputs of capacity planning: the load, the resources that one job uses, and the prices."""
 
 from typing import Annotated, TypeAlias
 
@@ -14,26 +14,26 @@ _MOST_ATTEMPTS = 1_000
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes, and how long it is kept."""
+    """The planned load and its retention."""
 
     jobs_per_day: float
-    #: Bytes of one job's arguments.
+    #: Payload bytes of one job.
     payload: float = 500
-    #: The busiest second, as a multiple of the mean.
+    #: Rate of the busiest second, as a multiple of the mean.
     peak: float = 1
     retention: Micros = 7 * DAY
-    #: Of one job, on average: 1.1 when a tenth of them is tried twice.
+    #: Attempts per job on average: 1.1 if a tenth of the jobs is retried once.
     attempts: float = 1
-    #: How long one attempt takes, and how much of a processor it uses meanwhile.
+    #: Duration of one attempt, and the processor time that it uses.
     takes: Micros = SECOND
     work: Micros = 0
-    #: How much of the jobs is for later or recurring, and goes through a scheduler.
+    #: Share of the jobs that are delayed or recurring, and so go through a scheduler.
     scheduled: float = 1
-    #: Jobs that wait for a later time, at once.
+    #: Jobs that wait for a later time at any moment.
     waiting: float = 0
-    #: Runs that one worker process has under way at most.
+    #: Most concurrent runs of one worker process.
     slots: int = 100
-    #: Copies of the database beside the first.
+    #: Copies of the database in addition to the primary.
     standbys: int = 1
 
     def __post_init__(self) -> None:
@@ -54,61 +54,61 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one job takes, as measured. Processor times are in microseconds, by kind of process."""
+    """Measured resources of one job. Processor times are in microseconds, by kind of process."""
 
-    #: On what, by what, when.
+    #: Where, how and when it was measured.
     where: str
-    #: Whole ways of a job, on one server: what is beyond is reckoned and was not seen.
+    #: Full job cycles per second measured on one server; higher rates are extrapolated.
     seen_per_second: float
     api_us: float
     scheduler_us: float
     worker_us: float
-    #: The database: for the whole way of a job, and for submits that come one by one on top of it.
+    #: Database time: of a full job cycle, and in addition for jobs that are submitted one by one.
     server_us: float
     server_api_us: float
-    #: What a job that has ended keeps on disk, and the size of its payload when that was measured.
+    #: Disk space of a finished job, and the payload size of that measurement.
     kept_table_bytes: float
     kept_index_bytes: float
     kept_payload: float
-    #: A job that waits for its time, likewise.
+    #: Disk space of a job that waits for its time, and the payload size of that measurement.
     waiting_bytes: float
     waiting_payload: float
-    #: What is written ahead of one job, which each standby is sent; with a payload as the kept one.
+    #: WAL bytes of one job, sent to each standby; with the same payload as ``kept_payload``.
     log_bytes: float
     #: Resident memory of one process, in MB.
     api_mb: float
     scheduler_mb: float
     worker_mb: float
-    #: Everything is one process, on SQLite: its time is the worker's.
+    #: Everything runs in one process on SQLite; its time counts as the worker's.
     embedded: bool = False
 
     @property
     def index_factor(self) -> float:
-        """Tables with their indexes, to the tables alone."""
+        """Ratio of tables with indexes to tables alone."""
         return (self.kept_table_bytes + self.kept_index_bytes) / self.kept_table_bytes
 
     @property
     def history_row(self) -> float:
-        """What a row of history takes beside its payload, indexes not counted."""
+        """Bytes of a history row without its payload and indexes."""
         return max(0.0, self.kept_table_bytes - self.kept_payload)
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A month of each."""
+    """Prices per month."""
 
     where: str = "example prices: give your own by --prices"
     currency: str = "$"
-    #: A machine that APIs, schedulers and workers share.
+    #: A machine shared by APIs, schedulers and workers.
     node: Amount
     node_cores: Cores
     node_memory_gb: Annotated[float, msgspec.Meta(gt=0)]
     #: A database server.
     database: Amount
     database_cores: Cores
-    #: What one can have: a larger store is one over several.
+    #: Largest disk of one server; a larger store needs several servers.
     database_disk_gb: Annotated[float, msgspec.Meta(gt=0)] = 16_000.0
     storage_gb: Amount
-    #: Between machines, a GB.
+    #: Per GB between machines.
     traffic_gb: Amount
-    #: Whatever else there is: balancers, support.
+    #: Other costs, such as load balancers and support.
     other: Amount = 0.0

@@ -1,14 +1,14 @@
-"""What one job costs, out of a benchmark's figures."""
+"""Derives the cost of one job from the figures of a benchmark."""
 
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.features.capacity.costs import Costs
 
-#: What is measured for it.
+#: The benchmark parts that are needed.
 MEASUREMENTS = ("full", "disk")
 _STORED_PAYLOAD = 500
-#: Bytes of the payload of a job in the benchmark.
+#: Payload bytes of a job in the benchmark.
 BENCHMARK_PAYLOAD = 168
 
 
@@ -16,7 +16,7 @@ class _Processor(msgspec.Struct):
     submitter: float = 0
     scheduler: float = 0
     worker: float = 0
-    #: Not known of a server on another machine.
+    #: Unknown if the server is on another machine.
     server: float | None = None
 
 
@@ -35,7 +35,7 @@ class _Machine(msgspec.Struct):
 
 
 class _Figures(msgspec.Struct):
-    """Those of ``bench --json`` that matter here."""
+    """The fields of ``bench --json`` that are used here."""
 
     store: str
     full_cycle_jobs_per_s: float
@@ -49,7 +49,7 @@ class _Figures(msgspec.Struct):
 
 
 def costs_of(figures: dict[str, object] | bytes, published: Costs, field: str) -> Costs:
-    """What was measured; what a benchmark of the engine cannot tell stays as published, and ``where`` says so."""
+    """Build the costs from a benchmark. Values that it cannot measure stay as published, and ``where`` says so."""
     try:
         found = (
             msgspec.json.decode(figures, type=_Figures)
@@ -77,7 +77,7 @@ def costs_of(figures: dict[str, object] | bytes, published: Costs, field: str) -
         seen_per_second=found.full_cycle_jobs_per_s,
         api_us=published.api_us,
         scheduler_us=processor.scheduler,
-        # Of one process all is one figure, whoever submits.
+        # With one process, the submitter's figure includes everything.
         worker_us=processor.submitter if embedded else processor.worker,
         server_us=server,
         server_api_us=0.0 if embedded else published.server_api_us,

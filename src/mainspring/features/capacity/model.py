@@ -1,9 +1,9 @@
-"""What a load asks for: rates, storage, processes, traffic and money, each with its arithmetic. Pure.
+"""Capacity model: rates, storage, processes, traffic and money for a load, each with its arithmetic. Pure.
 
-A load says how much comes. The costs say what one job takes of each part, as it was measured. The prices say what the
-parts cost. Every figure carries the sum it comes from, so that whoever doubts it can do it again.
+The load says how many jobs arrive, the costs what one job uses, and the prices what that costs. Every figure carries
+its arithmetic, so that readers can verify it.
 
-What is not linear is not in here: a PostgreSQL server with sixteen cores is counted as eight of two.
+Nonlinear effects are not modeled: a PostgreSQL server with sixteen cores counts as eight servers with two.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from mainspring.core.model.base.quantities import DAY_SECONDS, format_count, for
 from mainspring.core.model.cluster.autoscale import SCHEDULED_A_SECOND, UTILISATION
 from mainspring.features.capacity.costs import Costs, Load, Prices
 
-#: A month has 30 days here, as in a bill that is compared with another.
+#: A month has 30 days, so that bills are comparable.
 MONTH_DAYS = 30
-#: Of each kind one may die: so many are there however small the load is.
+#: Minimum numbers of processes, however small the load is: one of each kind may fail.
 LEAST_APIS, LEAST_SCHEDULERS, LEAST_WORKERS = 2, 3, 2
-#: Connections of one process at most, by the default settings: a pool of eight, and what each kind has beside it.
+#: Most connections of one process with the default settings: a pool of eight, plus those specific to its kind.
 API_CONNECTIONS, SCHEDULER_CONNECTIONS, WORKER_CONNECTIONS = 13, 10, 16
-#: More on one server than this want a pooler in between.
+#: More connections than this on one server need a pooler.
 MANY_CONNECTIONS = 500
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One answer. ``how`` is its arithmetic, in numbers."""
+    """A result. ``how`` is its arithmetic, in numbers."""
 
     name: str
     label: str
@@ -42,7 +42,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All answers."""
+    """All results."""
 
     sections: tuple[Section, ...]
     measured: str
@@ -54,7 +54,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def capacity_of(load: Load, costs: Costs, prices: Prices) -> Capacity:
-    """Everything, in the order in which one figure needs another."""
+    """Calculate all sections, in the order in which they depend on each other."""
     if costs.embedded:
         load = msgspec.structs.replace(load, standbys=0)
     storage = _storage(load, costs)
@@ -100,7 +100,7 @@ def _storage(load: Load, costs: Costs) -> tuple[Figure, ...]:
     days = load.retention / DAY
     payload = load.jobs_per_day * load.payload
     row, factor = costs.history_row, costs.index_factor
-    # A payload has no index; an attempt that failed keeps a row, counted as large as one of history.
+    # A payload has no index; a failed attempt keeps a row, counted as large as a history row.
     indexes = costs.kept_index_bytes
     failed = load.attempts - 1
     each = load.payload + (row + indexes) * (1 + failed)
@@ -150,13 +150,13 @@ def _storage(load: Load, costs: Costs) -> tuple[Figure, ...]:
 
 
 def _processes(load: Load, costs: Costs, prices: Prices, disk: float) -> tuple[Figure, ...]:
-    """``disk``: of one copy, in bytes."""
+    """Calculate the processes. ``disk``: of one copy, in bytes."""
     attempts = load.at_peak * load.attempts
     own = load.work
     api = _cores(load.at_peak, costs.api_us)
     staged = attempts * load.scheduled
-    # What stages and fires is counted by the rate that autoscaling plans with, a core each: its processor time was not
-    # measured. What was never for later costs a scheduler little.
+    # Staging and firing are counted by the rate that autoscaling plans with, one core each, because their processor
+    # time was not measured. Jobs that start at once cost a scheduler little.
     scheduler = staged / SCHEDULED_A_SECOND + _cores(attempts, costs.scheduler_us)
     worker = _cores(attempts, costs.worker_us + own)
     server = _cores(attempts, costs.server_us) + _cores(load.at_peak, costs.server_api_us)
@@ -168,7 +168,7 @@ def _processes(load: Load, costs: Costs, prices: Prices, disk: float) -> tuple[F
     memory = apis * costs.api_mb + schedulers * costs.scheduler_mb + workers * costs.worker_mb
     by_cores = (api + scheduler + worker) / prices.node_cores
     by_memory = memory / 1e3 / UTILISATION / prices.node_memory_gb
-    # However little there is to do, a machine may die.
+    # A machine may fail, however small the load is.
     nodes = max(LEAST_SCHEDULERS, ceil(by_cores), ceil(by_memory))
     servers = max(1, ceil(server / prices.database_cores), ceil(disk / 1e9 / prices.database_disk_gb))
     connections = apis * API_CONNECTIONS + schedulers * SCHEDULER_CONNECTIONS + workers * WORKER_CONNECTIONS
@@ -340,7 +340,7 @@ def _notes(load: Load, costs: Costs, found: Capacity) -> Sequence[str]:
         return notes
     if servers > 1:
         notes.append(f"one server is not enough: a store over {servers:,.0f} servers, split by tenant")
-    # A process has as many to each server as it has to one.
+    # A process opens as many connections to each server as to a single one.
     if connections > MANY_CONNECTIONS:
         notes.append(
             f"{connections:,.0f} connections to one server: pgbouncer in between, or fewer workers with more slots"
@@ -350,7 +350,7 @@ def _notes(load: Load, costs: Costs, found: Capacity) -> Sequence[str]:
 
 
 def _cores(rate: float, micros: float) -> float:
-    """How many cores a rate keeps busy, with room to spare."""
+    """Return how many cores a rate keeps busy, with headroom."""
     return rate * micros / SECOND / UTILISATION
 
 

@@ -1,4 +1,4 @@
-"""``mainspring datacenters``: where processes are, and how each place is doing."""
+"""``mainspring datacenters``: list data centers with their processes, load and failover state."""
 
 import msgspec
 import typer
@@ -37,7 +37,7 @@ class Datacenters(msgspec.Struct):
 
 
 async def list_datacenters(api: Client, out: Output) -> None:
-    """List data centres: who is there, what waits for them and how long, and who stands in for whom.
+    """List data centers: processes, waiting runs, lag, and which data center currently serves for another.
 
     Example: mainspring datacenters
     """

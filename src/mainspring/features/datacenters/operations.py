@@ -1,4 +1,4 @@
-"""Data centres: who is there, what waits for them, and who stands in for whom."""
+"""Operation on data centers: processes, load, and which one serves each order of preference."""
 
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import MILLISECOND, Instant
@@ -19,7 +19,7 @@ class OrderOut(Wire):
     order: str
     serving: str
     reason: str | None = None
-    """Why it is not the first of them."""
+    """Why the data center is not the first of the order."""
 
 
 class DatacentersOut(Wire):

@@ -1,4 +1,4 @@
-"""Data centres: which are alive, what waits for them, who stands in for whom."""
+"""Dashboard page of data centers: processes, load, and which one serves for another."""
 
 from typing import Any
 

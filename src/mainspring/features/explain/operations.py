@@ -1,4 +1,4 @@
-"""Why? Of a run in its own routes; here of a tick."""
+"""Operation that explains a tick; runs are explained by their own operations."""
 
 from typing import Annotated
 
@@ -20,7 +20,7 @@ from mainspring.http.schemas.common import Request, Time, instant_of, time_of
 from mainspring.http.schemas.datacenters import PlaceName
 from mainspring.http.schemas.runs import TickExplanation, reason_out, run_out, tick_out
 
-#: Versions have payloads: only a few are held at once.
+#: Versions read at once, since they contain payloads.
 _AT_ONCE = 20
 
 explanations = Resource("Explanations", "Whether a job ran at a given time, and why not.")
@@ -29,7 +29,7 @@ explanations = Resource("Explanations", "Whether a job ran at a given time, and 
 class ExplainQuery(Request):
     at: Annotated[Time, Meta(description="When; without it, the newest tick that is due.")] | None = None
     datacenter: PlaceName | None = None
-    """Of a job that goes to several: in which of them. Without it, one where it did not run, if there is one."""
+    """Which data center, for a job with several; default: one where the job did not run, if there is one."""
 
 
 @explanations.operation(
@@ -42,8 +42,8 @@ class ExplainQuery(Request):
 async def explain_job(api: Api, call: Call[Nothing, ExplainQuery]) -> Answer:
     """Explain whether a job ran at a given time, and why not.
 
-    The answer comes from the ledger: the decision about the tick, its run and its outcome. If the time is no tick
-    of the schedule, the answer names the nearest ticks. 409: the job is not recurring.
+    The answer comes from the ledger: the decision about the tick, its run and its outcome. If the time is no tick of
+    the schedule, the answer names the nearest ticks. 409: the job is not recurring.
     """
     job = await job_only(api, call)
     at = instant_of(call.query.at, "at")
@@ -106,7 +106,7 @@ async def _run(reads: Reads, run: str | None) -> RunView | None:
 
 
 async def _version_at(reads: Reads, job: Job, at: Instant) -> JobVersion | None:
-    """The version that was in force; of a time before the first one, none."""
+    """Return the version in force at that time, or None if it is before the first one."""
     before: int | None = None
     while True:
         some = await reads.versions(job.id, before=before, limit=_AT_ONCE)

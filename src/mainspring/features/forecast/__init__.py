@@ -1,1 +1,1 @@
-"""Runs per minute in the time to come."""
+"""Forecast of runs per minute."""

@@ -1,4 +1,4 @@
-"""``mainspring forecast``: how many runs each minute of the coming day holds, and who makes them."""
+"""``mainspring forecast``: runs per minute of the coming day, and the schedules that cause them."""
 
 import asyncio
 from typing import Annotated
@@ -29,7 +29,7 @@ from mainspring.core.runtime.log import get_logger
 from mainspring.core.scheduler.closed_times import ClosedTimes
 from mainspring.features.forecast.service import read_planned
 
-#: More schedules than this are not read; the newest are counted, and the rest is said to be missing.
+#: At most this many schedules are read, newest first; a note says that there are more.
 MOST_SCHEDULES = 100_000
 _MOST_HOURS = 24 * 31
 _HEIGHT = 8
@@ -45,14 +45,14 @@ class PeakOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ForecastOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What ``--json`` prints. ``perMinute`` has a number for each minute from ``start`` on."""
+    """JSON output. ``perMinute`` has a number for each minute from ``start`` on."""
 
     start: str
     minutes: int
     runs: int
     schedules: int
     waiting: int
-    #: Ticks that calendars skip, and those that they move.
+    #: Ticks that calendars skip, and ticks that they move.
     closed: int
     moved: int
     per_minute: list[int]
@@ -79,10 +79,10 @@ def forecast(
     config: Config = None,
     json: AsJson = False,
 ) -> None:
-    """Show how many runs each minute of the coming day holds, when it peaks, and which schedules make it.
+    """Show the runs of each minute of the coming day, the peaks, and the schedules that cause them.
 
-    It counts what the store holds: schedules that are not paused, and runs that wait for their time, such as one-off
-    jobs. With an application it counts the schedules of its code and needs no store.
+    It counts schedules in the store that are not paused, and runs that wait for their time, such as one-off jobs. With
+    an application it counts the schedules in its code and needs no store.
 
     Examples:
 
@@ -125,7 +125,7 @@ def forecast(
 async def _stored(
     settings: Settings, tenant: str | None, begin: Instant, until: Instant, notes: list[str]
 ) -> tuple[list[Planned], list[tuple[Instant, int]]]:
-    # A forecast of a store that is not there would be that nothing happens.
+    # A missing store is an error: an empty forecast would be misleading.
     async with open_engine(settings, makes_store=False) as engine:
         closed_times = ClosedTimes(engine.store, get_logger("mainspring.forecast"))
         places = await engine.store.places()
@@ -210,7 +210,7 @@ def _show(out: Console, found: Forecast, notes: list[str]) -> None:
 
 
 def chart(counts: list[int], start: Instant, width: int) -> list[str]:
-    """Bars of the busiest minute of each column, over an axis of hours."""
+    """Draw bars of the busiest minute of each column, over an axis of hours."""
     most = max(counts)
     margin = len(f"{most:,}") + 2
     room = max(width - margin, 10)
@@ -218,7 +218,7 @@ def chart(counts: list[int], start: Instant, width: int) -> list[str]:
     columns = [max(counts[at : at + span]) for at in range(0, len(counts), span)]
     lines = ["runs per minute" + (f", the most in each {span} minutes" if span > 1 else "") + "; times are UTC"]
     for row in reversed(range(_HEIGHT)):
-        # Eighths of a row; what is not nothing shows at least one of them.
+        # In eighths of a row; a count above zero shows at least one.
         eighths = [-(-column * _HEIGHT * 8 // most) - row * 8 for column in columns]
         label = f"{most:,}" if row == _HEIGHT - 1 else "0" if row == 0 else ""
         bars = "".join(_BLOCKS[max(0, min(eighth, 8))] for eighth in eighths)
@@ -228,7 +228,7 @@ def chart(counts: list[int], start: Instant, width: int) -> list[str]:
 
 def _axis(columns: int, span: int, start: Instant, margin: int, room: int) -> list[str]:
     first = -start % HOUR // MINUTE
-    # A label takes 5 columns and a space; only steps by which midnight is one of the labels.
+    # A label takes five columns and a space. Only steps that include midnight are used.
     steps = (1, 2, 3, 4, 6, 8, 12, 24, 48, 96, 168)
     step = next((step for step in steps if step * 60 // span >= 7), steps[-1])
     ticks, labels = ["─"] * columns, [" "] * room
@@ -238,7 +238,7 @@ def _axis(columns: int, span: int, start: Instant, margin: int, room: int) -> li
             continue
         column = minute // span
         ticks[column] = "┴"
-        # Days apart, the time would be the same at each.
+        # Labels a day or more apart show the date, since their times would be equal.
         text = isoformat(at)[5:10] if step >= 24 else isoformat(at)[11:16]
         if column + 5 <= room and set(labels[max(column - 1, 0) : column + 5]) == {" "}:
             labels[column : column + 5] = text

@@ -1,4 +1,4 @@
-"""What is to come."""
+"""Operations on the forecast of runs."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from mainspring.http.schemas.forecast import ForecastOut, MakerOut, PeakOut, Slo
 
 forecasts = Resource("Forecast", "How many runs start in the coming hours, by the minute.")
 
-#: Of more schedules the newest are counted.
+#: Beyond this number only the newest schedules are counted.
 _MOST_SCHEDULES = 10_000
 _NAMED = 100
 _LONGEST = 8 * DAY
@@ -83,7 +83,7 @@ async def get_slot(api: Api, call: Call[Nothing, SlotQuery]) -> Answer:
 
 
 async def _planned(api: Api, call: Call[Nothing, SlotQuery], tenant: str | None) -> tuple[list[Planned], bool]:
-    """Whoever looks at one stretch looks at others next."""
+    """Read the schedules, cached because visitors look at several periods in succession."""
     found = api.planned.find((tenant, ""))
     if found is None:
         lists = api.listed_by(call.principal)

@@ -1,4 +1,4 @@
-"""What a forecast counts, read from the store."""
+"""Reads the schedules that a forecast counts."""
 
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.cluster.datacenters import targets_of
@@ -14,7 +14,7 @@ _PAGE = 1_000
 async def read_planned(
     lists: Lists, closed_times: ClosedTimes, places: list[Place], tenant: str | None, at_most: int
 ) -> tuple[list[Planned], bool]:
-    """Schedules that are not paused, the newest first; and whether there are more."""
+    """Read the schedules that are not paused, newest first; also return whether there are more."""
     planned: list[Planned] = []
     wanted = JobFilter(tenant=tenant, states=frozenset({JobState.SCHEDULED}))
     known = [place.name for place in places if place.seen_at]

@@ -1,4 +1,4 @@
-"""``mainspring keys``. On the store itself, too: the first key cannot be asked of an API that lets nobody in."""
+"""``mainspring keys``. Also works on the store itself, since the first key cannot be requested from a protected API."""
 
 from typing import Annotated
 
@@ -60,7 +60,7 @@ async def create(
         str | None, typer.Option("--expires", help="Valid for so long, such as 90d; for ever without.")
     ] = None,
 ) -> None:
-    """Make a key, bound to --tenant. It is printed this once and kept nowhere; all else goes to stderr.
+    """Create a key, bound to --tenant. It is printed only now and not stored; everything else goes to stderr.
 
     Example: mainspring keys create --name ci --role submitter --tenant acme --expires 90d > ci.key
     """
@@ -94,13 +94,13 @@ async def create(
             "Send it as: Authorization: Bearer <key>"
         )
 
-    # Not its id, which can be listed: the key cannot.
+    # With --quiet the key is printed, not its id: the id can be listed later, the key cannot.
     out.tell(answer, [key.key], show)
 
 
 @command(group, "list")
 async def list_keys(api: Client, out: Output) -> None:
-    """List keys, newest first; also those that were revoked or have expired. Their secrets are not kept.
+    """List keys, newest first, including revoked and expired ones. Their secrets are not stored.
 
     Example: mainspring keys list --tenant acme
     """
@@ -136,14 +136,14 @@ async def revoke(
     out: Output,
     identifier: Annotated[str, typer.Argument(help="The key's id, as list shows it.", metavar="ID")],
 ) -> None:
-    """End a key for good.
+    """Revoke a key for good.
 
     Example: mainspring keys revoke 1a2b3c4d5e6f
     """
     try:
         answer = await api.ask("DELETE", f"/v1/keys/{segment(identifier)}", repeatable=True)
     except NotFound:
-        # Not what was given: it may be a whole key.
+        # The message omits the argument, which may be a whole key.
         raise NotFound("there is no key with this id; see: mainspring keys list") from None
     out.tell(
         answer, [identifier], lambda: out.say(f"revoked; refused everywhere within {format_duration(REFUSED_WITHIN)}")

@@ -1,4 +1,4 @@
-"""``mainspring tenants``: who they are, and how long their runs are kept."""
+"""``mainspring tenants``: list tenants and set their retention."""
 
 from typing import Annotated
 
@@ -52,7 +52,7 @@ async def set_tenant(
         str | None, typer.Option("--retention", help=f"Of runs that choose no class: {', '.join(CLASSES)}.")
     ] = None,
 ) -> None:
-    """Create a tenant, or choose how long its runs are kept if they choose no class. Counts for runs made from now on.
+    """Create a tenant, or set the retention of its runs that choose no class. Applies to runs created from now on.
 
     Examples:
 

@@ -1,1 +1,1 @@
-"""Pages of the audit, the keys and the tenants."""
+"""Dashboard pages of the audit log, API keys and tenants."""

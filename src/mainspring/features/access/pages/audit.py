@@ -1,4 +1,4 @@
-"""The audit: who changed what, when, and from what to what."""
+"""Dashboard page of the audit log: who changed what, when, with the values before and after."""
 
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
@@ -19,7 +19,7 @@ from mainspring.web.zones import zone_of
 audit = Pages()
 
 _PAGE = 50
-#: Things with a page, by the first word of an action.
+#: Targets that have a page, by the first word of an action.
 _SHOWN = frozenset({"runs", "jobs", "queues", "workers", "keys", "tenants"})
 
 
@@ -28,7 +28,7 @@ class AuditListQuery(msgspec.Struct, frozen=True):
     target: str = ""
     tenant: str = ""
     action: str = ""
-    #: As a field for a date and a time has it, in the zone: who is sent the address means the same by it.
+    #: In the format of a date and time field, in ``zone``: a shared link means the same time for its recipient.
     since: str = ""
     until: str = ""
     zone: str = ""
@@ -37,9 +37,9 @@ class AuditListQuery(msgspec.Struct, frozen=True):
 
 class Entry(NamedTuple):
     said: AuditOut
-    #: Where to look, below the base; empty: nowhere.
+    #: Path of the target's page, below the base; empty if it has none.
     path: str
-    #: What is different: its name, and both sides.
+    #: Changed fields: name, value before, value after.
     changes: list[tuple[str, str, str]]
 
 
@@ -52,7 +52,7 @@ async def show_audit(visit: Visit[AuditListQuery]) -> Reply:
     page = await visit.ask(list_audit, query=asked)
     items, fresh = page.items, Fresh()
     if shown := [int(row) for row in shown_rows(visit) if row.isdecimal()]:
-        # Entries never change: the same ones follow the same position.
+        # Entries never change: the same position always has the same entries.
         known = await visit.ask(list_audit, query={**asked, "cursor": max(shown) + 1, "limit": len(shown)})
         count = sum(entry.position > max(shown) for entry in page.items)
         items, fresh = known.items, Fresh(count, more=0 < count == len(page.items))
@@ -69,7 +69,7 @@ async def show_audit(visit: Visit[AuditListQuery]) -> Reply:
 
 
 def _instant(text: str, zone: ZoneInfo) -> str:
-    """What the API is asked for: in UTC. What is no time it refuses in its own words."""
+    """Convert a time to UTC for the API. Invalid text is passed on, so that the API rejects it with its own message."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -86,7 +86,7 @@ _Side: TypeAlias = msgspec.Raw | msgspec.UnsetType
 
 
 def changes(before: _Side, after: _Side) -> list[tuple[str, str, str]]:
-    """Field by field where both are objects; as a whole otherwise."""
+    """Compare field by field if both sides are objects, otherwise as a whole."""
     was, now = _value(before), _value(after)
     if was is None and now is None:
         return []

@@ -1,4 +1,4 @@
-"""API keys: who has one, a new one, and the end of one."""
+"""Dashboard pages of API keys: list, create, show and revoke."""
 
 import asyncio
 from typing import Any
@@ -50,7 +50,7 @@ async def do_create(visit: Visit[Any]) -> Reply:
             body[field] = value
     if queues := [queue.strip() for queue in form.get("queues", "").split(",") if queue.strip()]:
         body["queues"] = queues
-    # The one page that an action shows: the key stands nowhere else, so there is nothing to go to.
+    # Rendered directly instead of a redirect, because the secret cannot be shown again.
     return visit.show("keys/made.html", made=await visit.ask(create_key, body=body))
 
 

@@ -1,4 +1,4 @@
-"""Tenants: what they may have, what they have cost, and their budgets."""
+"""Dashboard pages of tenants: quotas, usage and budgets."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -21,12 +21,12 @@ tenants = Pages()
 _DAYS = 30
 _TASKS = 15
 _COUNTED = 10_000
-#: Of a tenant that nobody has said anything of.
+#: Quotas of a tenant without settings.
 _NO_QUOTAS = QuotasIn()
 
 
 class Spent(NamedTuple):
-    """What somebody's work has cost, in 30 days."""
+    """Usage of a tenant or task in 30 days."""
 
     key: str
     attempts: int = 0
@@ -75,7 +75,7 @@ async def show_tenant(visit: Visit[Any]) -> Reply:
         visit.ask("list_budgets", query={"tenant": name}),
         visit.ask("count_runs", query={"tenant": name, "atMost": _COUNTED}),
     )
-    # Quotas are told to who may set them.
+    # Only administrators of all tenants can read quotas.
     listed: Tenants | None = await visit.ask(list_tenants) if of_all else None
     known = next((one for one in listed.items if one.name == name), None) if listed is not None else None
     tasks = _summed(by_task.items)
@@ -119,7 +119,7 @@ async def do_drop_budget(visit: Visit[Any]) -> Reply:
 
 
 def _summed(lines: Iterable[UsageOut]) -> list[Spent]:
-    """Over all days, what took longest first."""
+    """Sum the usage over all days by key, largest wall time first."""
     sums: dict[str, Spent] = {}
     for line in lines:
         so_far = sums.get(line.key, Spent(line.key))
@@ -137,7 +137,7 @@ def _wall(spent: dict[str, Spent], name: str) -> float:
 
 
 def _by_tenant(budgets: Budgets) -> dict[str, Sequence[BudgetOut]]:
-    """The worst first."""
+    """Group the budgets by tenant, exceeded ones first."""
     found: dict[str, list[BudgetOut]] = {}
     for budget in sorted(budgets.items, key=lambda one: ("over", "warned", "ok").index(one.state)):
         found.setdefault(budget.tenant, []).append(budget)
@@ -145,7 +145,7 @@ def _by_tenant(budgets: Budgets) -> dict[str, Sequence[BudgetOut]]:
 
 
 def _days_chart(usage: UsagePage, now: int) -> str:
-    """Every day of 30, also those without any."""
+    """Render wall time by day for the last 30 days, including days without usage."""
     days = [isoformat(now - (now % DAY) - back * DAY) for back in reversed(range(_DAYS))]
     seconds: dict[str, float] = {}
     for line in usage.items:

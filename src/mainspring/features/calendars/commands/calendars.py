@@ -1,4 +1,4 @@
-"""``mainspring calendars``: when the ticks of schedules are not to run."""
+"""``mainspring calendars``: manage the calendars that close schedules."""
 
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -46,7 +46,7 @@ class Calendar(msgspec.Struct, rename="camel"):
 
     @property
     def words(self) -> str:
-        """What is closed, in a line."""
+        """Summarize the closed periods in one line."""
         parts = [", ".join(self.closed_days)] if self.closed_days else []
         parts += [f"open {_hours(one)}" for one in self.open_hours]
         parts += [f"{len(self.holidays)} holidays"] if self.holidays else []
@@ -81,7 +81,7 @@ class _Preview(msgspec.Struct):
 
 @command(group, "list")
 async def list_calendars(api: Client, out: Output) -> None:
-    """List calendars: what they close, and for which jobs they hold.
+    """List calendars: what they close, and which jobs they apply to.
 
     Example: mainspring calendars list
     """
@@ -105,7 +105,7 @@ async def show_calendar(
     name: CalendarName,
     versions: Annotated[bool, typer.Option("--versions", help="All its versions, who made them, and why.")] = False,
 ) -> None:
-    """Show a calendar, or with --versions what it said before.
+    """Show a calendar, or its former versions with --versions.
 
     Examples:
 
@@ -157,7 +157,7 @@ async def set_calendar(
     ] = None,
     why: Why = "",
 ) -> None:
-    """Make a calendar, or say anew all that it closes. Every change is kept as a version.
+    """Create a calendar, or replace its whole definition. Every change is kept as a version.
 
     Examples:
 
@@ -194,7 +194,7 @@ async def import_calendar(
     tz: Zone = None,
     why: Why = "",
 ) -> None:
-    """Take the holidays and freezes of a calendar from an iCalendar file; they replace those it has.
+    """Import holidays and freezes from an iCalendar file; they replace those of the calendar.
 
     Example: mainspring calendars import holidays-fr france.ics --tz Europe/Paris
     """
@@ -210,7 +210,7 @@ async def import_calendar(
 
 @command(group, "delete")
 async def delete_calendar(api: Client, out: Output, name: CalendarName, why: Why = "", yes: Yes = False) -> None:
-    """Delete a calendar that no job names.
+    """Delete a calendar that no job uses.
 
     Example: mainspring calendars delete move --yes
     """
@@ -230,7 +230,7 @@ async def preview(
     ] = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="How many spans.")] = _SHOWN,
 ) -> None:
-    """Show when a calendar is closed next.
+    """Show the next closed periods of a calendar.
 
     Example: mainspring calendars preview weekends -n 3 --utc
     """

@@ -1,4 +1,4 @@
-"""What is said of a calendar on the command line, as the API takes it."""
+"""Parses the calendar options of the command line into request bodies."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from mainspring.core.model.schedules.calendar import DAYS
 
 
 def open_hours(text: str) -> dict[str, object]:
-    """``mon-fri 09:00-17:00`` or ``mon,wed 09:00-17:00``."""
+    """Parse ``mon-fri 09:00-17:00`` or ``mon,wed 09:00-17:00``."""
     days, _, times = text.strip().rpartition(" ")
     start, _, end = times.partition("-")
     if not days or not end:
@@ -25,7 +25,7 @@ def open_hours(text: str) -> dict[str, object]:
 
 
 def span_of(text: str, option: str, first: str, last: str) -> dict[str, str]:
-    """``first/last=label``, of which the last and the label can be left out."""
+    """Parse ``first/last=label``; the last day and the label are optional."""
     span, _, label = text.partition("=")
     start, _, end = span.partition("/")
     if not end and option == "--freeze":
@@ -41,7 +41,7 @@ def text_of(file: Path, option: str) -> str:
 
 
 def calendar_from(file: Path) -> dict[str, object]:
-    """What ``show --json`` prints says more than what can be set."""
+    """Read a calendar as ``show --json`` prints it, without the fields that cannot be set."""
     try:
         found = msgspec.json.decode(text_of(file, "--file"), type=dict[str, object])
     except msgspec.MsgspecError as error:

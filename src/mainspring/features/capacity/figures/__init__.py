@@ -1,1 +1,1 @@
-"""Files that come with the package: what a job costs by the published measurements, and example prices."""
+"""Packaged data files: the published cost of a job, and example prices."""

@@ -1,4 +1,4 @@
-"""``mainspring jobs explain``: did it run then, and if not, why?"""
+"""``mainspring jobs explain``: whether a job ran at a given time, and why not."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from mainspring.features.jobs.commands.jobs import Job, group
 
 
 def register(_application: typer.Typer) -> None:
-    """It is one of the commands of jobs."""
+    """Do nothing: importing this module adds the command to the group of ``jobs``."""
 
 
 @command(group, "explain")
@@ -27,7 +27,7 @@ async def explain(
         str | None, typer.Option("--datacenter", help="Where, of a job that goes to several.", show_default=False)
     ] = None,
 ) -> None:
-    """Say whether a recurring job ran at a time; if not, why, and what would help.
+    """Explain whether a recurring job ran at a given time; if not, why, and how to fix it.
 
     Examples:
 

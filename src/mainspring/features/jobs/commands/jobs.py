@@ -1,4 +1,4 @@
-"""``mainspring jobs``: what to run, when, and by which policies."""
+"""``mainspring jobs``: submit, list, change, pause, run and cancel jobs."""
 
 import uuid
 from typing import Annotated, TypeAlias
@@ -167,7 +167,7 @@ async def submit(
         bool, typer.Option("--strict", help="Refuse a job that no live worker can run, instead of warning.")
     ] = False,
 ) -> None:
-    """Make a job: now, later, or again and again. When this returns, it is committed.
+    """Create a job that runs now, later, or repeatedly. It is committed when the command returns.
 
     Examples:
 
@@ -214,7 +214,7 @@ async def submit(
         "dependsOn": [await api.run(run) for run in depends_on] if depends_on else None,
         "when": when,
         "tenant": api.tenant,
-        # With a key the request can be sent again when its answer is lost.
+        # With a key the request can be repeated if its response is lost.
         "idempotencyKey": unique if unique is not None else uuid.uuid4().hex,
     }
     given = {field: value for field, value in body.items() if value is not None}
@@ -250,7 +250,7 @@ async def list_jobs(
     before: Before = None,
     limit: Limit = 50,
 ) -> None:
-    """List jobs, newest first. Filters must all hold.
+    """List jobs, newest first. A job must match every filter.
 
     Examples:
 
@@ -302,7 +302,7 @@ async def list_jobs(
 
 @command(group, "show")
 async def show_job(api: Client, out: Output, job: Job) -> None:
-    """Show a job: its schedule, its policies, its payload, and what comes next.
+    """Show a job: its schedule, policies, payload and next ticks.
 
     Example: mainspring jobs show weekly-report
     """
@@ -326,9 +326,9 @@ async def update(
         typer.Option("--version", min=1, help="Only if this is its version now.", show_default=False),
     ] = None,
 ) -> None:
-    """Change a job; what is not named stays. A recurring one gets a new version.
+    """Change a job; options that you omit keep their values. A recurring job gets a new version.
 
-    A one-off can be changed until it starts. What was changed is shown.
+    A one-off job can be changed until it starts. The command prints the fields that changed.
 
     Examples:
 
@@ -378,10 +378,10 @@ async def cancel(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """End jobs, and ask their runs to stop. By id or name, or recurring ones by a filter.
+    """Cancel jobs, and ask their runs to stop. Select them by id or name, or recurring ones by a filter.
 
-    A schedule that the code names no more fires until it is cancelled. One that an application still declares comes
-    back when that starts.
+    A schedule that was removed from the code fires until it is cancelled. A schedule that an application still declares
+    is created again when the application starts.
 
     Examples:
 
@@ -412,7 +412,7 @@ async def cancel(
 
 @command(group, "pause")
 async def pause(api: Client, out: Output, jobs: Jobs, until: Until = None, why: Why = "") -> None:
-    """Pause recurring jobs: their ticks are recorded as skipped until they are resumed. What runs goes on.
+    """Pause recurring jobs: their ticks are recorded as skipped until you resume them. Active runs continue.
 
     Examples:
 
@@ -425,7 +425,7 @@ async def pause(api: Client, out: Output, jobs: Jobs, until: Until = None, why: 
 
 @command(group, "resume")
 async def resume(api: Client, out: Output, jobs: Jobs) -> None:
-    """Resume jobs that are paused.
+    """Resume paused jobs.
 
     Example: mainspring jobs resume weekly-report
     """
@@ -443,7 +443,7 @@ async def run(
     ] = None,
     wait: Wait = False,
 ) -> None:
-    """Run a job now: a recurring one beside its schedule, a one-off once more.
+    """Run jobs now: a recurring job outside its schedule, a one-off job once more.
 
     Examples:
 
@@ -471,7 +471,7 @@ async def next_(
     job: Job,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=100, help="How many fires.")] = 5,
 ) -> None:
-    """Show when a job fires next.
+    """Show the next ticks of a job.
 
     Example: mainspring jobs next weekly-report -n 3 --utc
     """
@@ -501,7 +501,7 @@ async def backfill(
     until: Annotated[str, typer.Option("--until", help="To before this time: RFC 3339.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Make up for ticks that have no run: each in the range gets one. Asked again it makes none twice.
+    """Run past ticks that have no run: each one in the range gets a run. Repeating the command creates no second run.
 
     Example: mainspring jobs backfill weekly-report --since 2026-01-01T00:00:00Z --until 2026-02-01T00:00:00Z --dry-run
     """

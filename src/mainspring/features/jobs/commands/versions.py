@@ -1,4 +1,4 @@
-"""``mainspring jobs versions``, ``diff`` and ``restore``: what a recurring job said before."""
+"""``mainspring jobs versions``, ``diff`` and ``restore``: the versions of a recurring job."""
 
 from typing import Annotated, TypeAlias
 
@@ -43,7 +43,7 @@ class _Restored(msgspec.Struct):
 
 
 def register(application: typer.Typer) -> None:
-    """They stand in the group of ``jobs`` from when this module is loaded."""
+    """Do nothing: importing this module adds the commands to the group of ``jobs``."""
 
 
 @command(group, "versions")
@@ -78,7 +78,7 @@ async def diff(
     ] = None,
     newer: Annotated[int | None, typer.Argument(help="The newer one.", metavar="[TO]", show_default=False)] = None,
 ) -> None:
-    """Show what differs between two versions of a job; the newest and the one before it unless others are named.
+    """Compare two versions of a job; by default the newest and the one before it.
 
     Examples:
 
@@ -106,7 +106,7 @@ async def restore(
     version: Annotated[int, typer.Argument(help="The version to go back to.", min=1, metavar="VERSION")],
     why: Annotated[str, typer.Option("--why", help="For those who read its history.", show_default=False)] = "",
 ) -> None:
-    """Make an old version of a job the newest one. What was in between stays in its history.
+    """Restore an old version of a job as its newest version. The versions in between stay in its history.
 
     Example: mainspring jobs restore weekly-report 3 --why "the new time was wrong"
     """

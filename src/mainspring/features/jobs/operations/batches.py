@@ -1,4 +1,4 @@
-"""Many jobs with one request."""
+"""Operation that creates many jobs with one request."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,7 +25,7 @@ batches = Resource("Jobs")
 
 New = TypeVar("New", NewRun, NewJob)
 LARGEST_BATCH = 10_000
-#: The same request may succeed later.
+#: Statuses after which the same request may succeed later.
 _TEMPORARY = (429, 503)
 
 
@@ -43,7 +43,7 @@ class Batch(Request):
 
 
 class BatchItem(Wire):
-    """What became of one job of a batch."""
+    """The result of one job of a batch."""
 
     job_id: str | None = None
     status: str | None = None
@@ -55,7 +55,7 @@ class BatchOut(Wire):
     refused: int
     items: list[BatchItem]
     warnings: list[str] = []
-    """What keeps accepted jobs from running now, each reason once."""
+    """Reasons that keep accepted jobs from running now, each once."""
 
 
 @batches.operation(
@@ -82,7 +82,7 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
     families: dict[int, JobIn] = {}
     names: dict[int, dict[str, str]] = {}
     recurring: list[tuple[int, NewJob]] = []
-    #: Each once, in the order of the jobs.
+    #: A dict keeps each warning once, in the order of the jobs.
     warnings: dict[str, None] = {}
     now = api.clock.now()
     if KEY_HEADER in call.headers:
@@ -121,7 +121,7 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
     runs = await _within_quotas(runs, api.room_for_runs, items)
     recurring = await _within_quotas(recurring, api.room_for_jobs, items)
     runs = _with_families(runs, families, items)
-    # Those that wait for others of the batch are put in order by whoever takes them in.
+    # Submit all at once if some depend on others of the batch: the submission puts them in order.
     at_once = max(len(runs), 1) if families else 1_000
     for start in range(0, len(runs), at_once):
         part = runs[start : start + at_once]
@@ -130,7 +130,7 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
         except StoreUnavailable as error:
             if not start:
                 raise
-            # It was asked for long enough: the rest is answered at once.
+            # The submission has retried long enough already: refuse the rest without trying.
             for number, _ in runs[start:]:
                 items[number] = _refused(error)
             break
@@ -179,12 +179,12 @@ async def _warn(api: Api, job: NewRun | NewJob, query: Submit) -> dict[str, None
 def _with_families(
     runs: list[tuple[int, NewRun]], families: dict[int, JobIn], items: list[BatchItem | None]
 ) -> list[tuple[int, NewRun]]:
-    """Each with its dependencies. A run that depends on a refused one is refused."""
+    """Add the dependencies to the runs. A run that depends on a refused one is refused."""
     if not families:
         return runs
     circle = find_circle({f"#{number}": fields.depends_on or () for number, fields in families.items()})
     if circle is not None:
-        # By their places, which the caller knows; the ids are new.
+        # Named by their positions in the batch, which the caller knows; the ids are new.
         error = Invalid("dependsOn", f"goes round in a circle: {' → '.join(circle)}")
         for number, _ in runs:
             items[number] = _refused(error)
@@ -205,8 +205,11 @@ def _with_families(
 
 
 def _refused_with_parent(fields: JobIn, items: list[BatchItem | None]) -> BatchItem | None:
-    """The answer for a job whose parent in the batch was refused: with the parent's status, so that a client sends both
-    again after a temporary failure. A parent that can never be accepted comes first."""
+    """Return the answer for a job whose parent in the batch was refused, or None.
+
+    It has the parent's status, so that a client retries both after a temporary failure. A parent that can never be
+    accepted comes first.
+    """
     refused = [
         (name, item.problem)
         for name in fields.depends_on or ()
@@ -227,7 +230,7 @@ async def _repeats(
     items: list[BatchItem | None],
     names: Mapping[int, Mapping[str, str]],
 ) -> list[tuple[int, NewRun]]:
-    """Of those whose time has passed, the ones that were made before. The others are answered."""
+    """Return the past-due runs whose keys were used before; refuse the others."""
     keys: dict[str, list[str]] = {}
     for _, run in late:
         keys.setdefault(run.tenant, []).append("" if run.idempotency is None else run.idempotency.key)
@@ -246,7 +249,7 @@ async def _within_quotas(
     room: Callable[[str, int], Awaitable[Admitted]],
     items: list[BatchItem | None],
 ) -> list[tuple[int, New]]:
-    """Those that the quotas allow, each tenant's asked once. The others are answered."""
+    """Return the jobs within the quotas, asked once per tenant; refuse the others."""
     counts = Counter(new.tenant for _, new in asked)
     admitted = {tenant: await room(tenant, count) for tenant, count in counts.items()}
     seen: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""One job: look at it, change it, cancel it."""
+"""Operations on one job: get, change and cancel it."""
 
 from typing import Literal
 
@@ -24,7 +24,7 @@ from mainspring.http.schemas.jobs import JobPatch
 one_job = Resource("Jobs")
 
 _ON_ITS_WAY = frozenset(set(RunState) - ENDED)
-#: So many runs of a one-off job are cancelled with it.
+#: Runs of a one-off job that are cancelled with it.
 _AT_ONCE = 1_000
 
 
@@ -100,7 +100,7 @@ async def update_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
 async def cancel_job(api: Api, call: Call[Nothing, Purge]) -> Answer:
     """Cancel a job.
 
-    A recurring job gets no more ticks, and its runs are cancelled, as are runs that you started of it. 202: a run is
+    A recurring job gets no more ticks. Its runs are cancelled, including those that you started manually. 202: a run is
     still being stopped. 409: a one-off job has already ended. `purge` deletes a job that has ended, with its history.
     """
     found = await find(api, call)

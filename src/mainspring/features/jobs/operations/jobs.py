@@ -1,4 +1,4 @@
-"""Jobs: made and listed, one-off and recurring."""
+"""Operations that create and list jobs, one-off and recurring."""
 
 import asyncio
 from typing import Annotated, Literal
@@ -74,8 +74,8 @@ async def create_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
     """Create a job.
 
     Fields may have the names of other schedulers, such as `job_type`, `executeAt` and `retries`, and may be in
-    snake_case. The answer comes after the commit. A request with the same `idempotencyKey` and the same body creates
-    no second job; with another body it is a 409, as is a name or a unique key that is taken. 202: the store is
+    snake_case. The response follows the commit. A request with the same `idempotencyKey` and the same body creates no
+    second job; with another body it is a 409, as is a name or a unique key that is taken. 202: the store is
     unavailable, Kafka keeps the one-off job, and it is created when the store is back.
     """
     return await _create(api, call)
@@ -96,7 +96,8 @@ async def _create(api: Api, call: Call[JobIn, Submit]) -> Answer:
     run = await new_run(api, fields, tenant, call.principal.name, key)
     if api.acceptance is None:
         return await _create_run(api, call, run, key)
-    # It says midnight, and lists go by ids: what the store takes in itself has one of its moment.
+    # An id derived from the key has the time of midnight, and lists are ordered by id. So only jobs kept in the log get
+    # one; a job that goes to the store directly has an id of the current time.
     told = run if key is None else msgspec.structs.replace(run, id=api.jobs.id_by_key(run))
     answers: list[Answer] = []
 
@@ -129,7 +130,7 @@ async def _create(api: Api, call: Call[JobIn, Submit]) -> Answer:
 async def schedule_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
     """Create a job, for clients that send `type`, `executeAt`, `priority` and `payload` to this path.
 
-    The same as `POST /v1/jobs`, and answered with 200 instead of 201. A time that has passed is a 400.
+    Works like `POST /v1/jobs`, but responds with 200 instead of 201. A time that has passed is a 400.
     """
     made = await _create(api, call)
     return msgspec.structs.replace(made, status=200) if made.status == 201 else made
@@ -138,10 +139,10 @@ async def schedule_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
 async def _create_run(api: Api, call: Call[JobIn, Submit], run: NewRun, key: str | None) -> Answer:
     fields, tenant = call.body, run.tenant
     past = past_of(run, api.clock.now())
-    # Its time may have come since it was made. Sent again it is the same, whatever became of it.
+    # A repeated request may arrive after its time has passed: it gets the same answer as the first one.
     if past is not None and (key is None or not await api.store.used_keys(tenant, [key])):
         raise past
-    # Not in the key's fingerprint: of a batch these are others each time.
+    # Dependencies are not in the key's fingerprint: repeating a batch gives its jobs new ids.
     run = msgspec.structs.replace(run, after=family_of(fields))
     await api.admit(call.principal, run)
     if call.query.strict:
@@ -168,7 +169,7 @@ async def _create_run(api: Api, call: Call[JobIn, Submit], run: NewRun, key: str
 async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
     """List jobs, newest first.
 
-    Recurring and one-off jobs together, unless `kind` chooses. A job must match every filter. Pass `nextCursor` as
+    Includes recurring and one-off jobs, unless you set `kind`. A job must match every filter. Pass `nextCursor` as
     `cursor` to get the next page.
     """
     query = call.query
@@ -220,7 +221,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
         )
         items += [(run.id, one_off_out(run)) for run in runs.items]
         reached += [runs.after] if runs.after else []
-    # Both lists are complete down to the newer of the places they reached; what lies below is read again.
+    # Both lists are complete down to the newer of their two cursors; the next page reads older items again.
     complete_to = max(reached, default="")
     ordered = sorted((item for item in items if item[0] >= complete_to), key=lambda item: item[0], reverse=True)
     shown = ordered[: query.limit]
@@ -230,7 +231,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
 
 
 async def _chosen_jobs(api: Api, principal: Principal, chosen: list[str]) -> list[JobOut]:
-    """Read jobs of both kinds by their ids; unknown ones are missing."""
+    """Read jobs of both kinds by their ids; unknown ids are left out."""
     reads = api.listed_by(principal)
     jobs, runs = await asyncio.gather(reads.jobs(list(map(JobId, chosen))), reads.runs(list(map(RunId, chosen))))
     closed = await api.closed_times.of([job for job in jobs if job is not None])
@@ -244,7 +245,7 @@ async def _chosen_jobs(api: Api, principal: Principal, chosen: list[str]) -> lis
 
 
 def view_of(run: NewRun, state: RunState, now: Instant) -> RunView:
-    """A run that was just made, as it would be read back."""
+    """Build the view of a run that was just submitted, as the store would return it."""
     due = run.at if run.at is not None else now + run.delay
     return RunView(
         id=run.id,

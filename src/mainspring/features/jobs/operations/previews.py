@@ -1,4 +1,4 @@
-"""What a job would do, before it is made or changed. Nothing is written."""
+"""Operations that preview a new or changed job. They write nothing."""
 
 from typing import Annotated, Literal
 
@@ -38,7 +38,7 @@ from mainspring.http.schemas.jobs import (
 
 previews = Resource("Jobs")
 
-#: How far ahead clock changes are told.
+#: How far ahead clock changes are listed.
 _YEAR = 366 * DAY
 
 
@@ -47,7 +47,7 @@ class PreviewQuery(Request):
 
 
 class ClockChangeOut(Wire):
-    """A day on which clocks are changed and the schedule meets it."""
+    """A clock change (daylight saving time) that affects the schedule."""
 
     at: str
     kind: Literal["gap", "fold"]
@@ -59,15 +59,15 @@ class JobPreview(Wire):
     words: str
     """The schedule in English."""
     next_fires: list[str]
-    """When its next runs may start."""
+    """Times at which its next runs may start."""
     ticks: list[ComingTick] = []
-    """Where calendars hold for it: its next ticks, also those that are closed."""
+    """Its next ticks including closed ones, if calendars apply to it."""
     clock_changes: list[ClockChangeOut] = []
-    """Of the coming year."""
+    """Clock changes within the next year."""
     notes: list[str] = []
-    """What is easily misread in the expression."""
+    """Parts of the expression that are easily misread."""
     changes: dict[str, Change] = {}
-    """Of a change: field by field, what is and what would be."""
+    """Preview of a change: current and new value of each changed field."""
     warnings: list[str] = []
 
 
@@ -164,7 +164,7 @@ async def _recurring(api: Api, new: NewJob, now: Instant, count: int, *, is_new:
 
 
 def _planned(new: NewJob, now: Instant) -> Job:
-    """As the store would hold it."""
+    """Build the job as the store would hold it."""
     return Job(
         id=new.id,
         tenant=new.tenant,

@@ -1,4 +1,4 @@
-"""What a job does: its runs and ticks, past and to come; run now, paused, made up for."""
+"""Operations on the runs and ticks of a job: run now, pause, resume, backfill, status and history."""
 
 from typing import Annotated
 
@@ -60,26 +60,26 @@ class NextQuery(Request):
 
 
 class ComingTick(Wire):
-    """A tick, and what calendars do to it."""
+    """A tick and the effect of calendars on it."""
 
     scheduled_for: str
     starts: str | None
-    """When its run may start; null: it is skipped."""
+    """Time at which its run may start; null: the tick is skipped."""
     reason: str = ""
 
 
 class NextOut(Wire):
     job_id: str
     next_fires: list[str]
-    """When its next runs may start."""
+    """Times at which its next runs may start."""
     ticks: list[ComingTick] = []
-    """Where calendars hold for it: its next ticks, also those that are closed."""
+    """Its next ticks including closed ones, if calendars apply to it."""
 
 
 class RunNow(Request):
     payload: msgspec.Raw | UnsetType = UNSET
     datacenter: PlaceName | UnsetType = UNSET
-    """Where; of a job that goes to several data centres it must be said."""
+    """Data center of the run; required for a job with several data centers."""
 
 
 class Backfill(Request):
@@ -91,9 +91,9 @@ class Backfill(Request):
 class BackfillOut(Wire):
     job_id: str
     ticks: int
-    """How many ticks of the schedule lie in the range."""
+    """Ticks of the schedule in the range."""
     made: int
-    """How many runs were made; ticks that had a run already are left out."""
+    """Runs created; ticks that already had a run are left out."""
     scheduled_for: list[str]
     dry_run: bool
 
@@ -279,8 +279,8 @@ async def next_fires(api: Api, call: Call[Nothing, NextQuery]) -> Answer:
 async def job_status(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """Get the status of a job.
 
-    `status` is that of its newest run that has started. A job without such a run has a status of its own, and so has
-    one that is paused or cancelled. `runId`, `runStatus` and the times are those of the run.
+    `status` is that of its newest run that has started. A job without such a run, or one that is paused or cancelled,
+    has a status of its own. `runId`, `runStatus` and the times are those of the run.
     """
     found = await find(api, call)
     begun = await newest_begun(api, call, found)
@@ -320,19 +320,19 @@ async def job_runs(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     answers={200: Page[TickOut], 404: Problem, 409: Problem},
 )
 async def job_ledger(api: Api, call: Call[Nothing, LedgerQuery]) -> Answer:
-    """List what was decided about each tick, oldest first.
+    """List the decision about each tick, oldest first.
 
-    Covers the last day before `until`, unless you set `since`. Pass `nextCursor` as `since` to get the next page.
-    409: the job is not recurring.
+    Covers the last day before `until`, unless you set `since`. Pass `nextCursor` as `since` to get the next page. 409:
+    the job is not recurring.
     """
     job = await job_only(api, call)
     query = call.query
     until, now = instant_of(query.until, "until"), api.clock.now()
     since = instant_of(query.since, "since")
     since = (now if until is None else until) - DAY if since is None else since
-    # The store's clock may be ahead of ours.
+    # The store's clock may be ahead of this node's.
     until = now + DAY if until is None else until
-    # A tick is shown in all its data centres, or not: the next page begins at a time.
+    # The rows of a tick, one per data center, are not split between pages: the next page begins at a time.
     entries = await api.seen_by(call.principal).ledger(job.id, since, until, query.limit + 1 + MOST_OF_A_TICK)
     end = whole_ticks(entries, query.limit)
     following = isoformat(entries[end].scheduled_at) if len(entries) > end else None
@@ -340,8 +340,11 @@ async def job_ledger(api: Api, call: Call[Nothing, LedgerQuery]) -> Answer:
 
 
 def _backfilled(job: Job, tick: Instant, author: str, now: Instant) -> NewRun:
-    """Its id is of now, so that it is listed among what was made now. Of two backfills at once one makes it, by the
-    key; a later one finds it by its tick."""
+    """Build the backfill run of a tick.
+
+    The id has the current time, so that lists show the run among new ones. The idempotency key lets only one of two
+    concurrent backfills create the run; a later backfill finds it by its tick.
+    """
     ref = JobRef(id=job.id, version=job.version, kind="backfill", scheduled_at=tick)
     run_id = RunId(derived_id(now, shard_of(job.id), job.id, tick, "backfill", now))
     key = Idempotency(f"backfill {job.id} {tick}", fingerprint_of_request(job.id, tick))

@@ -1,4 +1,4 @@
-"""The versions of a recurring job: who changed what, and back to one of them."""
+"""Operations on the versions of a recurring job: list, compare and restore."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -50,7 +50,7 @@ class Versions(Wire):
 class RestoreIn(Request):
     why: Text = ""
     expected_version: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
-    """Refused with 409 if the job has another version by now."""
+    """409 if the job has another version."""
 
 
 class DiffQuery(Request):
@@ -94,7 +94,7 @@ async def job_versions(api: Api, call: Call[Nothing, VersionsQuery]) -> Answer:
 
 
 async def _versions(reads: Reads, job: JobId, before: int | None) -> AsyncIterator[JobVersion]:
-    """Newest first. They have payloads, so only a few are held at once."""
+    """Iterate over the versions, newest first, a few at a time since they contain payloads."""
     while True:
         some = await reads.versions(job, before=before, limit=_VERSIONS_AT_ONCE)
         for version in some:
@@ -154,7 +154,7 @@ async def diff_versions(api: Api, call: Call[Nothing, DiffQuery]) -> Answer:
 async def _version(api: Api, principal: Principal, job: Job, number: int) -> JobVersion:
     found = await api.seen_by(principal).versions(job.id, before=number + 1, limit=1)
     if not found or found[0].version != number:
-        # Retention takes no versions: they are counted from the first.
+        # Versions are never deleted by retention, so all from 1 on exist.
         raise NotFound(f"the job has no version {number}, only {f'1 to {job.version}' if job.version > 1 else '1'}")
     return found[0]
 

@@ -1,1 +1,1 @@
-"""Pages of jobs."""
+"""Dashboard pages of jobs."""

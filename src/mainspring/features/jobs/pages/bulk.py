@@ -1,4 +1,4 @@
-"""The same done to many schedules: what it would be first, then done, then taken back."""
+"""Dashboard pages for actions on many schedules: preview, apply and undo."""
 
 import asyncio
 from typing import Any
@@ -17,13 +17,13 @@ from mainspring.web.words import plural
 jobs_bulk = Pages()
 
 _NAMED = 10
-#: What can be done, to those of which state, what takes it back, and how it is said that it is done.
+#: By action: the states it applies to, the action that undoes it, and the word for the result.
 _ACTIONS = {
     "pause": ("scheduled", "resume", "paused"),
     "resume": ("paused", "pause", "resumed"),
     "cancel": ("scheduled,paused", "", "cancelled"),
 }
-#: So many are named in an answer, and can be taken back one by one.
+#: Jobs that an answer names; more cannot be undone.
 _UNDONE = 100
 
 
@@ -33,11 +33,11 @@ class ManyQuery(msgspec.Struct, frozen=True):
     text: str = ""
     queue: str = ""
     tag: str = ""
-    #: Those that were ticked, and no others.
+    #: Ids of the selected jobs; if given, only these.
     ids: str = ""
 
     def given(self) -> dict[str, object]:
-        """As it stands in the address."""
+        """Return the query parameters."""
         return msgspec.structs.asdict(self)
 
 
@@ -48,7 +48,7 @@ class SomeQuery(msgspec.Struct, frozen=True):
 
 @jobs_bulk.page("GET", "/jobs/all", permission=Permission.OPERATE, query=ManyQuery)
 async def ask_about_many(visit: Visit[ManyQuery]) -> Reply:
-    """How many it would be, and some of them."""
+    """Preview an action: how many jobs it would change, and some of them."""
     query = visit.query
     _, _, done = _action(query.action)
     filters = {name: value for name, value in query.given().items() if name not in ("action", "ids")}
@@ -97,19 +97,22 @@ def _action(action: str) -> tuple[str, str, str]:
 
 
 def actions_on(status: str) -> list[str]:
-    """What can be done to those that a list of this state shows."""
+    """Return the actions that apply to jobs of the listed status."""
     return [action for action in _ACTIONS if _states(ManyQuery(action=action, status=status))]
 
 
 def _states(query: ManyQuery) -> str:
-    """Those that it changes, of those that the list showed. Empty: there are none, which to the API would be any."""
+    """Return the listed states that the action changes, comma-separated.
+
+    Empty means none; the API would take an empty status for all.
+    """
     changed, _, _ = _action(query.action)
     shown = [word.strip().lower() for word in query.status.split(",") if word.strip()]
     return ",".join(state for state in changed.split(",") if not shown or state in shown)
 
 
 def _meant(query: ManyQuery, status: str) -> dict[str, Any]:
-    """Those that it changes, and no others: so that taking it back brings back what was."""
+    """Build the request for exactly the jobs that the action changes, so that an undo restores their states."""
     if query.ids:
         return {"action": query.action, "target": "jobs", "status": status, "ids": query.ids.split(",")}
     filters = {name: value for name, value in query.given().items() if value and name not in ("action", "status")}

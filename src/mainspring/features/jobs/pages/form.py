@@ -1,4 +1,4 @@
-"""A job is made, or changed: a form that says while one types what would come of it."""
+"""Dashboard forms that create and change a job, with a preview while typing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,7 +29,7 @@ _FIRES = 6
 
 
 class Wrong(NamedTuple):
-    """What cannot be done as it is filled in. The field is the form's; empty: none in particular."""
+    """An error in the form. ``field`` is the form's field; empty if the error belongs to none."""
 
     field: str
     words: str
@@ -41,9 +41,9 @@ _Preview: TypeAlias = tuple[dict[str, Any] | None, list[Wrong]]
 
 
 class NewQuery(msgspec.Struct, frozen=True):
-    #: The id of a job that the new one is like.
+    #: Id of a job to copy.
     like: str = ""
-    #: The task that is chosen.
+    #: The selected task.
     task: str = ""
 
 
@@ -102,7 +102,7 @@ async def show_change(visit: Visit[Any]) -> Reply:
 
 
 async def _task(visit: Visit[Any], name: str) -> TaskOut | None:
-    """The task as its workers have registered it."""
+    """Return the task as its workers registered it, or None."""
     if not name:
         return None
     try:
@@ -113,7 +113,7 @@ async def _task(visit: Visit[Any], name: str) -> TaskOut | None:
 
 
 async def _preview_new(visit: Visit[Any], form: _Form, payload: msgspec.Raw | UnsetType = UNSET) -> _Preview:
-    """``payload``: that of a job that keeps it; of what is cut or not shown, the form has not all."""
+    """Preview a new job. ``payload`` replaces the form's payload, which is incomplete if it was cut or hidden."""
 
     async def ask(said: _Form) -> Any:
         body = body_of(said if payload is UNSET else {**said, "payload": ""})
@@ -126,7 +126,7 @@ async def _preview_new(visit: Visit[Any], form: _Form, payload: msgspec.Raw | Un
 
 async def _preview_change(visit: Visit[Any], job: JobOut, form: _Form) -> _Preview:
     if job.version is None:
-        # What it does once is what a new one like it would do.
+        # A one-off job is previewed like a new job with the same fields.
         return await _preview_new(visit, form, job.payload if keeps_payload(job, form) else UNSET)
 
     async def ask(said: _Form) -> Any:
@@ -137,8 +137,11 @@ async def _preview_change(visit: Visit[Any], job: JobOut, form: _Form) -> _Previ
 
 
 async def _preview(form: _Form, ask: Callable[[_Form], Awaitable[Any]], stand_ins: _Form) -> _Preview:
-    """What would come of it, or all that is wrong with it: the API names one thing at a time, so a field that it
-    refuses is put aside, and it is asked about the others."""
+    """Return the preview, or all errors of the form.
+
+    The API reports one error at a time. So each rejected field is replaced by a stand-in, and the preview is requested
+    again.
+    """
     said, found, aside = dict(form), list[Wrong](), set[str]()
     while True:
         try:
@@ -150,7 +153,7 @@ async def _preview(form: _Form, ask: Callable[[_Form], Awaitable[Any]], stand_in
                 name = name.partition(".")[0].partition("[")[0]
             if name == "scheduleTime" and form.get("kind") == "at":
                 name = "at"
-            # It is the one in its place that is refused, which nobody has filled in.
+            # The stand-in itself was rejected; the user has not entered it.
             if name in aside:
                 return None, found
             found.append(Wrong(name, problem.detail.removeprefix(f"{problem.field}: "), problem.hint))
@@ -167,7 +170,7 @@ def _shown(preview: Any) -> dict[str, Any]:
 
 
 async def _known(visit: Visit[Any], tenant: str) -> dict[str, Any]:
-    """What fields of a tenant's job may be filled with."""
+    """Return the suggestions for the form's fields."""
     workers, known, queues, calendars = await asyncio.gather(
         visit.ask("list_workers"),
         visit.ask("list_tasks"),
@@ -184,5 +187,5 @@ async def _known(visit: Visit[Any], tenant: str) -> dict[str, Any]:
 
 @cache
 def _zones() -> list[str]:
-    """Those of places; names of old are understood as well."""
+    """Return UTC and the zones named after places; legacy names are accepted but not suggested."""
     return ["UTC", *sorted(name for name in available_timezones() if "/" in name and not name.startswith("Etc/"))]

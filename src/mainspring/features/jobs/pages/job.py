@@ -1,4 +1,4 @@
-"""One job: its schedule, its ticks, its versions."""
+"""Dashboard page of one job: schedule, ticks, runs and versions."""
 
 import asyncio
 import difflib
@@ -29,7 +29,7 @@ _KINDS = {"-": "was", "+": "is", " ": "same"}
 
 
 class DiffLine(NamedTuple):
-    """A line that went, came or stayed."""
+    """A line of a diff: removed, added or unchanged."""
 
     kind: str
     text: str
@@ -84,7 +84,7 @@ async def do_run(visit: Visit[Any]) -> Reply:
 
 @job.page("GET", "/jobs/{id}/cancel", permission=Permission.OPERATE)
 async def ask_cancel(visit: Visit[Any]) -> Reply:
-    """A part of the dialog: what it would do to runs."""
+    """Render the part of the dialog that says which runs would be cancelled."""
     found: JobOut = await visit.ask(get_job, path=visit.path)
     return visit.show("jobs/would_cancel.html", runs=await _with_it(visit, found.job_id))
 
@@ -112,7 +112,7 @@ async def do_restore(visit: Visit[Any]) -> Reply:
 
 
 async def _with_it(visit: Visit[Any], job_id: str) -> str:
-    """The runs that end with a job, in words."""
+    """Describe the runs that are cancelled with a job."""
     dry = {"action": "cancel", "target": "runs", "jobId": job_id, "dryRun": True}
     waiting, running = await asyncio.gather(
         visit.ask("act_on_many", body={**dry, "status": "scheduled,queued,blocked"}),
@@ -123,7 +123,7 @@ async def _with_it(visit: Visit[Any], job_id: str) -> str:
 
 
 def _versions(found: Versions) -> list[dict[str, Any]]:
-    """With what each of them changed."""
+    """Return the versions with their changes."""
     return [
         {
             "version": item.version,
@@ -137,7 +137,7 @@ def _versions(found: Versions) -> list[dict[str, Any]]:
 
 
 def changes_shown(changes: Mapping[str, Change]) -> list[tuple[str, list[DiffLine]]]:
-    """Each field with its lines, those that went and those that came; of large values only the sizes are known."""
+    """Return the diff lines of each changed field. Large values are shown by their size only."""
     return [
         (name, diff(_side(change.before, change.bytes_before), _side(change.after, change.bytes_after)))
         for name, change in changes.items()
@@ -145,10 +145,10 @@ def changes_shown(changes: Mapping[str, Change]) -> list[tuple[str, list[DiffLin
 
 
 def diff(before: str, after: str) -> list[DiffLine]:
-    """Lines that changed, with a few around them."""
+    """Diff two texts line by line, with two lines of context."""
     if "\n" not in before + after:
         return [DiffLine("was", before), DiffLine("is", after)]
-    # The first two name files.
+    # The first two lines are file headers.
     lines = list(difflib.unified_diff(before.split("\n"), after.split("\n"), n=2, lineterm=""))[2:]
     return [DiffLine("gap", "…") if line[0] == "@" else DiffLine(_KINDS[line[0]], line[1:]) for line in lines][1:]
 

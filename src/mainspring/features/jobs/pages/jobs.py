@@ -1,4 +1,4 @@
-"""Jobs: find some."""
+"""Dashboard page that lists jobs."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ from mainspring.web.words import absolute, duration
 
 jobs = Pages()
 
-#: Each tick of each job is a run to look up.
+#: Limited because each tick of each job is a run to look up.
 _PAGE = 20
 _TICKS = 50
-#: Of one-off jobs, which are runs.
+#: Final states of one-off jobs, which are those of runs.
 _ENDED = frozenset(state.value for state in ENDED)
-#: A tick that began later than this is shown as late, in milliseconds.
+#: A tick that started later than this, in milliseconds, is shown as late.
 _LATE_MS = 10_000
 
 
@@ -36,14 +36,14 @@ class JobsQuery(msgspec.Struct, frozen=True):
     cursor: str = ""
 
     def given(self) -> dict[str, object]:
-        """As it stands in the address."""
+        """Return the query parameters."""
         return msgspec.structs.asdict(self)
 
 
 @jobs.page("GET", "/jobs", permission=Permission.READ, query=JobsQuery)
 async def show_jobs(visit: Visit[JobsQuery]) -> Reply:
     given = visit.query.given()
-    # Schedules are what one comes for; one-off jobs are runs as well.
+    # The default is recurring jobs; one-off jobs are listed as runs, too.
     kind = visit.query.kind or "recurring"
     listed = await read_steadily(visit, list_jobs, {**given, "kind": kind, "limit": _PAGE}, lambda job: str(job.job_id))
     items = listed.items
@@ -64,7 +64,7 @@ async def show_jobs(visit: Visit[JobsQuery]) -> Reply:
 
 
 async def read_strips(visit: Visit[Any], ids: list[str], limit: int) -> dict[str, list[dict[str, Any]]]:
-    """The last ticks of jobs, as the strip shows them."""
+    """Read the last ticks of jobs for the tick strips."""
     if not ids:
         return {}
     found: Histories = await visit.ask("last_ticks", query={"jobs": ",".join(ids), "limit": limit})
@@ -72,7 +72,7 @@ async def read_strips(visit: Visit[Any], ids: list[str], limit: int) -> dict[str
 
 
 def schedule_words(job: JobOut) -> str:
-    """A schedule in words."""
+    """Describe a schedule in words."""
     if job.every is not None:
         after = " after the one before ended" if job.interval_mode == "fixedDelay" else ""
         return f"every {job.every}{after}"
