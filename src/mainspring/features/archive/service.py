@@ -50,7 +50,7 @@ _log = get_logger("mainspring.archive")
 
 
 class Archiver:
-    """Archives runs before they are deleted. It tells ``prune`` since when unarchived runs must be kept."""
+    """Archives runs before they are deleted. ``prune`` receives the time since when unarchived runs must be kept."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ def register(application: typer.Typer) -> None:
 
 
 def doctor(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
-    """Look for existing and imminent problems, and recommend fixes. Changes nothing.
+    """Look for existing and imminent problems, and recommend fixes. Nothing is changed.
 
     It checks the store (schema, clock, latency, durability, vacuum, old transactions, indexes, partitions, disk), the
     coordinator and the store of run logs if they are separate, and the processes (schedulers, workers, queues without

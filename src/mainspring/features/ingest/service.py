@@ -1,4 +1,4 @@
-"""Ingest service: makes jobs of requests from a log, and acknowledges each when its job is committed or refused."""
+"""Ingest service: creates jobs from requests of a log, and acknowledges each when its job is committed or refused."""
 
 import heapq
 from collections import Counter
@@ -40,7 +40,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class Ingest(TickingService):
-    """Makes jobs of requests. Runs in every scheduler; the log assigns its records to them.
+    """Creates jobs from requests. Runs in every scheduler; the log assigns its records to them.
 
     1. A crash between the commit and ``done`` delivers a request again. Its key makes that harmless.
     2. A waiting request is retried in order of arrival. Later requests of its lane (a tenant's runs, or its recurring
@@ -52,7 +52,7 @@ class Ingest(TickingService):
 
     def __init__(self, log: RequestLog, make: Make, clock: Clock, bell: Bell) -> None:
         super().__init__("ingest", clock, bell)
-        #: Jobs made, and requests refused.
+        #: Jobs created, and requests refused.
         self.made = 0
         self.refused = 0
         self.away = False
@@ -90,7 +90,7 @@ class Ingest(TickingService):
         if not self._open:
             return 0
         lanes = {one.lane: one.why for one in self._waiting if one.why is not None}
-        # Retry only one request of each lane: if it still has to wait, so do the others.
+        # A lane with waiting requests is full: hold its other retries without trying them.
         held = [one for one in self._open if one.why is not None and one.lane in lanes]
         asked = [one for one in self._open if one.why is None or one.lane not in lanes]
         answers = list(zip(asked, await self._make([one.ask for one in asked], lanes) if asked else (), strict=True))
