@@ -4,8 +4,8 @@ A problem is one kind of error of one job. It opens with the first failure. It c
 nothing has failed for `recovered_after`. However often the error occurs in between, each target gets one alert for it,
 and one more if it gets worse.
 
-Pending alerts of a target are collected in its lane, so that several of them become one message. The lane sends when
-its channel allows it: after the channel's grouping time, outside its quiet hours, and within its rate limit.
+Pending alerts are collected by target, so that several of them become one message. The message is sent when the
+target's channel allows it: after the channel's grouping time, outside its quiet hours, and within its rate limit.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ _OTHER_KINDS = "others"
 #: A problem without a new failure for this long is dropped without an alert. A job may run, and fail, only once a
 #: month.
 FORGOTTEN_AFTER = 100 * DAY
-#: Pending alerts that a lane keeps in full; the others are counted. Recovery alerts are always kept.
+#: Pending alerts kept in full for one target; the others are counted. Recovery alerts are always kept.
 _MOST_WAITING = 200
 _PROBLEM, _LANE = "problem:", "lane:"
 #: Fingerprint of SLO problems. A successful run does not close them: only meeting the objective again does.
@@ -37,7 +37,7 @@ SLO = "slo"
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The alerts that a target has received for a problem, or will receive once its lane sends."""
+    """The alerts that a target has received for a problem, or will receive with its next message."""
 
     stages: tuple[On, ...] = ()
     urgent: bool = False
@@ -92,7 +92,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A message that becomes one run. Its number is never used again in its lane."""
+    """A message that becomes one run. Its number is never used again for the same target."""
 
     number: int
     notice: Notice
@@ -115,7 +115,9 @@ class Lane(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Situation:
-    """All problems and lanes, as one process holds them. Callers save ``changes()`` before they act on a change."""
+    """All problems and pending alerts, as one process holds them. Callers save ``changes()`` before they act on a
+    change.
+    """
 
     def __init__(self, rules: NotificationRules, source: str, rows: Mapping[str, bytes] | None = None) -> None:
         self.rules = rules
@@ -187,7 +189,7 @@ class Situation:
                 self._heal(identifier, at)
 
     def advance(self, now: Instant) -> None:
-        """Apply the passing of time: close and drop problems, and send the lanes that are due."""
+        """Apply the passing of time: close and drop problems, and send the messages that are due."""
         for problem in list(self.problems.values()):
             if problem.healed is not None and now >= problem.last + self.rules.recovered_after:
                 self._close(problem, now)
@@ -343,7 +345,7 @@ class Situation:
 
     def _send(self, target: str, lane: Lane, notice: Notice, now: Instant) -> None:
         lane.sent = (*(at for at in lane.sent if at > now - HOUR), now)
-        # An idle lane is deleted; taking the number from the clock keeps numbers growing after that.
+        # The state of an idle target is deleted; taking the number from the clock keeps numbers growing after that.
         lane.number = max(now, lane.number + 1)
         lane.outgoing = (*lane.outgoing, Delivery(lane.number, notice))
         self._touch(_LANE + target)

@@ -13,8 +13,8 @@ from mainspring.core.ports.ingest import Ask, Refusal, RequestLog
 from mainspring.core.ports.wakeups import Bell
 from mainspring.core.runtime.service import TickingService
 
-#: Returns for each request None, or why it was not made. A request whose lane is in the mapping is not made, because
-#: earlier ones wait. ``StoreUnavailable`` means that the call is to be repeated.
+#: Returns for each request None, or why it was not made. The mapping has the quotas with waiting requests: later
+#: requests against them are not made. ``StoreUnavailable`` means that the call is to be repeated.
 Make = Callable[[Sequence[Ask], Mapping[str, Refusal]], Awaitable[list[Refusal | None]]]
 
 #: How long a request beyond a quota waits. Later requests of its partition are read again after a restart, so this must
@@ -43,10 +43,10 @@ class Ingest(TickingService):
     """Creates jobs from requests. Runs in every scheduler; the log assigns its records to them.
 
     1. A crash between the commit and ``done`` delivers a request again. Its key makes that harmless.
-    2. A waiting request is retried in order of arrival. Later requests of its lane (a tenant's runs, or its recurring
-       jobs) wait behind it.
-    3. A request that still has to wait after ``PATIENCE`` is refused. When too many wait, the newest of the longest
-       lane are refused.
+    2. A waiting request is retried in order of arrival. Later requests against the same quota (a tenant's runs, or its
+       recurring jobs) wait behind it.
+    3. A request that still has to wait after ``PATIENCE`` is refused. When too many wait, the newest are refused of the
+       quota with the most waiting requests.
     4. Requests behind a refused one are judged by themselves.
     """
 
@@ -90,7 +90,7 @@ class Ingest(TickingService):
         if not self._open:
             return 0
         lanes = {one.lane: one.why for one in self._waiting if one.why is not None}
-        # A lane with waiting requests is full: hold its other retries without trying them.
+        # A quota with waiting requests is full: hold its other retries without trying them.
         held = [one for one in self._open if one.why is not None and one.lane in lanes]
         asked = [one for one in self._open if one.why is None or one.lane not in lanes]
         answers = list(zip(asked, await self._make([one.ask for one in asked], lanes) if asked else (), strict=True))
@@ -137,7 +137,7 @@ class Ingest(TickingService):
 
 
 def _room(waiting: list[_Request], most: int) -> tuple[list[_Request], list[_Request]]:
-    """Split the waiting requests into those that stay and those beyond ``most``: the newest of the longest lanes."""
+    """Split the waiting requests into those that stay and those beyond ``most``: the newest of the fullest quotas."""
     if len(waiting) <= most:
         return waiting, []
     lanes = Counter(one.lane for one in waiting)
