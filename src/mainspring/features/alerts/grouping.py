@@ -115,9 +115,7 @@ class Lane(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Situation:
-    """All problems and pending alerts, as one process holds them. Callers save ``changes()`` before they act on a
-    change.
-    """
+    """All problems and pending alerts, as held by one process. Callers save ``changes()`` before they act on one."""
 
     def __init__(self, rules: NotificationRules, source: str, rows: Mapping[str, bytes] | None = None) -> None:
         self.rules = rules
