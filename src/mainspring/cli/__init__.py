@@ -4,7 +4,7 @@ import sys
 
 
 def start() -> None:
-    """Loading it takes a moment, in which Ctrl-C is no reason for a traceback."""
+    """Load and run the command line. Ctrl-C while it loads exits without a traceback."""
     try:
         from mainspring.cli.main import main
     except KeyboardInterrupt:

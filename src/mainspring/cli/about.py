@@ -1,4 +1,4 @@
-"""``mainspring version``, ``completion`` and ``help``: about the command line itself."""
+"""``mainspring version``, ``completion`` and ``help``: information about the command line itself."""
 
 import os
 from enum import StrEnum
@@ -28,7 +28,7 @@ def show_version() -> None:
     """
     from mainspring.config.versions import about
 
-    # The version first and alone: scripts read it.
+    # Print the version on a line of its own at the top: scripts read it.
     typer.echo("\n".join([f"mainspring {mainspring.__version__}", *about()]))
 
 

@@ -19,7 +19,7 @@ from mainspring.core.model.cluster.autoscale import Bounds, Scale, rescale, work
 from mainspring.core.runtime.log import get_logger
 
 _LOOK_EVERY: Micros = 2 * SECOND
-#: A process that ends sooner than this did not get to work: the next one waits, longer each time.
+#: A process that ends sooner than this failed to start. The next one is started after a pause that grows.
 _SHORT_LIFE: Micros = 10 * SECOND
 _LONGEST_PAUSE: Micros = MINUTE
 _BOUNDS = re.compile(r"([0-9]{1,4}):([0-9]{1,4})")
@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def bounds_of(text: str) -> Bounds:
-    """``1:16``."""
+    """Parse a range such as ``1:16``."""
     match = _BOUNDS.fullmatch(text)
     least, most = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 0 <= least <= most or most < 1:
@@ -36,7 +36,7 @@ def bounds_of(text: str) -> Bounds:
 
 
 def command_of(arguments: Sequence[str]) -> list[str]:
-    """The same command for one worker of the fleet: without the range, and without a name."""
+    """Return the command line of one worker of the fleet: the same, without the range and the name."""
     kept: list[str] = []
     words = iter(arguments)
     for word in words:
@@ -48,7 +48,7 @@ def command_of(arguments: Sequence[str]) -> list[str]:
 
 
 class Fleet:
-    """Worker processes of one command. Those that are let go finish what they run, as on any SIGTERM."""
+    """Worker processes of one command. A stopped worker finishes its active runs, as on any SIGTERM."""
 
     def __init__(self, command: Sequence[str], name: str, monotonic: Callable[[], Micros]) -> None:
         self._command = command
@@ -66,7 +66,7 @@ class Fleet:
         return set(self._working) | set(self._leaving)
 
     async def resize(self, wanted: int) -> None:
-        """Start or let go as many as it takes. The youngest goes first: it has the least at hand."""
+        """Start or stop workers to reach ``wanted``. The youngest is stopped first: it has the fewest runs."""
         self._look_for_dead()
         while len(self._working) > wanted:
             name, (process, _) = self._working.popitem()
@@ -83,7 +83,8 @@ class Fleet:
             self._log.info("a worker is started", worker=name, workers=len(self._working))
 
     async def stop(self, insisted: asyncio.Event) -> None:
-        """Let all go and wait for them. If somebody insists they are told so, too."""
+        """Stop all workers and wait for them. Once ``insisted`` is set, each gets a second SIGTERM and releases its
+        runs."""
         await self.resize(0)
         insisting = asyncio.create_task(self._insist(insisted))
         try:
@@ -106,7 +107,7 @@ class Fleet:
                     self._pause = 0
                 continue
             del self._working[name]
-            # One that was asked to leave by somebody else, or has recycled, lived long enough.
+            # Workers that were drained by others or have recycled lived longer than that, and start again at once.
             if now - started < _SHORT_LIFE:
                 self._pause = min(max(2 * self._pause, SECOND), _LONGEST_PAUSE)
                 self._not_before = now + self._pause
@@ -116,7 +117,11 @@ class Fleet:
 async def autoscale(
     engine: Engine, fleet: Fleet, bounds: Bounds, queues: Mapping[str, int], asked: asyncio.Event
 ) -> None:
-    """Until asked to stop. ``queues``: with the slots of one worker in each. Without the store nothing is done."""
+    """Start and stop workers by the load until ``asked`` is set.
+
+    ``queues`` has the slots of one worker for each queue. While the store is unavailable, the number of workers does
+    not change.
+    """
     scale = Scale(workers=bounds.least)
     log = get_logger("mainspring.autoscale")
     while not asked.is_set():
@@ -133,7 +138,7 @@ async def autoscale(
 
 
 async def _wanted(engine: Engine, fleet: Fleet, queues: Mapping[str, int]) -> int:
-    """How many of ours the queues ask for, beside the workers of others."""
+    """Return how many workers of this fleet the queues need besides the workers of others."""
     workers = await engine.store.sessions("worker")
     loads = await read_loads(engine.store, workers, None, await engine.store.now())
     return max(
@@ -152,7 +157,10 @@ def _tell(process: asyncio.subprocess.Process, number: int) -> None:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """Called in a new process before it becomes a worker: if we are killed, it is asked to leave."""
+    """Return a hook that runs in a new process before the worker starts.
+
+    It makes the kernel send SIGTERM to the worker if this process is killed. Linux only.
+    """
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl

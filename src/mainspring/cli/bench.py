@@ -1,4 +1,4 @@
-"""``mainspring bench``: run the benchmark of the checkout that this program comes from."""
+"""``mainspring bench``: runs the benchmark of the checkout that this program comes from."""
 
 import importlib
 import sys
@@ -37,7 +37,7 @@ def bench(context: typer.Context) -> None:
 
 
 def load_benchmark(module: str, checkout: Path = _CHECKOUT) -> ModuleType:
-    """Import a module of the checkout's ``bench``, which no wheel contains."""
+    """Import a module of the checkout's ``bench`` package, which wheels do not contain."""
     if not (checkout / "bench/__main__.py").exists():
         raise Invalid(
             "bench", "the benchmark is not part of the installed package", "clone the repository and run: make bench"

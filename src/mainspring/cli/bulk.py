@@ -1,4 +1,4 @@
-"""The same done to many, chosen by a filter."""
+"""Runs a bulk action on all objects that match a filter."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -29,7 +29,7 @@ async def on_many(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Ask how many are meant, ask whether that is meant, and do it until none is left."""
+    """Count the matching objects, ask for confirmation, and repeat the action until none is left."""
     given = {name: value for name, value in filters.items() if value}
     if not given:
         raise Invalid(target, "nothing says which are meant", "ids, a filter such as --task, or --all")
@@ -43,7 +43,7 @@ async def on_many(
             answer = await api.ask("POST", "/v1/bulk", body=body, repeatable=True)
             done = read(answer, Done)
             changed += done.changed
-            # Without progress it would be asked for ever.
+            # Stop without progress; otherwise this would loop forever.
             more = done.more and done.changed > 0
         found = Done(
             action=action,

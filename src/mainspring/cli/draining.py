@@ -1,4 +1,4 @@
-"""Asking workers to leave, and waiting until they have."""
+"""Drains workers and waits until they have left."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ class _Workers(msgspec.Struct):
 
 
 async def ask_to_leave(api: Client, text: str) -> tuple[Raw, str]:
-    """By number or name; the answer, and the worker's number."""
+    """Drain the worker with this id or name. Returns the answer and the worker's id."""
     alive = await _alive(api)
     meant = [worker.worker_id for worker in alive if text in (worker.worker_id, worker.name)]
     if len(meant) > 1:
@@ -34,7 +34,7 @@ async def ask_to_leave(api: Client, text: str) -> tuple[Raw, str]:
 
 
 async def wait_until_gone(api: Client, out: Output, worker: str) -> None:
-    """Until it has left, telling how much it still runs whenever that changes."""
+    """Wait until the worker has left, and report its number of active runs whenever it changes."""
     told: int | None = None
     try:
         while True:
@@ -46,7 +46,7 @@ async def wait_until_gone(api: Client, out: Output, worker: str) -> None:
                 out.say(f"worker {worker} runs {told} more" if told else f"worker {worker} runs nothing any more")
             await api.clock.sleep(_LOOK_EVERY)
     except asyncio.CancelledError:
-        # Ctrl-C ends the waiting, nothing else.
+        # Ctrl-C ends only the waiting, not the drain.
         out.note(f"worker {worker} leaves all the same")
         raise
 

@@ -1,4 +1,4 @@
-"""The same done to several things that are named."""
+"""Runs one command on several named objects."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -11,14 +11,15 @@ from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
 
 
 async def each(out: Output, names: Sequence[str], act: Callable[[str], Awaitable[tuple[Raw, str, str]]]) -> None:
-    """Do it to each, which gives an answer, an id and words. One that cannot be is told, and the others are done."""
+    """Apply ``act`` to each name; it returns an answer, an id and a message. Failures are reported and do not stop the
+    others."""
     done: list[tuple[Raw, str, str]] = []
     failed: list[MainspringError] = []
     for name in names:
         try:
             done.append(await act(name))
         except StoreUnavailable as error:
-            # The others would fare no better.
+            # The store is unavailable for the other names as well.
             failed.append(error)
             break
         except MainspringError as error:

@@ -1,8 +1,8 @@
-"""Exit codes: what a script may rely on."""
+"""Exit codes that scripts can rely on."""
 
 from mainspring.core.model.base.errors import Conflict, Fenced, MainspringError, NotFound, StoreUnavailable
 
-#: The thing that was asked about failed, or its state does not allow what was asked.
+#: The object of the command failed, or its state does not allow the command.
 FAILED = 1
 BAD_INPUT = 2
 PARTLY = 3
@@ -23,7 +23,7 @@ WORDS = {
 
 
 def code_of(error: MainspringError) -> int:
-    # By its name: importing the client takes a tenth of a second.
+    # Compare the name: importing the client takes a tenth of a second.
     if type(error).__name__ == "Denied":
         return DENIED
     match error:

@@ -1,4 +1,4 @@
-"""What commands are told of a job: payloads, arguments and fields, as the API takes them."""
+"""Options of job commands, and parsers for payloads, arguments and fields."""
 
 import sys
 from pathlib import Path
@@ -69,7 +69,7 @@ def fields_of(given: list[str] | None) -> dict[str, object]:
 
 
 def _pair(text: str, option: str) -> tuple[str, object]:
-    """A value is JSON if it can be read as that, and else a text."""
+    """Parse ``name=value``. A value that is valid JSON is taken as JSON, any other as text."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise Invalid(option, f"{text!r:.60} has no name", "for example name=value")
@@ -89,7 +89,7 @@ def _json(data: bytes, option: str) -> msgspec.Raw:
 
 
 def limits_of(given: list[str]) -> list[dict[str, object]]:
-    """``KEY=3`` is so many at a time, ``KEY=100/1m`` so many starts in a period. A key may hold an equals sign."""
+    """Parse limits: ``KEY=3`` for concurrency, ``KEY=100/1m`` for a rate. A key may contain an equals sign."""
     limits: list[dict[str, object]] = []
     for text in given:
         key, sign, rest = text.rpartition("=")

@@ -1,4 +1,4 @@
-"""How a process of the command line writes its log."""
+"""Configures the log of command line processes."""
 
 import sys
 

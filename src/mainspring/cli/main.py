@@ -1,4 +1,4 @@
-"""``mainspring``: errors are one line and an exit code of their own, never a traceback."""
+"""The entry point of ``mainspring``. An error is one line and an exit code, never a traceback."""
 
 import difflib
 import os
@@ -14,7 +14,7 @@ from mainspring.core.model.base.errors import Invalid, MainspringError
 if TYPE_CHECKING:
     application: typer.Typer
 
-#: Each module with the commands that it registers, in the order of the help.
+#: The commands that each module registers, in the order of the help.
 _MODULES = {
     "cli.processes": ("up", "scheduler", "worker", "api"),
     "features.jobs.commands.jobs": ("jobs",),
@@ -57,7 +57,7 @@ _ACTING = frozenset({*_MODULES["cli.processes"], "apply", "bench", "drill", "mig
 
 
 def build_application(word: str = "") -> typer.Typer:
-    """The command line with the command ``word`` alone, or with all commands if there is no such command.
+    """Build the command line with the command ``word`` alone, or with all commands if there is no such command.
 
     A process that runs one command does not import the others.
     """
@@ -78,7 +78,7 @@ def build_application(word: str = "") -> typer.Typer:
 
 
 def __getattr__(name: str) -> Any:
-    """``application`` is the command line with all commands."""
+    """Provide ``application``: the command line with all commands."""
     if name == "application":
         return build_application()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -105,10 +105,11 @@ def _root(
 
 def main() -> None:
     try:
-        # A process that completes a word for a shell needs all commands.
+        # Shell completion needs all commands.
         completes = "_MAINSPRING_COMPLETE" in os.environ
         application = build_application("" if completes or len(sys.argv) < 2 else sys.argv[1])
-        # Alone, typer shows the help for no arguments, and a box around each of its own errors.
+        # In standalone mode, typer shows the help if there are no arguments. It also draws a box around its errors, so
+        # use it only for that.
         status = application(standalone_mode=len(sys.argv) < 2)
         sys.stdout.flush()
     except Invalid as error:
@@ -120,23 +121,24 @@ def main() -> None:
     except KeyboardInterrupt:
         status = 130
     except BrokenPipeError:
-        # Whoever read us, such as head, has enough. Nor is what is still unwritten to be tried when we exit.
+        # The reader of the pipe, such as head, has closed it. Redirect stdout, so that flushing it at exit does not
+        # fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # As typer has it for more than fits a buffer.
+        # Typer exits with the same code if the pipe breaks before the output ends.
         status = exits.FAILED
     except Exception as error:
-        # What typer, or click in its older versions, says about options.
+        # An error of typer, or of click in older versions, about options.
         if not hasattr(error, "format_message"):
             raise
         message = _suggest(error.format_message())
-        # Of a noun without a verb the help was shown, and there is nothing more to say.
+        # For a group without a command, the help was printed and the message is empty.
         status = _say(message, exits.BAD_INPUT) if message else exits.BAD_INPUT
     sys.exit(status)
 
 
 def _suggest(message: str) -> str:
-    """The message on one line. If the first word is unknown, it suggests only commands that are safe to try."""
-    # A list of choices has one on each line.
+    """Return the message on one line. For an unknown first word, suggest only commands that are safe to try."""
+    # Lists of choices have one choice on each line.
     message = message.replace(":\n\t", ": ").replace(",\n\t", ", ")
     words = sys.argv[2:] if sys.argv[1:2] == ["help"] else sys.argv[1:]
     unknown = f"No such command '{words[0]}'." if words else ""

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they turn into."""
+"""Options that several commands share, and the loaders of applications and settings."""
 
 import importlib
 import sys
@@ -67,7 +67,7 @@ ShowOutput: TypeAlias = Annotated[
     bool | None,
     typer.Option("--show-output", help="Log each line that a task prints, with its task and run.", show_default=False),
 ]
-#: Frames of the import system, of the libraries, and of ours.
+#: Path prefixes of the import system, of libraries, and of Mainspring.
 _NOT_THE_APPLICATION = (
     "<",
     sysconfig.get_path("stdlib"),
@@ -80,7 +80,7 @@ Application: TypeAlias = Annotated[
 
 
 def load_application(path: str) -> "Mainspring":
-    """Import ``module:app`` from here or from the installed packages."""
+    """Import ``module:app`` from the working directory or the installed packages."""
     module_name, separator, attribute = path.partition(":")
     if not separator or not module_name or not attribute:
         raise Invalid("application", f"{path!r} is not of the form module:app", "for example tasks:app")
@@ -93,7 +93,7 @@ def load_application(path: str) -> "Mainspring":
 
 
 def load_module(module_name: str, field: str) -> ModuleType:
-    """Import a module of the user's, and blame them in one line if it cannot be."""
+    """Import a module of the user. If that fails, raise ``Invalid`` with the cause on one line."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -111,7 +111,7 @@ def load_module(module_name: str, field: str) -> ModuleType:
 
 
 def _line_of(error: BaseException) -> str:
-    """Where in the application it happened; nothing where that is not known, or the error says it itself."""
+    """Return the line of the application that raised the error. Empty if unknown, or if the error names it itself."""
     lines = [
         f"{frame.filename}, line {frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
@@ -121,7 +121,7 @@ def _line_of(error: BaseException) -> str:
 
 
 def settings_of(application: "Mainspring | None", config: Path | None, **flags: object) -> Settings:
-    """Flags over code over the environment over the file."""
+    """Load the settings. Options override code, code overrides the environment, and that overrides the file."""
     given = {name.replace("__", "."): value for name, value in flags.items()}
     queues = given.pop("worker.queues", None)
     if queues:

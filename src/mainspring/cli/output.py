@@ -1,4 +1,4 @@
-"""How commands show what they found: tables that fit the terminal, or JSON for programs."""
+"""Output of commands: tables that fit the terminal, or JSON for programs."""
 
 import os
 import sys
@@ -15,9 +15,9 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, isoformat, parse_instant
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else there.")]
-#: Where nobody looks at a terminal, lines may be as long as this.
+#: Line width if the output is not a terminal.
 _WIDE = 160
-#: From here on a table has room for whole ids, and for columns that a narrow one leaves out.
+#: From this width on, tables have room for whole ids and for columns that narrow ones omit.
 _ROOMY = 120
 _TAIL = 10
 _COLOURS = {
@@ -32,12 +32,12 @@ _COLOURS = {
 
 
 def console() -> Console:
-    """Stdout. Colours only on a terminal, and none where NO_COLOR is set: rich sees to both."""
+    """Return a console for stdout. Rich uses colors only on a terminal, and none if ``NO_COLOR`` is set."""
     return Console(highlight=False, markup=False, emoji=False)
 
 
 def table(*headers: str, right: tuple[str, ...] = ()) -> Table:
-    """A table without lines. Columns named in ``right`` are numbers."""
+    """Return a table without lines. The columns named in ``right`` are aligned to the right."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
         made.add_column(header, justify="right" if header in right else "left", overflow="fold")
@@ -49,9 +49,9 @@ def echo_json(value: object) -> None:
 
 
 def distance(micros: Micros) -> str:
-    """How far ahead, in one unit that is large enough."""
+    """Format how far ahead a time is, in one unit: ``in 36 hours``."""
     for size, unit in ((365 * DAY, "year"), (DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (SECOND, "second")):
-        # Two of a unit say more than one of the next: "in 36 hours", not "in 1 day".
+        # Require two of a unit: "in 36 hours" is more precise than "in 1 day".
         if micros >= 2 * size or (size == SECOND and micros >= size):
             count = micros // size
             return f"in {count:,} {unit}{'s' if count > 1 else ''}"
@@ -59,7 +59,7 @@ def distance(micros: Micros) -> str:
 
 
 def span(micros: Micros) -> str:
-    """How long, in two or three characters where that is possible."""
+    """Format a duration, in two or three characters where possible."""
     for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "m")):
         if micros >= 2 * size:
             return f"{micros // size:,}{unit}"
@@ -75,7 +75,7 @@ def status(word: str) -> Text:
 
 
 class Output:
-    """How one command was asked to answer."""
+    """How one command prints its results: as tables, as JSON or as ids."""
 
     def __init__(self, *, as_json: bool, quiet: bool, utc: bool, now: Callable[[], Instant]) -> None:
         if as_json and quiet:
@@ -98,7 +98,7 @@ class Output:
         return not (self.as_json or self.quiet)
 
     def tell(self, answer: object, ids: Iterable[str], show: Callable[[], object]) -> None:
-        """JSON for programs, ids for scripts, or for people whatever ``show`` prints."""
+        """Print the answer as JSON, or only its ids, or by ``show`` as text for people."""
         if self.as_json:
             echo_json(answer)
         elif self.quiet:
@@ -108,14 +108,14 @@ class Output:
             show()
 
     def line(self, value: object, words: str) -> None:
-        """One of many as they come: a line each."""
+        """Print one line of a stream of values."""
         typer.echo(msgspec.json.encode(value).decode() if self.as_json else words)
 
     def print(self, *parts: object) -> None:
         self.console.print(*parts)
 
     def rows(self, headers: Sequence[str], rows: Iterable[Sequence[str | Text]], right: tuple[str, ...] = ()) -> None:
-        """A table with one line a row where that is possible: the last column gets what the others leave."""
+        """Print a table with one line per row. The last column is truncated to the width that the others leave."""
         cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
         taken = sum(
             max(len(header), *(row[at].cell_len for row in cells), 0) + 2 for at, header in enumerate(headers[:-1])
@@ -128,20 +128,20 @@ class Output:
         self.print(shown)
 
     def say(self, words: str) -> None:
-        """What was done, for people alone. Not on stdout, which is for what was asked."""
+        """Report to people what was done. Goes to stderr, because stdout is for the results."""
         if self.for_people:
             typer.echo(words, err=True)
 
     def note(self, words: str) -> None:
-        """What people and programs should know, but did not ask for."""
+        """Print a hint to stderr for people and programs alike."""
         typer.echo(f"mainspring: {words}", err=True)
 
     def id(self, identifier: str) -> str:
-        """An id as a table shows it. Its end is what tells it apart, and is enough to name it by."""
+        """Shorten an id for narrow tables. Its end distinguishes it and is enough to name it."""
         return identifier if self.roomy or len(identifier) <= _TAIL + 1 else f"…{identifier[-_TAIL:]}"
 
     def time(self, text: str | None, missing: str = "") -> str:
-        """A moment, from now or in UTC."""
+        """Format a time relative to now, or in UTC."""
         if text is None:
             return missing
         if self.shows_utc:
@@ -156,14 +156,14 @@ class Output:
 
 
 def took(start: str | None, end: str | None) -> str:
-    """How long something ran; nothing if it did not begin or has not ended."""
+    """Format the duration of something. Empty if it has not started or not ended."""
     if start is None or end is None:
         return ""
     return span(max(parse_instant(end) - parse_instant(start), 0))
 
 
 def last_line(text: str | None) -> str:
-    """Of a traceback, the error."""
+    """Return the last line of a traceback: the error."""
     return next(iter((text or "").strip().splitlines()[-1:]), "")
 
 
@@ -172,7 +172,7 @@ def cut(text: str, width: int) -> str:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before what cannot be undone. Where nobody can answer it is refused."""
+    """Ask for confirmation before an action that cannot be undone. Refused if stdin is not a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -182,7 +182,7 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def details(out: Output, rows: Iterable[tuple[str, object]]) -> None:
-    """A thing, field by field. What it has not is left out."""
+    """Print an object field by field, without empty fields."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for name, value in rows:
         if value not in (None, "", (), []):

@@ -1,4 +1,4 @@
-"""For how long something is paused, and why."""
+"""Options for pauses: their end and their reason."""
 
 import re
 from datetime import datetime, time, timedelta
@@ -37,19 +37,19 @@ class _Paused(msgspec.Struct, rename="camel"):
 
 
 def pause_of(until: str | None, why: str, now: Instant) -> dict[str, object]:
-    """What a pause is asked for with."""
+    """Return the body of a pause request."""
     end = None if until is None else isoformat(moment_of(until, now))
     return {name: value for name, value in (("until", end), ("why", why)) if value}
 
 
 def until_of(answer: Raw) -> str:
-    """Until when something is paused, in words."""
+    """Return the end of a pause in words. Empty if it has none."""
     end = read(answer, _Paused).resume_at
     return "" if end is None else f" until {end}"
 
 
 def moment_of(text: str, now: Instant) -> Instant:
-    """A time, the next time that the clocks here show it, or a time from now."""
+    """Parse a time: a timestamp, the next time that the local clock shows, or a duration from now."""
     found = _ON_THE_CLOCK.fullmatch(text.strip())
     if found is None:
         return now + parse_duration(text, "--until") if _DURATION.match(text) else parse_instant(text, "--until")
@@ -60,5 +60,5 @@ def moment_of(text: str, now: Instant) -> Instant:
     except ValueError:
         raise Invalid("--until", f"{text!r:.40} is not a time", "for example 18:00") from None
     day = here.date() if clock > here.time() else here.date() + timedelta(days=1)
-    # Without a zone it is the time here, also where the clocks change in between.
+    # Without a zone it is a local time, even if the clocks change in between.
     return from_datetime(datetime.combine(day, clock).astimezone(), "--until")

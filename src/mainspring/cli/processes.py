@@ -1,4 +1,4 @@
-"""The processes: everything in one, or a scheduler and a worker each for itself."""
+"""Commands that run processes: all components in one, or a scheduler, a worker or the API alone."""
 
 import asyncio
 import gc
@@ -52,15 +52,15 @@ from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.core.worker.own_loop import OwnLoop
 from mainspring.sdk.app import Mainspring
 
-#: What the interpreter may take to exit when everything is closed.
+#: How long the interpreter may take to exit after all resources are closed.
 _EXITING: Micros = 2 * SECOND
 
-#: So long a store that is away is waited for at the start, and so often it is tried. Less than the startup probes of
-#: the chart give a pod: whoever starts processes again waits longer each time, and would still do so when it is back.
+#: How long startup waits for an unreachable store. Shorter than the chart's startup probes allow: after a failed start,
+#: Kubernetes would still be backing off when the store is back.
 PATIENCE: Micros = 90 * SECOND
 _TRIED_EVERY: Micros = SECOND
 
-#: So many new objects that are not freed by themselves before it is looked for cycles; 700 are Python's own choice.
+#: Garbage collection threshold: so many new container objects trigger a search for cycles. Python's default is 700.
 _GARBAGE = 50_000
 
 
@@ -231,7 +231,7 @@ def _drain(worker: str, store: str | None, config: Path | None) -> None:
 
 
 def _autoscale(settings: Settings, app: Mainspring | None, bounds: Bounds) -> None:
-    """A parent of workers. It needs no connections but to look at the load."""
+    """Run a parent process that starts and stops workers. It connects to the store only to read the load."""
     logs.configure(settings.log)
     queues = dict(settings.worker.queues) or dict.fromkeys(app.queues() if app else ("default",), DEFAULT_SLOTS)
 
@@ -239,7 +239,7 @@ def _autoscale(settings: Settings, app: Mainspring | None, bounds: Bounds) -> No
         engine = Engine(msgspec.structs.replace(settings, connections=2))
         fleet = Fleet(command_of(sys.argv[1:]), settings.worker.name, engine.clock.monotonic)
         with LastResort(engine.clock) as last_resort:
-            # The workers have a grace of their own; then they are ended by force, and so are we.
+            # The workers are killed after their own grace period; the same then applies to this process.
             async with StopSignals(last_resort, settings.worker.grace + _EXITING) as stop:
                 if await _first(stop.asked.wait(), opened(engine)) == 0:
                     return
@@ -262,7 +262,7 @@ def api(
 ) -> None:
     """Run the HTTP API alone; /docs describes it. Start as many as you like, each on its own port.
 
-    An application gives its settings, such as its store.
+    An application supplies its settings, such as its store.
 
     An address other than loopback needs authentication: see mainspring keys.
 
@@ -281,14 +281,17 @@ def _run(settings: Settings, roles: set[Role], app: Mainspring | None, path: str
         asyncio.Runner(loop_factory=OwnLoop) as runner,
     ):
         if runner.run(_serve(node, app, last_resort, settings.worker.grace)):
-            # Same command, same arguments, a fresh process: memory that was lost is back.
+            # Start the same command in a fresh process, which frees leaked memory.
             flush()
             node.leave_word()
             os.execv(sys.executable, [sys.executable, "-m", "mainspring", *sys.argv[1:]])  # noqa: S606
 
 
 async def _serve(node: Node, app: Mainspring | None, last_resort: LastResort, grace: Micros) -> bool:
-    """Until a signal comes or the worker has recycled, which is what it returns. After it, nothing of ours is left."""
+    """Run the node until a signal arrives or the worker has recycled.
+
+    Returns whether it recycled. All resources of the node are closed on return.
+    """
     status = 1
     recycled = False
     async with StopSignals(last_resort, grace) as stop:
@@ -302,13 +305,16 @@ async def _serve(node: Node, app: Mainspring | None, last_resort: LastResort, gr
             await node.stop()
             insisting.cancel()
             await node.engine.close()
-            # What handlers left behind, such as threads, must not keep the process alive.
+            # Threads and other leftovers of handlers must not keep the process alive.
             last_resort.end_within(_EXITING, status)
     return recycled
 
 
 async def opened(engine: Engine) -> None:
-    """A server that was started at the same moment, or is just being replaced, is waited for."""
+    """Open the adapters, and retry for up to ``PATIENCE`` while the store is unavailable.
+
+    The store's server may be starting or being replaced. ``StoreDamaged`` is raised at once.
+    """
     until = engine.clock.monotonic() + PATIENCE
     told = False
     while True:
@@ -329,13 +335,14 @@ async def opened(engine: Engine) -> None:
 
 async def _start(node: Node, app: Mainspring | None) -> None:
     await opened(node.engine)
-    # First: if a schedule is refused, nothing has begun.
+    # Declare schedules first: if one is refused, nothing has been started.
     schedules = [] if app is None else await _declare(node, app)
     node.check()
     typer.echo("\n".join([node.banner(), *schedules]), err=True)
     await node.start()
     typer.echo("mainspring: ready", err=True)
-    # What is there now stays. Looking through it for garbage every few hundred requests would take a tenth of the time.
+    # The objects that exist now stay alive. Scanning them for cycles every few hundred requests would take a tenth of
+    # the time.
     gc.freeze()
     gc.set_threshold(_GARBAGE)
 
@@ -364,7 +371,7 @@ def _next_run(job: Job) -> str:
 
 
 async def _first(*waits: Coroutine[None, None, object]) -> int:
-    """Which of these is done first. The others have ended, too, when this returns."""
+    """Return the index of the coroutine that finishes first, after the others are cancelled and have ended."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The page about every command and option, made of the code: ``python -m mainspring.cli.reference``."""
+"""Generates the reference page of all commands and options: ``python -m mainspring.cli.reference``."""
 
 import inspect
 import sys
@@ -17,7 +17,7 @@ Every command and option, as the code has them; `make reference` writes this pag
 
 In a clone `mainspring` is `.venv/bin/mainspring`; `. .venv/bin/activate` puts it on the path.
 """
-#: Explained once, and not with every command that has them.
+#: Explained once, instead of with every command that has them.
 _SHARED = ("--profile", "--url", "--key", "--store", "--config", "--tenant", "--json", "--quiet", "--utc")
 
 
@@ -85,7 +85,7 @@ def _metavar(argument: Any) -> str:
 
 
 def _prose(text: str) -> str:
-    """The words of the help; its examples as a block."""
+    """Return the text of the help, with its examples as a code block."""
     paragraphs = [" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n")]
     lines: list[str] = []
     examples: list[str] = []

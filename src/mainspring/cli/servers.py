@@ -1,4 +1,4 @@
-"""``mainspring store``: the servers of a store over several, and which places each of them has."""
+"""``mainspring store``: the servers of a sharded store, and the placement groups of each."""
 
 import asyncio
 from typing import Annotated
@@ -14,7 +14,7 @@ from mainspring.config.stores import open_several
 
 
 class MoveOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A place that was moved, or would be."""
+    """A placement group that was moved, or would be."""
 
     place: int
     source: int
@@ -29,7 +29,7 @@ def register(application: typer.Typer) -> None:
 
 
 def servers(profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
-    """Show the servers of the store, and how many of its places each has.
+    """Show the servers of the store, and the number of placement groups on each.
 
     Example: mainspring store servers
     """
@@ -60,10 +60,10 @@ def rebalance(
     config: Config = None,
     json: AsJson = False,
 ) -> None:
-    """Move places until every server has as many as the others; what was left half moved is finished first.
+    """Move placement groups until every server has equally many. Moves that were interrupted are finished first.
 
-    All goes on meanwhile. The tenants of the place that is just moved get "try again" for as long as its rows take.
-    Every process must name all servers in its settings before. It may be ended and started again at any moment.
+    The store stays available. While a group is moved, its tenants get "try again". All processes must first have all
+    servers in their settings. You can interrupt the command and start it again at any time.
 
     Examples:
 

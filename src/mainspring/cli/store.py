@@ -1,4 +1,4 @@
-"""What is done to the store itself."""
+"""Commands that change the store itself: migrate its schema, promote a standby."""
 
 import asyncio
 from typing import Annotated
@@ -34,10 +34,10 @@ def migrate(
         bool, typer.Option("--contract", help="Also take away what only older programs use, when they are gone.")
     ] = False,
 ) -> None:
-    """Bring the store's schema up to date. Every process does this at its start; here it is done beforehand.
+    """Bring the store's schema up to date. Every process does this when it starts; this command does it beforehand.
 
-    It says what each migration means for the programs that are running. What would take something away from them waits
-    for --contract, which is refused while one of them is alive.
+    It prints what each migration means for running programs. Migrations that would break older programs wait for
+    --contract, which is refused while one of those programs is alive.
 
     Examples:
 
@@ -70,10 +70,10 @@ def promote(
 ) -> None:
     """Make a standby the primary, when the region of the old one is lost.
 
-    It refuses while another server of the store's address, or the one that it follows, still writes or sends to it, and
-    if nobody can be asked: name both servers in --store. Fences of the new primary are greater than all
-    that the old one may have given out, and the audit says when it was. Processes whose address names both servers go
-    there by themselves. Asked again it does no harm.
+    It refuses while the old primary may still work: another server of the store's address still writes, or the server
+    that the standby follows still sends to it. It also refuses if no such server can be checked; name both servers in
+    --store. Fences of the new primary are greater than all that the old one may have issued, and the audit log records
+    the promotion. Processes whose address names both servers reconnect by themselves. It is safe to repeat.
 
     Example: mainspring promote postgresql://postgres@far.example.org/jobs
     """

@@ -1,4 +1,4 @@
-"""``mainspring top``: how everything is doing, as it happens."""
+"""``mainspring top``: a live view of queues, workers, rates and tasks."""
 
 import asyncio
 import os
@@ -26,9 +26,9 @@ from mainspring.features.events.commands import Told
 from mainspring.features.queues.commands import Queue, Queues
 from mainspring.features.workers.commands.workers import Worker, Workers
 
-#: What the rates are taken over.
+#: The window of the rates.
 _WINDOW: Micros = 10 * SECOND
-#: Tasks are judged by so many of the newest runs that ended, looked at again every so often.
+#: Task statistics cover this many of the newest ended runs, and are refreshed at this interval.
 _SAMPLE = 500
 _LOOK_AT_RUNS: Micros = 5 * SECOND
 _WIDE = 120
@@ -43,7 +43,7 @@ _ENDS = {
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A second, over the last ten or since it began."""
+    """Rates per second, over the last ten seconds or since the command started."""
 
     submitted: float = 0.0
     ended: float = 0.0
@@ -52,7 +52,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TaskFigures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of one task among the newest runs that ended."""
+    """Statistics of one task among the newest ended runs."""
 
     task: str
     runs: int
@@ -73,7 +73,7 @@ class Schedulers(msgspec.Struct, rename="camel"):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One look at everything; what ``--json`` prints."""
+    """A snapshot of the system, which ``--json`` prints."""
 
     time: str
     queued: int
@@ -97,7 +97,7 @@ class _Run(msgspec.Struct, rename="camel"):
 
 
 class Meter:
-    """Counts what the events tell."""
+    """Counts events to compute rates."""
 
     def __init__(self, api: Client) -> None:
         self._api = api
@@ -124,7 +124,7 @@ class Meter:
             sums[word] += count
         return Rates(
             submitted=round(sums["submitted"] / over, 1),
-            # What failed has ended, too.
+            # Failed runs have ended as well.
             ended=round((sums["ended"] + sums["failed"]) / over, 1),
             failed=round(sums["failed"] / over, 1),
             retried=round(sums["retried"] / over, 1),
@@ -132,7 +132,7 @@ class Meter:
 
 
 class View:
-    """Looks, and remembers what it need not look at every time."""
+    """Takes snapshots, and caches the parts that are refreshed less often."""
 
     def __init__(self, api: Client, out: Output) -> None:
         self._api = api
@@ -178,7 +178,7 @@ class _Runs(msgspec.Struct):
 
 
 def figures(runs: list[_Run]) -> list[TaskFigures]:
-    """Failing tasks first, then slow ones."""
+    """Compute statistics by task: failing tasks first, then slow ones."""
     by_task: dict[str, list[_Run]] = {}
     for run in runs:
         by_task.setdefault(run.task, []).append(run)
@@ -204,7 +204,7 @@ def figures(runs: list[_Run]) -> list[TaskFigures]:
 
 
 def draw(frame: Frame, width: int, height: int | None) -> RenderableType:
-    """A frame that fits. Without a height everything is shown."""
+    """Render a snapshot to fit the screen. Without a height, all rows are shown."""
     head = Text(no_wrap=True, overflow="ellipsis")
     head.append(f"{frame.time[11:19]} UTC  ", "bold")
     head.append(f"{frame.queued:,} queued  {frame.running:,} running  ")
@@ -226,7 +226,7 @@ def draw(frame: Frame, width: int, height: int | None) -> RenderableType:
     if frame.problem:
         second.append(f"  {frame.problem}", "red")
     wide = width >= _WIDE
-    # What is not rows: the head, the names of columns, and after each table how many there are beyond it.
+    # Lines that are not rows: the head, the column names, and one line after each table for the number of hidden rows.
     rows = None if height is None else max((height - (8 if wide else 11)) // (2 if wide else 3), 1)
     queues, workers, tasks = _queues(frame, rows), _workers(frame, rows, wide), _tasks(frame, rows, wide)
     if not wide:
@@ -294,8 +294,8 @@ def register(application: typer.Typer) -> None:
     ) -> None:
         """Watch queues, workers, rates, and the tasks that fail or take long. q or Ctrl-C ends it.
 
-        Rates are of the last ten seconds; a queue's OUT/S is of the last five minutes. Tasks are judged by the newest
-        500 runs that ended, failing ones first, then slow ones.
+        Rates cover the last ten seconds; OUT/S of a queue covers the last five minutes. Task statistics cover the
+        newest 500 ended runs: failing tasks first, then slow ones.
 
         Examples:
 
@@ -336,7 +336,7 @@ async def _live(view: View, interval: float) -> None:
             except MainspringError as error:
                 if frame is None or not isinstance(error, StoreUnavailable):
                     raise
-                # What was seen last, and that it is old.
+                # Show the last snapshot and mark it as outdated.
                 frame = msgspec.structs.replace(frame, problem=f"away: {error}")
             live.update(draw(frame, screen.width, screen.height), refresh=True)
             with suppress(TimeoutError):
@@ -346,7 +346,7 @@ async def _live(view: View, interval: float) -> None:
 
 @contextmanager
 def _keys(pressed: asyncio.Event) -> Iterator[None]:
-    """Sets the event when q is pressed. Keys come one by one, and are not shown."""
+    """Set the event when q is pressed. Keys are read one by one and not echoed."""
     if not sys.stdin.isatty():
         yield
         return

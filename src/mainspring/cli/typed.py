@@ -1,4 +1,4 @@
-"""Names the option that the user typed in errors that name a field of the API or a setting."""
+"""Translates errors that name a field of the API or a setting into the option that the user typed."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from mainspring.core.model.base.errors import Invalid
 
-#: The options for fields of the API, where they have other names.
+#: The options of API fields whose names differ.
 _OPTIONS = {
     "canaries": ("--canary",),
     "closedDays": ("--closed",),
@@ -30,13 +30,13 @@ _OPTIONS = {
     "tags": ("--tag",),
     "timezone": ("--tz",),
 }
-#: Options whose errors name the file.
+#: Options that take a file; their errors name the file.
 _FILES = ("--config", "--file", "-f")
 _SHORT = {"--file": "-f", "--limit": "-n", "--queue": "-q", "--yes": "-y"}
 
 
 def name_as_typed(error: Invalid, arguments: Sequence[str]) -> Invalid:
-    """The same error by the option, or the field of ``--set``, that is among the arguments."""
+    """Return the same error for the option, or the ``--set`` field, that is among the arguments."""
     field = error.field
     typed = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
     if field.startswith("--"):
@@ -48,12 +48,12 @@ def name_as_typed(error: Invalid, arguments: Sequence[str]) -> Invalid:
     for option in (*_OPTIONS.get(root, ()), _kebab(field), _kebab(root), _kebab(field.rpartition(".")[2])):
         for name in (option, _SHORT.get(option)):
             if name in typed:
-                # One option gives all arguments of a task: say which one is wrong.
+                # One option sets all arguments of a task, so name the argument as well.
                 inner = field.removeprefix("payload.") if field.startswith("payload.") else ""
                 return _rename(error, f"{name} {inner}".rstrip())
     if (file_option := _find_file_option(field, arguments)) is not None:
         return _rename(error, f"{file_option} {field}")
-    # The one option of `jobs submit` that can be missing. The task has no option.
+    # A missing name means a missing option of ``jobs submit``. Its task is an argument, not an option.
     return _rename(error, "--name") if field == "name" and error.reason == "is missing" else error
 
 
@@ -62,7 +62,7 @@ def _rename(error: Invalid, option: str | None) -> Invalid:
 
 
 def _find_file_option(file: str, arguments: Sequence[str]) -> str | None:
-    """The option that was given this file, as ``--file NAME`` or as ``--file=NAME``."""
+    """Return the option that received this file, as ``--file NAME`` or ``--file=NAME``."""
     given = [*pairwise(arguments), *((option, value) for option, _, value in (a.partition("=") for a in arguments))]
     return next((option for option, value in given if value == file and option in _FILES), None)
 
@@ -73,7 +73,7 @@ def _kebab(field: str) -> str:
 
 
 def _fields_of_set(arguments: Sequence[str]) -> set[str]:
-    """The fields in ``--set FIELD=VALUE`` and ``--set=FIELD=VALUE``."""
+    """Return the fields in ``--set FIELD=VALUE`` and ``--set=FIELD=VALUE``."""
     given = [value for option, value in pairwise(arguments) if option == "--set"]
     given += [argument.removeprefix("--set=") for argument in arguments if argument.startswith("--set=")]
     return {text.partition("=")[0] for text in given}

@@ -1,1 +1,1 @@
-"""The dashboard: pages for people, made of the API's own operations."""
+"""The dashboard: pages for people, built on the operations of the API."""

@@ -1,4 +1,4 @@
-"""The dashboard as an ASGI application, in front of the API's."""
+"""The dashboard as an ASGI application that wraps the HTTP API."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from mainspring.web.static_files import static_files
 
 _log = get_logger("mainspring.ui")
 
-#: What the API answers. Everything else is a page, or missing.
+#: Paths that the API answers. Every other path is a page, or not found.
 _OF_THE_API = ("v1/", "api/", "docs", "openapi.json", "healthz", "readyz", "metrics")
 _ROOTS_OF_THE_API = ("v1", "api")
 _LARGEST_FORM = 512 * 1024
@@ -43,13 +43,13 @@ _FORM_SECONDS = 10
 
 
 class UiSettings(NamedTuple):
-    #: Seals the cookies of sessions; the same in every process. Empty: drawn anew by each.
+    #: Encrypts session cookies; must be the same in every process. If empty, each process generates its own.
     secret: str = ""
-    #: Nothing is offered that changes anything, and nothing is accepted.
+    #: Pages offer no actions, and requests that change anything are refused.
     read_only: bool = False
-    #: Names of fields whose values no page shows.
+    #: Names of fields whose values are hidden on every page.
     redact: Sequence[str] = ()
-    #: Where people may sign in besides.
+    #: An additional sign-in by an OpenID provider.
     oidc: OidcSettings | None = None
 
 
@@ -57,9 +57,12 @@ _DEFAULTS = UiSettings()
 
 
 def make_ui(api: Api, below: ASGIApp, pages: Sequence[Page], settings: UiSettings = _DEFAULTS) -> ASGIApp:
-    """``below`` answers the requests of the API. Can be mounted: links go by ``root_path``."""
+    """Build the dashboard application. ``below`` answers the requests of the API.
+
+    The dashboard can be mounted: links start with ``root_path``.
+    """
     ui = _Ui(api, below, settings, pages)
-    # Here and not at the first request, which somebody waits for.
+    # Load these at startup, so that the first request does not wait for them.
     static_files()
     environment()
     return ui.answer
@@ -86,7 +89,7 @@ class _Ui:
         elif path.startswith("static/"):
             await reply_static(path, Asked(scope, receive), send)
         else:
-            # As it was sent: what was decoded does not say any more which slash is a part of a name.
+            # Use the raw path: a decoded path no longer shows which slashes belong to a name.
             sent = scope.get("raw_path") or quote(scope["path"]).encode()
             path = sent.decode("latin-1").removeprefix(quote(root)).removeprefix("/")
             await self._page(Asked(scope, receive), f"/{path}", f"{root}/", send)
@@ -108,7 +111,7 @@ class _Ui:
         return self._sealer.open(cookie, self._api.clock.now()) if cookie and self._api.auth.required else None
 
     def _visit(self, asked: Asked, path: str, base: str, session: Session | None) -> Visit[Any]:
-        """Of nobody yet."""
+        """Build the visit of a request that is not authenticated yet."""
         query = asked.scope["query_string"].decode("latin-1")
         return Visit(
             self._api,
@@ -139,7 +142,7 @@ class _Ui:
         methods, values = self._routes.find(path) or ({}, {})
         page = methods.get(method)
         if page is None:
-            # Whoever may not look learns nothing about what is there; to others it is a page as all are.
+            # Authenticate first, so that unauthenticated clients do not learn which pages exist.
             visit.principal = await self._principal(visit)
             raise UnknownPath(path)
         visit.path = {name: unquote(value) for name, value in values.items()}
@@ -162,7 +165,8 @@ class _Ui:
         return await self._authenticate(visit.session)
 
     async def _authenticate(self, session: Session | None) -> Principal:
-        """Return whose session it is. Raises ``Refused`` if there is none, or it has ended."""
+        """Return the principal of the session. Raises ``Refused`` if authentication is required and the session is
+        missing or over."""
         if session is None:
             return await self._api.auth.principal({})
         if self._api.clock.now() >= session.ends_at or await self._api.sign_outs.includes(session.id):
@@ -170,13 +174,13 @@ class _Ui:
         return session.principal or await self._api.auth.principal(session.headers)
 
     async def _no_longer(self, session: Session | None) -> None:
-        """Returns when who follows a stream may not any more."""
+        """Wait until the viewer of a stream loses access."""
         await self._api.auth.no_longer(lambda: self._authenticate(session))
 
     async def _send_reply(
         self, asked: Asked, visit: Visit[Any], reply: Reply, shown: bytes, csrf: str, send: Send
     ) -> None:
-        """``shown``: the page, if it is one."""
+        """Send the reply. ``shown`` is the rendered page if the reply is a ``Show``."""
         match reply:
             case Show():
                 await reply_with(asked, send, reply.status, shown)
@@ -229,7 +233,7 @@ class _Ui:
             page = render(visit, "error.html", {"problem": problem}, csrf)
             await reply_with(asked, send, problem.status, page, headers)
         elif asked.scope["method"] == "GET":
-            # What is refreshed by itself says nothing: it tries again.
+            # A part that refreshes itself shows no error: it tries again.
             await reply_with(asked, send, problem.status, b"", {**headers, "hx-reswap": "none"})
         else:
             toast = render(visit, "toast.html", {"done": None, "problem": problem}, csrf)
@@ -237,11 +241,11 @@ class _Ui:
             await reply_with(asked, send, problem.status, toast, headers)
 
     async def _ask_to_sign_in(self, asked: Asked, visit: Visit[Any], send: Send) -> None:
-        # Where to go after it. What was to be done is not done then.
+        # Where to return to after signing in. A submitted form is not sent again.
         by_form = asked.scope["method"] != "GET" and not _by_script(asked)
         wanted = _shown(asked, visit.base) if _by_script(asked) else "" if by_form else visit.url
-        # Whoever came from the provider is sent there without being asked: it knows them, or asks itself. Not by the
-        # answer to a form: browsers refuse to follow that to another site.
+        # A person who signed in at the provider is sent there directly: the provider knows them, or asks for
+        # credentials. An answer to a form cannot do so, because browsers refuse to follow its redirect to another site.
         cookie = read_cookie(asked.headers.get("cookie", ""))
         vouched = self._oidc is not None and not by_form and self._sealer.was_vouched_for(cookie)
         page = "sign-in/oidc" if vouched else "sign-in"
@@ -253,7 +257,7 @@ class _Ui:
 
 
 def _address(visit: Visit[Any], to: str) -> str:
-    """Return the address of a page as a header can hold it: ASCII, other characters percent-encoded."""
+    """Return the URL of a page as a header value: ASCII, with other characters percent-encoded."""
     return visit.base + quote(to, safe="!#$%&'()*+,/:;=?@[]~")
 
 
@@ -262,7 +266,8 @@ def _is_secure(asked: Asked) -> bool:
 
 
 def _shown(asked: Asked, base: str) -> str:
-    """The page that a script asks from, below ours; nothing if it does not say."""
+    """Return the path of the page that a script request comes from, relative to ``base``. Empty if unknown or
+    foreign."""
     place = urlsplit(asked.headers.get("hx-current-url", ""))
     if not place.path.startswith(base) or place.netloc != asked.headers.get("host", ""):
         return ""
@@ -270,7 +275,7 @@ def _shown(asked: Asked, base: str) -> str:
 
 
 def _wants_json(asked: Asked, error: Exception) -> bool:
-    """Whether a program asks and not a browser, which always accepts HTML."""
+    """Return whether the client is a program. Browsers always accept HTML."""
     accepted = asked.headers.get("accept", "")
     if "text/html" in accepted or _by_script(asked):
         return False
@@ -282,7 +287,10 @@ def _by_script(asked: Asked) -> bool:
 
 
 def _refuse_foreign(asked: Asked, form: dict[str, str], csrf: str) -> None:
-    """A page of another site can send a form here, but neither read our token nor say that it comes from us."""
+    """Refuse a form that another site submitted.
+
+    Such a page can send a form here, but can neither read the CSRF token nor forge the origin headers.
+    """
     site, origin = asked.headers.get("sec-fetch-site"), asked.headers.get("origin")
     if site is not None:
         ours = site in ("same-origin", "none")

@@ -1,4 +1,4 @@
-"""The arguments of a task as the fields of a form, made from their JSON Schema, and back."""
+"""Converts the JSON Schema of a task's arguments to the fields of a form, and the fields to a payload."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
@@ -9,19 +9,19 @@ from mainspring.http.problems import AsWritten
 from mainspring.web.page import json_field
 
 Kind: TypeAlias = Literal["text", "number", "boolean", "choice", "json"]
-#: The name of a field is ``arg:<kind>:<argument>``.
+#: Field names are ``arg:<kind>:<argument>``.
 _PREFIX = "arg"
 
 
 class ArgumentField(msgspec.Struct, frozen=True, kw_only=True):
-    """One argument in the form."""
+    """The form field of one argument."""
 
     name: str
     kind: Kind
     required: bool
-    #: What an empty field stands for, as JSON; empty: nothing.
+    #: The JSON value that an empty field stands for. Empty if there is none.
     default: str = ""
-    #: Of a choice: the JSON of each value, and what is shown.
+    #: For a choice: the JSON of each value, and its label.
     options: tuple[tuple[str, str], ...] = ()
     description: str = ""
 
@@ -31,7 +31,7 @@ class ArgumentField(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_arguments(schema: Mapping[str, Any]) -> list[ArgumentField]:
-    """A field for each argument, in the order of the function."""
+    """Return a field for each argument, in the order of the function."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return []
@@ -65,7 +65,7 @@ def _field(name: str, given: Mapping[str, Any], root: Mapping[str, Any], require
 
 
 def _resolved(inner: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Follow a reference. An argument that may also be null is shown as what it is otherwise: empty is null."""
+    """Follow a reference. An argument that may be null gets the field of its other type, where empty means null."""
     if "$ref" in inner:
         found = root.get("$defs", {}).get(str(inner["$ref"]).rpartition("/")[2])
         return found if isinstance(found, Mapping) else {}
@@ -81,7 +81,7 @@ def _json(value: object) -> str:
 
 
 def payload_of(form: Mapping[str, str]) -> msgspec.Raw | None:
-    """The payload that the fields make; None if the form has no fields for arguments."""
+    """Return the payload of the argument fields, or ``None`` if the form has none."""
     found: dict[str, Any] = {}
     there = False
     for field in form:
@@ -108,7 +108,8 @@ def _value(form: Mapping[str, str], field: str, kind: str, text: str) -> Any:
 
 
 def field_of(form: Mapping[str, str], wrong: str) -> str:
-    """The field of the form for a field of the payload, such as ``payload.user_id``; else the field itself."""
+    """Return the form field for a field of the payload, such as ``payload.user_id``. Other names are returned as they
+    are."""
     name = wrong.partition(".")[2].partition(".")[0].partition("[")[0]
     if wrong.startswith("payload."):
         for field in form:

@@ -1,4 +1,4 @@
-"""What a chart shows, as ``static/charts.js`` reads it."""
+"""Encodes charts as ``static/charts.js`` reads them."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -9,7 +9,8 @@ from mainspring.web.words import instant
 
 
 def chart(kind: Literal["bars", "lines"], unit: str, times: Iterable[str], series: list[dict[str, Any]]) -> str:
-    """A series has a name, the colour of a state, values, and may be ``joined`` where it has none in between."""
+    """Encode a chart. A series has a name, the color of a state, and values. It may be ``joined`` across missing
+    values."""
     x = [instant(time) // 1_000_000 for time in times]
     return msgspec.json.encode({"kind": kind, "unit": unit, "x": x, "series": series}).decode()
 
@@ -27,7 +28,7 @@ _legend = msgspec.json.Decoder(_Legend)
 
 
 def legend(text: str) -> list[tuple[str, str]]:
-    """Of a chart: each name with the state whose colour it has; nothing where there is only one."""
+    """Return the legend of a chart: each name with the state whose color it has. Empty for a single series."""
     series = _legend.decode(text).series
     found = [(one.name, one.colour.removeprefix("--").removesuffix("-fill")) for one in series]
     return found if len(found) > 1 else []

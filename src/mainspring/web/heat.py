@@ -1,4 +1,4 @@
-"""What is to come as a heat map: the hours of days, or the minutes of hours, by the clocks of a zone. Pure."""
+"""Heat maps of upcoming runs: the hours of days, or the minutes of hours, in a time zone. Pure functions."""
 
 from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
@@ -17,7 +17,7 @@ _FIRST_DAY = date(1970, 1, 1)
 
 
 class Hour(NamedTuple):
-    """An hour on the clock of a day. Where clocks change it may have more minutes than sixty, or none."""
+    """An hour on the clock of a day. If the clocks change, it may have more than sixty minutes, or none."""
 
     start: str
     minutes: int
@@ -33,7 +33,7 @@ class Day(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Minutes of an hour, one after the other, that are as busy."""
+    """Consecutive minutes of an hour with the same level."""
 
     minute: int
     length: int
@@ -43,12 +43,12 @@ class Stretch(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An hour by its minutes; the first and the last may be cut, and where clocks change others, too."""
+    """An hour and its minutes. The first and last hour may be cut, and hours of a clock change as well."""
 
     start: str
     minutes: int
     name: str
-    #: The name, with its day where that begins.
+    #: The name, with the day in the first row of a day.
     label: str
     runs: int
     stretches: list[Stretch]
@@ -56,19 +56,24 @@ class Row(NamedTuple):
 
 
 def scale_of(counts: Iterable[int]) -> int:
-    """What the highest level stands for: the largest number, but at least twice what is usual. Where all are alike none
-    of them is a peak."""
+    """Return the number that the highest level stands for.
+
+    It is the largest count, but at least twice the median: if all counts are similar, none of them is a peak.
+    """
     some = sorted(count for count in counts if count)
     return max(some[-1], 2 * some[len(some) // 2]) if some else 1
 
 
 def level_of(runs: int, scale: int) -> int:
-    """1 to ``LEVELS``; 0: there are none."""
+    """Return the level of a count, 1 to ``LEVELS``, or 0 for no runs."""
     return max(round(LEVELS * runs / scale), 1) if runs else 0
 
 
 def week(counts: Sequence[int], start: Instant, zone: ZoneInfo) -> list[Day]:
-    """``counts``: runs by the minute from ``start`` on. What begins within a day ends within one: there are eight."""
+    """Build the hours of a week. ``counts`` has the runs of each minute from ``start`` on.
+
+    A week that starts within a day ends within one, so there are eight days.
+    """
     cells: dict[tuple[int, int], list[int]] = {}
     for number in range(len(counts)):
         wall = _wall_minute(start + number * MINUTE, zone)
@@ -96,7 +101,7 @@ def _hour(day: date, hour: int, numbers: list[int], counts: Sequence[int], start
 
 
 def day(counts: Sequence[int], start: Instant, zone: ZoneInfo) -> list[Row]:
-    """The coming hours; the first may have begun, and what is left of it comes last."""
+    """Build the rows of a day by hours. The first hour may have begun; its missing part is the last row."""
     scale = scale_of(counts)
     rows: list[Row] = []
     at = 0
@@ -133,7 +138,7 @@ def _stretches(part: Sequence[int], offset: int, scale: int) -> list[Stretch]:
 
 
 def _wall_minute(moment: Instant, zone: ZoneInfo) -> int:
-    """Minutes since 1970 by the clocks of a zone."""
+    """Return the minutes since 1970 by the clocks of a zone."""
     second = moment // SECOND
     return (second + segment_at(zone, second).offset) // 60
 
@@ -143,6 +148,6 @@ def _runs(count: int) -> str:
 
 
 def busiest(forecast: ForecastOut, now: Instant, most: int) -> list[PeakOut]:
-    """The busiest minutes that are still to come, in the order in which they come."""
+    """Return the busiest minutes that are still to come, in order of time."""
     coming = [peak for peak in forecast.peaks if instant(peak.at) > now]
     return sorted(coming[:most], key=lambda peak: instant(peak.at))

@@ -1,4 +1,4 @@
-"""A job as the fields of a form, and back."""
+"""Converts a job to the fields of a form, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from mainspring.web.arguments import payload_of
 from mainspring.web.page import json_field
 from mainspring.web.text import typed
 
-#: How a new job begins. Names are the API's, so that what it refuses is found in the form.
+#: The initial values of a new job. Names are those of the API, so that its errors point to fields of the form.
 DEFAULTS: dict[str, str] = {
     "kind": "cron",
     "name": "",
@@ -27,7 +27,7 @@ DEFAULTS: dict[str, str] = {
     "scheduleTime": "",
     "endTime": "",
     "jitter": "",
-    # Empty: as the task declares it.
+    # Empty: use the default of the task.
     "queue": "",
     "priority": "",
     "maxRetries": "",
@@ -42,7 +42,7 @@ DEFAULTS: dict[str, str] = {
     "owner": "",
     "tags": "",
 }
-#: What stands for a field that was refused, so that the others are looked at, too.
+#: Values that replace refused fields, so that the other fields are validated as well.
 STAND_INS = {
     **DEFAULTS,
     "name": "a_name",
@@ -51,7 +51,7 @@ STAND_INS = {
     "every": "1d",
     "at": "2999-01-01T00:00:00",
 }
-#: What is said with one kind of schedule only.
+#: Fields that exist for one kind of schedule only.
 _BY_KIND = {
     "cron": ("cronExpression", "timezone", "dstGap", "dstFold"),
     "every": ("every", "intervalMode"),
@@ -74,9 +74,9 @@ _ALWAYS = (
 )
 _NUMBERS = ("priority", "maxRetries")
 _LISTS = ("calendars", "tags")
-#: In the form they are in UTC, without saying so.
+#: The form has these in UTC, without saying so.
 _TIMES = ("at", "scheduleTime", "endTime")
-#: What a field becomes that was emptied; the others stay as they are.
+#: The value that an emptied field gets. Other emptied fields stay unchanged.
 _EMPTIED: dict[str, Any] = {
     "payload": None,
     "scheduleTime": None,
@@ -92,7 +92,7 @@ _EMPTIED: dict[str, Any] = {
 
 
 def values_of(job: JobOut) -> dict[str, str]:
-    """What the form shows of a job."""
+    """Return the values that the form shows for a job."""
     found = {
         "kind": {"cron": "cron", "interval": "every", "future": "at"}.get(job.schedule_type, "now"),
         "name": job.name,
@@ -122,12 +122,12 @@ def values_of(job: JobOut) -> dict[str, str]:
         found |= {"scheduleTime": _local(job.schedule_time), "endTime": _local(job.end_time)}
     said = {name: value for name, value in found.items() if value is not None}
     lists = {"calendars": ", ".join(sorted(job.calendars)), "tags": ", ".join(job.tags), "owner": job.owner or ""}
-    # What a kind of schedule does not have stands as for a new one: the form may change to it.
+    # Fields that the kind of schedule lacks get their defaults, because the form can change the kind.
     return {**DEFAULTS, **said, **lists}
 
 
 def body_of(form: Mapping[str, str]) -> dict[str, Any]:
-    """A new job of what was filled in."""
+    """Build the request for a new job from the form."""
     kind = form.get("kind", "cron")
     recurring = kind in ("cron", "every")
     names = (*_ALWAYS, "tags", *_BY_KIND.get(kind, ()), *(_RECURRING if recurring else ()))
@@ -135,7 +135,7 @@ def body_of(form: Mapping[str, str]) -> dict[str, Any]:
     if (payload := payload_of(form)) is not None:
         body["payload"] = payload
     if kind in ("cron", "every"):
-        # So that a field which was left empty is named.
+        # Name the type, so that the error names the field that was left empty.
         body["scheduleType"] = "cron" if kind == "cron" else "interval"
     elif kind == "at":
         body["scheduleType"] = "future"
@@ -143,7 +143,7 @@ def body_of(form: Mapping[str, str]) -> dict[str, Any]:
 
 
 def patch_of(job: JobOut, form: Mapping[str, str]) -> dict[str, Any]:
-    """What was changed in the form."""
+    """Build the request that changes what was edited in the form."""
     was, kind = values_of(job), form.get("kind", "cron")
     names = (*_ALWAYS, "tags", *(() if job.version is None else _RECURRING), *_BY_KIND.get(kind, ()))
     other_kind = kind != was["kind"]
@@ -168,12 +168,12 @@ def patch_of(job: JobOut, form: Mapping[str, str]) -> dict[str, Any]:
 
 
 def keeps_payload(job: JobOut, form: Mapping[str, str]) -> bool:
-    """Whether nobody has changed it in the form: of what is cut, or not shown, the form has not all."""
+    """Return whether the payload is unedited. The form lacks parts of a payload that is cut or redacted."""
     return _is_same("payload", _text(form, "payload"), values_of(job)["payload"])
 
 
 def _is_same(name: str, said: str, was: str) -> bool:
-    # Names and words have nothing in them that a page shows otherwise: the API refuses what is not printable.
+    # Names and words are compared as text: the API refuses characters that a page would show differently.
     if said == was.strip() or name != "payload":
         return said == was.strip()
     try:
@@ -183,7 +183,8 @@ def _is_same(name: str, said: str, was: str) -> bool:
 
 
 def _in_order(text: str) -> bytes:
-    """One text for all that say the same. Not the values: Python's ``1``, ``1.0`` and ``True`` are equal."""
+    """Return one canonical text for equal JSON. Comparing values would not do: in Python ``1``, ``1.0`` and ``True``
+    are equal."""
     return msgspec.json.encode(msgspec.json.decode(text), order="sorted")
 
 
@@ -193,7 +194,7 @@ def _named(name: str) -> str:
 
 def _text(form: Mapping[str, str], name: str) -> str:
     if name == "calendars":
-        # A box for each; a form without boxes says them with commas.
+        # Each calendar has a checkbox. A form without checkboxes has one text with commas.
         ticked = [field.partition(".")[2] for field in form if field.startswith("calendar.")]
         return ", ".join(sorted(ticked)) or form.get(name, "").strip()
     return form.get(name, "").replace("\r\n", "\n").strip()
@@ -215,5 +216,5 @@ def _value(form: Mapping[str, str], name: str) -> Any:
 
 
 def _local(iso: str | None) -> str:
-    """As a field for a date and a time takes it: to the second, in UTC."""
+    """Format a time for an input of date and time: in UTC, to the second."""
     return "" if iso is None else iso[:19]

@@ -1,4 +1,4 @@
-"""What the sidebar leads to."""
+"""The sections of the sidebar."""
 
 from typing import NamedTuple
 
@@ -6,16 +6,16 @@ from mainspring.core.model.access.access import Permission
 
 
 class Section(NamedTuple):
-    #: As pages name it, and as its icon in ``templates/icons.html`` is called.
+    #: The name that pages use, and the name of its icon in ``templates/icons.html``.
     name: str
     title: str
-    #: Below the base.
+    #: The path relative to the base.
     path: str
-    #: After ``g`` on the keyboard.
+    #: The key that opens the section after ``g``.
     key: str
-    #: What it stands below.
+    #: The heading above the section.
     group: str = ""
-    #: For whom it is there.
+    #: The section is shown to people with this permission.
     permission: Permission = Permission.READ
 
 
@@ -38,5 +38,5 @@ SECTIONS = (
     Section("system", "System", "system", "m", "Administration", Permission.ADMINISTER_ALL),
 )
 
-#: A phone has room for so many, and leads to the others by one button.
+#: The sections that a phone has room for. One button leads to the others.
 ON_A_PHONE = ("overview", "jobs", "runs", "dead-letters")

@@ -1,8 +1,9 @@
 """Sign-in at an OpenID provider: the authorization code flow, with PKCE.
 
-What the provider says of somebody is judged once, here. Who they are and what they may do is then sealed into the
-cookie of their session, for an hour. Then the provider is asked anew, which whoever is still signed in there does not
-notice: a change of groups, and an end of their account, hold from then on.
+1. The claims of the provider are evaluated once, here.
+2. The principal is sealed into the session cookie for an hour.
+3. The provider is then asked again, which is invisible to people who are still signed in there. Changed groups and
+   closed accounts take effect at that time.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from mainspring.core.runtime.log import get_logger
 from mainspring.http.auth.tokens import JwksUrl, JwtTokens, name_of
 from mainspring.http.problems import Refused
 
-#: Whoever takes longer at the provider begins again.
+#: How long a person may take at the provider before they have to start again.
 LONGEST_ATTEMPT: Micros = 10 * MINUTE
 _DISCOVERED: Micros = 10 * MINUTE
 _TIMEOUT = 5.0
@@ -39,30 +40,31 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
     issuer: str
     client_id: str
     client_secret: str
-    #: Where browsers find the dashboard.
+    #: The address under which browsers reach the dashboard.
     url: str
     algorithm: Algorithm = "RS256"
     scopes: tuple[str, ...] = ("openid",)
     group_claim: str = "groups"
     name_claim: str = "sub"
     label: str = ""
-    #: By group. Of several the first counts.
+    #: The role and tenant for each group. The first group that matches counts.
     roles: Mapping[str, tuple[Role, str | None]]
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """Somebody is at the provider. Sealed into a cookie: only the browser that left can come back."""
+    """A sign-in in progress at the provider. It is sealed into a cookie, so that only the same browser can
+    finish it."""
 
     state: str
     nonce: str
     verifier: str
-    #: Where they wanted to go.
+    #: The page to show after the sign-in.
     to: str
     ends_at: Instant
 
 
 class _Provider(msgspec.Struct, frozen=True):
-    """What the provider says of itself, as far as it matters."""
+    """The fields of the provider's discovery document that the sign-in needs."""
 
     issuer: str
     authorization_endpoint: str
@@ -89,7 +91,7 @@ class Oidc:
         return f"{self._settings.url.rstrip('/')}/sign-in/oidc/callback"
 
     async def begin(self, to: str) -> tuple[str, Attempt]:
-        """The address at the provider, and what has to be known when they come back."""
+        """Return the provider's address to redirect to, and the attempt to check the callback against."""
         provider, _ = await self._discovered()
         attempt = Attempt(
             state=secrets.token_urlsafe(32),
@@ -113,7 +115,7 @@ class Oidc:
         return f"{provider.authorization_endpoint}{separator}{urlencode(asked)}", attempt
 
     async def finish(self, attempt: Attempt, code: str, state: str) -> Principal:
-        """Who has come back. Refused whatever is wrong; what exactly stands in the log."""
+        """Return the principal who has signed in. Raises ``Refused`` if any check fails; the log has the reason."""
         if not secrets.compare_digest(attempt.state.encode(), state.encode()) or not code:
             raise _refused("they come from elsewhere than they left to")
         provider, tokens = await self._discovered()
@@ -157,7 +159,8 @@ class Oidc:
             raise _refused("the provider answered with no token") from None
 
     async def _discovered(self) -> tuple[_Provider, JwtTokens]:
-        """As of ten minutes ago at most; as before while the provider does not answer."""
+        """Return the provider's configuration, at most ten minutes old. An older one stays in use if the provider
+        fails."""
         async with self._asking:
             now = self._clock.monotonic()
             if self._provider is None or self._tokens is None or now - self._asked_at > _DISCOVERED:
@@ -198,7 +201,8 @@ class Oidc:
 
 
 async def _ask(method: str, address: str, headers: dict[str, str], form: dict[str, str] | None) -> bytes:
-    """Neither a proxy nor credentials from the environment; no redirects."""
+    """Send a request and return its body. Uses neither proxies nor credentials of the environment, and follows no
+    redirects."""
     try:
         async with (
             asyncio.timeout(_TIMEOUT),

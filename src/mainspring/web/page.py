@@ -1,4 +1,4 @@
-"""A page, declared once: its path, its permission, its query; and what its handler works with."""
+"""Declares a page once: its path, permission and query, and the visit and replies that its handler works with."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,11 +21,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class NoQuery(msgspec.Struct, frozen=True):
-    """Whatever else is in the address is passed over."""
+    """The query of a page without parameters. Unknown parameters are ignored."""
 
 
 class Show(msgspec.Struct, frozen=True):
-    """A template and what is in it."""
+    """A reply that renders a template with values."""
 
     template: str
     values: Mapping[str, Any]
@@ -33,39 +33,39 @@ class Show(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """An action was done: what to say, and where to look at it without a script."""
+    """A reply after an action: the message to show, and the page to go to without scripts."""
 
     words: str
     to: str
-    #: Go there with a script, too: what was acted on is not on the page any more.
+    #: Go to that page with scripts as well, because the current page no longer shows the object.
     leave: bool = False
-    #: What takes it back: the address of another action, and what its button says.
+    #: The action that reverts this one: its address, and the label of its button.
     undo: str = ""
     undo_words: str = "Undo"
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """Server-sent events."""
+    """A reply of server-sent events."""
 
     source: Any
 
 
 class Enter(msgspec.Struct, frozen=True):
-    """Signed in, or out (no session): where to go."""
+    """A reply after a sign-in, or a sign-out (no session), with the page to go to."""
 
     session: Session | None
     to: str
 
 
 class Away(msgspec.Struct, frozen=True):
-    """To somebody else's page, to come back from there."""
+    """A redirect to a page of another site, which returns the browser here."""
 
     address: str
     attempt: Attempt
 
 
 class Download(msgspec.Struct, frozen=True):
-    """A text to keep."""
+    """A reply that the browser saves as a text file."""
 
     name: str
     text: str
@@ -75,7 +75,7 @@ Reply: TypeAlias = Show | Done | Stream | Enter | Away | Download
 
 
 class Visit(Generic[Query]):
-    """A request that has been let in and understood."""
+    """An authenticated request with a decoded query and form."""
 
     __slots__ = (
         "api",
@@ -115,9 +115,9 @@ class Visit(Generic[Query]):
     ) -> None:
         self.api = api
         self.principal = principal
-        #: Where the dashboard is mounted; ends with a slash.
+        #: The path where the dashboard is mounted. It ends with a slash.
         self.base = base
-        #: This very page, below the base, with its query.
+        #: The address of this page relative to ``base``, with its query.
         self.url = url
         self.path = path
         self.query = query
@@ -127,15 +127,15 @@ class Visit(Generic[Query]):
         self.peer = peer
         self.session = session
         self.read_only = read_only
-        #: Takes out what no page shows.
+        #: Hides the values that no page may show.
         self.redact = redact
-        #: The provider where people sign in, and whether this browser was sent there.
+        #: The provider for sign-ins, and the sign-in that this browser has in progress there.
         self.oidc = oidc
         self.attempt = attempt
         self.now: Instant = api.clock.now()
 
     def may(self, permission: str) -> bool:
-        """For what is offered. What is done is checked by the operation that does it."""
+        """Return whether to offer an action. The operation that performs it checks the permission again."""
         wanted = Permission(permission)
         return self.principal.may(wanted) and (wanted is Permission.READ or not self.read_only)
 
@@ -150,7 +150,7 @@ class Visit(Generic[Query]):
     ) -> Any:
         """Call an operation of the API as this visitor and return its answer. Empty parameters are left out.
 
-        ``named``: the handler, or the name of an operation of another feature.
+        ``named`` is the handler, or the name of an operation of another feature.
         """
         operation = find_operation(named)
         given = [(name, str(value)) for name, value in (query or {}).items() if value not in (None, "")]
@@ -169,7 +169,7 @@ PageHandler: TypeAlias = Callable[[Visit[Any]], Awaitable[Reply]]
 
 
 class Page:
-    """One method on one path."""
+    """A handler for one method on one path."""
 
     def __init__(
         self, method: str, path: str, handler: PageHandler, permission: Permission | None, query: type[Any]
@@ -177,13 +177,13 @@ class Page:
         self.method = method
         self.path = path
         self.handler = handler
-        #: None: anybody, signed in or not.
+        #: ``None``: the page is open to everyone, signed in or not.
         self.permission = permission
         self.query = query
         self._names = {field.encode_name for field in msgspec.structs.fields(query)}
 
     def read_query(self, pairs: list[tuple[str, str]]) -> Any:
-        """Blank ones count as absent, as forms send them; of several the values are joined."""
+        """Decode the query. Blank values count as absent, as forms send them; repeated ones are joined by commas."""
         given: dict[str, str] = {}
         for name, value in pairs:
             if name in self._names and value.strip():
@@ -195,7 +195,7 @@ class Page:
 
 
 class Pages:
-    """Those of one file under ``pages``."""
+    """The pages of one module."""
 
     def __init__(self) -> None:
         self.pages: list[Page] = []
@@ -216,7 +216,7 @@ class Pages:
 
 
 def json_field(form: Mapping[str, str], name: str) -> msgspec.Raw | None:
-    """JSON that somebody typed; none if the field is blank."""
+    """Return the JSON that a person typed, or ``None`` if the field is blank."""
     text = form.get(name, "").strip()
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""What no page shows: the values of some fields, in whatever payload, result or record."""
+"""Redaction: hides the values of configured fields in every payload, result and record of the dashboard."""
 
 import re
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from typing import Any
 
 import msgspec
 
-#: Stands for what is not shown. Nobody's payload holds it, so that a form which still does is noticed.
+#: Replaces hidden values. Real payloads are assumed not to have it, so that a form that submits it is detected.
 MASK = "•••"
 
 
 class Redactor:
     def __init__(self, names: Sequence[str]) -> None:
-        """Names of fields; a star stands for any characters, and case does not matter."""
+        """Compile the field names. A star stands for any characters, and case does not matter."""
         self._names = re.compile("|".join(translate(name.lower()) for name in names))
 
     def __call__(self, answer: Any) -> Any:
-        """An answer of the API, without these. What has none of them is the same object."""
+        """Return the answer with hidden values masked. An answer without such fields is returned as the same object."""
         match answer:
             case msgspec.Raw():
                 return self._raw(answer)

@@ -1,4 +1,4 @@
-"""Templates: everything is escaped, nothing may be missing."""
+"""Renders templates: every value is escaped, and an undefined variable is an error."""
 
 from collections.abc import Mapping
 from functools import cache, partial
@@ -53,7 +53,7 @@ def environment() -> Environment:
 
 
 def _list_loaders() -> list[BaseLoader]:
-    """One loader for the frame, and one for each feature that has templates."""
+    """Return one loader for the frame, and one for each feature that has templates."""
     features = (entry for entry in resources.files("mainspring.features").iterdir() if (entry / "templates").is_dir())
     packages = ["mainspring.web", *sorted(f"mainspring.features.{entry.name}" for entry in features)]
     return [PackageLoader(package, "templates") for package in packages]
@@ -80,12 +80,12 @@ def render(visit: Visit[Any], template: str, values: Mapping[str, Any], csrf: st
 
 
 def _editable(raw: Any) -> str:
-    """JSON to be changed in a form; empty where not all of it is shown: then it stays as it was."""
+    """Return JSON to edit in a form. Empty if it is cut or redacted; the value then stays unchanged."""
     text = typed(raw) or "null"
     return "" if is_cut(raw) or MASK in text else text
 
 
 def _query(values: Mapping[str, object], **changed: object) -> str:
-    """The query of an address, with something changed; what is empty is left out."""
+    """Return a query string with some parameters changed and the empty ones removed."""
     merged = {**values, **changed}
     return urlencode({name: value for name, value in merged.items() if value not in (None, "")})

@@ -1,4 +1,4 @@
-"""What goes back to a browser: with its headers, compressed where that helps."""
+"""Sends replies to browsers, with security headers and compression."""
 
 import gzip
 
@@ -6,7 +6,7 @@ from mainspring.http.app import Asked, RawHeaders
 from mainspring.http.asgi_types import Send
 from mainspring.web.static_files import static_files
 
-#: Shorter answers are not worth it.
+#: Compressing shorter replies is not worth it.
 _COMPRESSED_FROM = 1_024
 HEADERS = {
     "cache-control": "no-store",

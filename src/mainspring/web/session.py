@@ -1,9 +1,9 @@
-"""Who is signed in: the credentials they gave, or who a provider says they are, sealed into a cookie. Nothing is kept
-here.
+"""Dashboard sessions, sealed into a cookie: the credentials of a person, or the principal that a provider vouched for.
 
-Each request opens the cookie and lets the API's own authenticator judge what is in it, so a key that was revoked, or a
-token that has expired, ends the session as soon as it ends everything else. A sign-out is recorded in the store until
-the session would have ended: a copy of the cookie is of no use.
+1. No session is stored on the server.
+2. Each request opens the cookie, and the API's authenticator checks the credentials in it. A revoked key or an expired
+   token thus ends the session at once.
+3. A sign-out is recorded in the store until the session would have expired, so a copy of the cookie is useless.
 """
 
 import base64
@@ -21,20 +21,21 @@ from mainspring.core.model.access.access import Principal
 from mainspring.core.model.base.instant import HOUR, Instant, Micros
 
 COOKIE = "mainspring_session"
-#: While somebody is at their provider.
+#: Present while a person is at the sign-in page of the provider.
 ATTEMPT_COOKIE = "mainspring_sign_in"
-#: A browser keeps no cookie that is larger.
+#: Browsers reject larger cookies.
 LARGEST_COOKIE = 4_000
-#: Then one signs in again.
+#: The lifetime of a session with credentials. After it, people sign in again.
 LONGEST: Micros = 12 * HOUR
-#: Of somebody a provider has vouched for: only it knows whether they are still who they were. Then it is asked anew.
+#: The lifetime of a session from a provider. Only the provider knows whether the account still exists, so it is asked
+#: again.
 VOUCHED: Micros = HOUR
 T = TypeVar("T", bound=msgspec.Struct)
 _HEADER = {"alg": "dir", "enc": "A256GCM"}
 
 
 class Session(msgspec.Struct, frozen=True):
-    #: An API key or a token; empty: a provider said who it is.
+    #: An API key or a token. Empty if a provider vouched for the principal.
     credentials: str
     ends_at: Instant
     csrf: str
@@ -47,7 +48,7 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """As a request to the API would bring them."""
+        """Return the headers with which an API request sends the same credentials."""
         return {"authorization": f"Bearer {self.credentials}"}
 
 
@@ -57,30 +58,33 @@ def new_session(credentials: str, now: Instant, principal: Principal | None = No
 
 
 class Sealer:
-    """Whoever has the same secret opens what another process sealed. Without one it is drawn: then sessions end with
-    the process."""
+    """Encrypts and decrypts cookies.
+
+    Processes with the same secret can open each other's cookies. Without a secret, a random key is used, and sessions
+    end with the process.
+    """
 
     def __init__(self, secret: str) -> None:
         drawn = hashlib.sha256(b"mainspring dashboard " + secret.encode()).digest() if secret else secrets.token_bytes()
         self._key = OctKey.import_key(drawn[:32])
-        #: Where nobody signs in.
+        #: The CSRF token of requests without a session, if authentication is off.
         self.local_csrf = hmac.new(drawn, b"local", hashlib.sha256).hexdigest()[:32]
 
     def seal(self, what: msgspec.Struct) -> str:
         return jwe.encrypt_compact(_HEADER, msgspec.json.encode(what), self._key)
 
     def open(self, cookie: str, now: Instant) -> Session | None:
-        """None for whatever is not ours, or is over."""
+        """Return the session in a cookie. ``None`` if the cookie is not ours, or the session has expired."""
         session = self.unseal(cookie, Session)
         return session if session is not None and now < session.ends_at else None
 
     def was_vouched_for(self, cookie: str) -> bool:
-        """Whether it is a session that a provider began, over or not."""
+        """Return whether a provider began the session, which may have expired."""
         session = self.unseal(cookie, Session)
         return session is not None and session.principal is not None
 
     def unseal(self, cookie: str, kind: type[T]) -> T | None:
-        """None for whatever is not ours, or is something else."""
+        """Decrypt a cookie. ``None`` if it is not ours, or holds another kind of value."""
         try:
             return msgspec.json.decode(jwe.decrypt_compact(cookie, self._key).plaintext or b"", type=kind)
         except (JoseError, msgspec.MsgspecError, ValueError):
@@ -88,14 +92,14 @@ class Sealer:
 
 
 def mask(token: str) -> str:
-    """A token that looks different each time: in a page that is compressed its length tells nothing about it."""
+    """Mask a token differently each time, so that the length of a compressed page does not reveal it."""
     secret = bytes.fromhex(token)
     noise = secrets.token_bytes(len(secret))
     return base64.urlsafe_b64encode(noise + bytes(a ^ b for a, b in zip(noise, secret, strict=True))).decode()
 
 
 def is_masked(token: str, masked: str) -> bool:
-    """Whether this is the token, masked."""
+    """Return whether ``masked`` is the masked form of the token."""
     secret = bytes.fromhex(token)
     try:
         raw = base64.urlsafe_b64decode(masked)
@@ -108,7 +112,8 @@ def is_masked(token: str, masked: str) -> bool:
 
 
 def cookie_header(value: str, path: str, *, secure: bool, ends: bool = False, name: str = COOKIE) -> str:
-    # Lax: a link in a chat leads to the page and not to the sign-in. What changes things needs a token besides.
+    # Lax: a link from a chat opens the page instead of the sign-in. Requests that change something need a CSRF token as
+    # well.
     parts = [f"{name}={value}", f"Path={path}", "HttpOnly", "SameSite=Lax"]
     if secure:
         parts.append("Secure")

@@ -1,4 +1,4 @@
-"""In and out: with credentials, or by way of an OpenID provider."""
+"""Sign-in with credentials or through an OpenID provider, and sign-out."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ async def do_sign_out(visit: Visit[Any]) -> Reply:
 
 
 def _inside(to: str) -> str:
-    """A place below our own base, wherever a link came from."""
-    # First: a browser passes over what cannot be seen, and reads on behind it.
+    """Return the path if it is below our base, else an empty one. Links of other sites may contain any target."""
+    # Remove invisible characters first: browsers skip them and read the rest as a URL.
     seen = "".join(letter for letter in to if letter.isprintable()).strip()
     return "" if seen.startswith(("/", "\\")) or ":" in seen.partition("?")[0] else seen

@@ -1,4 +1,4 @@
-"""Charts of runs by minute."""
+"""Charts of the statistics by minute."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def line_chart(points: Sequence[Point], what: str, colour: str) -> str:
 
 def _lines(points: Sequence[Point], what: str, colour: str) -> list[dict[str, Any]]:
     def values(which: str) -> list[float | None]:
-        # Where nothing ended there is nothing to say.
+        # There is no value for minutes in which no run ended.
         return [getattr(point, f"{what}_ms_{which}") if point.succeeded + point.failed else None for point in points]
 
     worst = "worst" if what == "late" else "longest"

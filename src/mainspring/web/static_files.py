@@ -1,4 +1,5 @@
-"""Styles and scripts: read once, under an address that changes when they do, so that browsers may keep them."""
+"""Styles and scripts: read once, and served under an address that changes with their content, so that browsers may
+cache them."""
 
 import gzip
 import hashlib
@@ -27,7 +28,7 @@ class StaticFiles:
         digest = hashlib.sha256()
         for name in sorted(found):
             digest.update(name.encode() + b"\0" + found[name])
-        #: One for all: files name each other.
+        #: One version for all files, because they refer to each other.
         self.version = digest.hexdigest()[:12]
         self.files = {
             name: StaticFile(_KINDS[name.rpartition(".")[2]], data, gzip.compress(data, mtime=0))

@@ -1,4 +1,4 @@
-"""Live lists that do not move: a refresh updates the rows that are shown, and counts those that are new.
+"""Live lists whose rows do not move: a refresh updates the shown rows and counts the new ones.
 
 The script sends the ids of the shown rows with every refresh. Without a script there is no refresh.
 """
@@ -14,7 +14,7 @@ from mainspring.http.operation import Handler
 from mainspring.web.page import Visit
 
 T = TypeVar("T")
-#: Has the ids of the shown rows, percent-encoded and separated by commas.
+#: The request header with the ids of the shown rows, percent-encoded and separated by commas.
 HEADER = "mainspring-rows"
 _MOST_ROWS = 100
 
@@ -23,12 +23,12 @@ class Fresh(msgspec.Struct, frozen=True):
     """How many items a list has that are not shown yet."""
 
     count: int = 0
-    #: There may be others.
+    #: Whether there may be more than were counted.
     more: bool = False
 
 
 class SteadyPage(NamedTuple):
-    """A page of a list, as the API answered it, and what is shown of it."""
+    """A page of a list as the API answered it, and the items to show."""
 
     page: Any
     items: Sequence[Any]
@@ -36,7 +36,7 @@ class SteadyPage(NamedTuple):
 
 
 def shown_rows(visit: Visit[Any]) -> list[str]:
-    """Return the ids of the rows that the viewer sees; none if this is no refresh."""
+    """Return the ids of the rows that the viewer sees. Empty if the request is not a refresh."""
     text = visit.headers.get(HEADER, "")
     return [unquote(word) for word in text.split(",") if word][:_MOST_ROWS]
 
@@ -51,8 +51,8 @@ async def read_steadily(
 ) -> SteadyPage:
     """Read a list that is ordered by id, newest first.
 
-    Shown rows are read by their ids, so they stay with their new state even if they left the filter. ``by_id`` is the
-    operation that takes ``ids``, if it is another one.
+    Shown rows are read by their ids, so they keep their rows with their new state, even if they no longer match the
+    filter. ``by_id`` is the operation that takes ``ids``, if it is another one.
     """
     shown = shown_rows(visit)
     if not shown:
@@ -62,7 +62,7 @@ async def read_steadily(
         visit.ask(operation, query=query), visit.ask(by_id or operation, query={"ids": ",".join(shown)})
     )
     if not known.items:
-        # None of them is stored any more.
+        # None of the rows is stored any more.
         return SteadyPage(page, page.items, Fresh())
     return SteadyPage(page, known.items, count_fresh([identify(item) for item in page.items], shown, min(shown)))
 
@@ -75,6 +75,6 @@ def count_fresh(found: Sequence[str], shown: Sequence[str], last: str) -> Fresh:
 
 
 def keep_order(visit: Visit[Any], items: Sequence[T], identify: Callable[[T], str]) -> list[T]:
-    """Sort items as they are shown, with new ones behind them. Without shown rows their order stays."""
+    """Sort items in the order of the shown rows, with new ones at the end. Without shown rows, the order stays."""
     places = {identifier: place for place, identifier in enumerate(shown_rows(visit))}
     return sorted(items, key=lambda item: places.get(identify(item), len(places)))

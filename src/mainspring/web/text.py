@@ -1,4 +1,4 @@
-"""What others wrote, made safe to look at. Markup is escaped by the templates; here is the rest."""
+"""Makes text of others safe to display. Templates escape markup; this module does the rest."""
 
 import re
 from typing import Any
@@ -8,14 +8,15 @@ from markupsafe import Markup, escape
 
 from mainspring.web.words import absolute
 
-#: Shown as signs instead of acting: control characters but tab and line feed, and those that turn the text around.
+#: Displayed as symbols instead of taking effect: control characters except tab and line feed, and characters that
+#: change the text direction.
 _HIDDEN = {
     **{code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)},
     0x7F: "\u2421",
     **{code: f"‹U+{code:04X}›" for code in (*range(0x80, 0xA0), 0xFEFF, 0x200B, 0x200E, 0x200F, 0x2028, 0x2029)},
     **{code: f"‹U+{code:04X}›" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))},
 }
-#: The same in a text that is JSON, where they stand within strings alone.
+#: Escapes of the same characters in JSON, where they only occur within strings.
 _ESCAPED = {code: f"\\u{code:04x}" for code in _HIDDEN}
 _LARGEST_SHOWN = 64 * 1024
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?Z\b", re.ASCII)
@@ -26,21 +27,21 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 
 
 def visible(value: Any) -> Any:
-    """Applied to everything that a template prints."""
+    """Replace invisible characters. Applied to every value that a template prints."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return value if value.isprintable() else value.translate(_HIDDEN)
     return value
 
 
 def moments(text: str) -> Markup:
-    """A sentence of the API: the times in it are told in the zone of whoever looks."""
+    """Render a sentence of the API with its times in the zone of the viewer."""
     parts: list[Markup] = []
     at = 0
     for found in _MOMENT.finditer(text):
         try:
             shown = absolute(found.group())
         except ValueError:
-            # Somebody wrote it, and it is no time.
+            # Looks like a time, but is not one.
             continue
         parts.append(escape(visible(text[at : found.start()])))
         parts.append(_TIME.format(found.group(), shown, shown))
@@ -49,7 +50,7 @@ def moments(text: str) -> Markup:
 
 
 def pretty(raw: Any) -> str:
-    """JSON with indents; what is too large is cut, and says so."""
+    """Format JSON with indents. Text that is too large is cut and ends with its size."""
     if isinstance(raw, msgspec.UnsetType) or raw is None:
         return ""
     text = _encoded(raw)
@@ -59,13 +60,12 @@ def pretty(raw: Any) -> str:
 
 
 def typed(raw: Any) -> str:
-    """The same for a field that is typed into: what would act is written as JSON can, and is the same when it comes
-    back."""
+    """Format JSON for an input field. Invisible characters are escaped, so that the same value comes back."""
     return pretty(raw).translate(_ESCAPED)
 
 
 def is_cut(raw: Any) -> bool:
-    """Whether there is more of it than is shown."""
+    """Return whether ``pretty`` shows only a part of the value."""
     return not isinstance(raw, msgspec.UnsetType) and len(_encoded(raw)) > _LARGEST_SHOWN
 
 
@@ -74,7 +74,7 @@ def _encoded(raw: Any) -> bytes:
 
 
 def ansi(text: str) -> Markup:
-    """Colours of a terminal as classes; every other sequence is left out."""
+    """Convert terminal colors to classes and remove every other escape sequence."""
     text = _OTHER_ESCAPES.sub("", text.replace("\r\n", "\n"))
     parts: list[Markup] = []
     classes: set[str] = set()
@@ -113,7 +113,7 @@ def _styled(classes: set[str], codes: str) -> set[str]:
             case 22:
                 found -= {"ansi-bold", "ansi-dim"}
             case 38 | 48:
-                # 256 colours and more: the text stays, the colour does not.
+                # Skip palettes of 256 and more colors: the text is kept without its color.
                 del numbers[: 2 if numbers[:1] == [5] else 4]
             case 39:
                 found = {name for name in found if not name.startswith("ansi-fg-")}

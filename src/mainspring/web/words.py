@@ -1,4 +1,4 @@
-"""Times and numbers as people read them. The scripts say the same in the same words: ``static/times.js``."""
+"""Formats times and numbers for people, like ``static/times.js`` does in the browser."""
 
 from datetime import datetime
 
@@ -10,12 +10,12 @@ def instant(iso: str) -> Instant:
 
 
 def absolute(iso: str) -> str:
-    """``2026-11-15 23:40:12 UTC``."""
+    """Format a time: ``2026-11-15 23:40:12 UTC``."""
     return f"{to_datetime(instant(iso)):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def relative(iso: str, now: Instant) -> str:
-    """``12s ago``, ``in 3m 10s``."""
+    """Format a time relative to now: ``12s ago``, ``in 3m 10s``."""
     distance = (now - instant(iso)) / SECOND
     if abs(distance) < 1:
         return "now"
@@ -24,7 +24,7 @@ def relative(iso: str, now: Instant) -> str:
 
 
 def short_time(iso: str, now: Instant) -> str:
-    """What stands beside a relative one: ``23:40:12`` today, ``Nov 15 23:40`` this year, else ``2025-11-15``."""
+    """Format a time next to a relative one: ``23:40:12`` today, ``Nov 15 23:40`` this year, else ``2025-11-15``."""
     time, today = to_datetime(instant(iso)), to_datetime(now)
     if time.date() == today.date():
         return f"{time:%H:%M:%S}"
@@ -32,12 +32,12 @@ def short_time(iso: str, now: Instant) -> str:
 
 
 def span(seconds: float) -> str:
-    """In two units, from a minute on."""
+    """Format a duration in whole seconds, or in two units from a minute on."""
     return f"{int(seconds)}s" if seconds < 60 else duration(seconds)
 
 
 def duration(seconds: float | None) -> str:
-    """``840µs``, ``12ms``, ``3.2s``, ``4m 10s``, ``2h 05m``."""
+    """Format a duration: ``840µs``, ``12ms``, ``3.2s``, ``4m 10s``, ``2h 05m``."""
     if seconds is None:
         return "–"
     if seconds < 0.001:
@@ -56,14 +56,14 @@ def duration(seconds: float | None) -> str:
 
 
 def between(start: str | None, end: str | None, now: Instant) -> float | None:
-    """Seconds from one to the other, or until now."""
+    """Return the seconds between two times, or from the first until now. ``None`` without a start."""
     if start is None:
         return None
     return max(((now if end is None else instant(end)) - instant(start)) / SECOND, 0.0)
 
 
 def count(number: float) -> str:
-    """``1,234``; ``12.3k`` and ``4.5M`` where digits would not help."""
+    """Format a number: ``1,234``, or ``123k`` and ``4.5M`` where more digits would not help."""
     if number >= 10_000_000:
         return f"{number / 1e6:.0f}M"
     if number >= 1_000_000:
@@ -78,7 +78,7 @@ def plural(number: int, one: str, many: str = "") -> str:
 
 
 def short(number: int) -> str:
-    """In at most four signs: ``840``, ``1.2k``, ``12k``, ``3M``."""
+    """Format a number in at most four characters: ``840``, ``1.2k``, ``12k``, ``3M``."""
     for size, unit in ((1_000_000, "M"), (1_000, "k")):
         if number >= size:
             return f"{number / size:.1f}{unit}" if number < 10 * size and number % size else f"{number // size}{unit}"
@@ -86,7 +86,10 @@ def short(number: int) -> str:
 
 
 def describe_stranded(datacenter: str, runs: int, queue: str = "") -> str:
-    """Describe runs that only a data center without workers may run. ``queue``: other queues have workers there."""
+    """Describe runs that only a data center without workers may run.
+
+    ``queue`` is given if workers of other queues are there.
+    """
     if not queue:
         return f"{plural(runs, 'run waits', 'runs wait')} for data center {datacenter} (no workers)"
     waits = plural(runs, f"run of queue {queue} waits", f"runs of queue {queue} wait")

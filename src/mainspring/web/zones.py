@@ -1,4 +1,4 @@
-"""The zone in which whoever looks wants times: its scripts keep it in a cookie."""
+"""The time zone of the viewer, which the dashboard's scripts keep in a cookie."""
 
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
@@ -12,7 +12,7 @@ _COOKIE = "mainspring_zone"
 
 
 def zone_of(headers: Mapping[str, str]) -> ZoneInfo:
-    """UTC where they say none, or one that nobody knows."""
+    """Return the zone of the cookie. UTC if there is none, or an unknown one."""
     try:
         cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
         return load_zone(unquote(cookie.value) if cookie else "UTC")

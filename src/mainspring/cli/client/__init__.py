@@ -1,1 +1,1 @@
-"""How commands reach a store or an API, and what they wait for."""
+"""Connects commands to a store or an API, and waits for runs."""

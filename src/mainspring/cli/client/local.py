@@ -1,4 +1,4 @@
-"""A store in the place of an API: requests go to the same handlers, in this process."""
+"""Runs the API on a store in this process: requests go to the same handlers as those of a server."""
 
 import getpass
 import re
@@ -21,7 +21,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class LocalTransport(httpx2.AsyncBaseTransport):
-    """Not through the ASGI application: importing and building that takes a second, and a stream would not stream."""
+    """Passes requests directly to the handlers.
+
+    The ASGI application is not used: importing and building it takes a second, and streams would be buffered.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -53,7 +56,7 @@ class LocalTransport(httpx2.AsyncBaseTransport):
                 headers={name.lower(): value for name, value in request.headers.items()},
             )
         except StoreUnavailable:
-            # In the store's own words, which an API keeps to itself.
+            # Keep the store's own message, which an API would hide.
             raise
         except MainspringError as error:
             problem, more = problem_of(error)
@@ -77,7 +80,7 @@ class _Stream(httpx2.AsyncByteStream):
 
 
 def _author() -> str:
-    """As the audit has it. Somebody at a shell has no key, but a login."""
+    """Return the author for the audit log: people at a shell have a login instead of a key."""
     try:
         return f"cli:{getpass.getuser()}"
     except (OSError, KeyError):

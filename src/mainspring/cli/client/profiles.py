@@ -1,4 +1,4 @@
-"""Named places to speak to: ``~/.config/mainspring/profiles.toml``."""
+"""Profiles: named APIs and stores, kept in ``~/.config/mainspring/profiles.toml``."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from mainspring.core.model.base.errors import Invalid, NotFound
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An API with a key, or a store."""
+    """An API with its key, or a store."""
 
     url: str = ""
     key: str = ""
@@ -44,10 +44,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Profiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The file."""
+    """The content of the profiles file."""
 
     use: str = ""
-    """The one that is used where nothing else is named."""
+    """The profile that is used if a command names no target."""
     profiles: dict[str, Profile] = {}
 
     def get(self, name: str) -> Profile:
@@ -105,7 +105,7 @@ def write(profiles: Profiles) -> None:
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Its rights first, then what is in it.
+        # Create the file with its permissions before writing the keys.
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
             opened.write("\n".join(lines) + "\n")
         fresh.replace(path)
@@ -114,12 +114,12 @@ def write(profiles: Profiles) -> None:
 
 
 def _quoted(text: str) -> str:
-    # A text of JSON is one of TOML, too, as long as it has no control characters.
+    # A JSON string is also a valid TOML string, as long as it has no control characters.
     return json.dumps(text, ensure_ascii=False)
 
 
 def names(incomplete: str) -> list[str]:
-    """For the shell to complete."""
+    """Complete a profile name for the shell."""
     return [name for name in read().profiles if name.startswith(incomplete)]
 
 
@@ -171,7 +171,7 @@ def set_profile(
     key_stdin: Annotated[bool, typer.Option("--key-stdin", help="Read the API key from stdin, and keep it.")] = False,
     tenant: Annotated[str, typer.Option("--tenant", help="Whose things are meant.", show_default=False)] = "",
 ) -> None:
-    """Make a profile, or replace one.
+    """Create a profile, or replace one.
 
     Examples:
 
@@ -205,9 +205,9 @@ def use(
         typer.Argument(help="The profile; none without.", metavar="[NAME]", autocompletion=names, show_default=False),
     ] = None,
 ) -> None:
-    """Use a profile wherever nothing else is named.
+    """Use a profile by default.
 
-    --profile, --url, --store and their variables go before it. Without a name no profile is used.
+    Options and environment variables (--profile, --url, --store) take precedence. Without a name, no profile is used.
 
     Example: mainspring profiles use prod
     """
@@ -219,7 +219,7 @@ def use(
 
 
 def remove(name: Name) -> None:
-    """Remove a profile. The API or store it names is not touched.
+    """Remove a profile. Its API or store is not touched.
 
     Example: mainspring profiles remove prod
     """

@@ -1,4 +1,4 @@
-"""What a command speaks to: an API over the network, or a store through the same handlers in this process."""
+"""Connects commands: to an API over the network, or to a store through the same handlers in this process."""
 
 import asyncio
 import inspect
@@ -31,9 +31,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Raw: TypeAlias = msgspec.Raw
 
-#: Somebody waits at a terminal: an API that is away is asked again for this long, not for the half minute of programs.
+#: How long an unreachable API is retried. A person waits at a terminal, so it is shorter than the half minute of the
+#: client.
 _PATIENCE: Micros = 3 * SECOND
-#: A stream that broke is taken up again for this long.
+#: How long a broken stream is reconnected.
 _PATIENCE_OF_STREAMS: Micros = 60 * SECOND
 _PAGE = 1_000
 _SHORTEST_PART = 6
@@ -97,7 +98,7 @@ Utc: TypeAlias = Annotated[bool, typer.Option("--utc", help="Times in UTC, not f
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """What was chosen: an address, or the settings of a store."""
+    """The target of a command: the URL of an API, or the settings of a store."""
 
     url: str = ""
     key: str | None = None
@@ -106,7 +107,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client:
-    """The API, for one command."""
+    """A client of the API for one command."""
 
     def __init__(self, api: "ApiClient", tenant: str | None, *, is_local: bool) -> None:
         self._api = api
@@ -126,11 +127,11 @@ class Client:
         query: Mapping[str, object] | None = None,
         repeatable: bool | None = None,
     ) -> Raw:
-        """What the API answers, as it wrote it."""
+        """Send a request and return the raw answer."""
         return await self._api.ask(method, path, Raw, body=body, query=query, repeatable=repeatable)
 
     async def pages(self, path: str, query: Mapping[str, object], limit: int, *, largest: int = _PAGE) -> "Found":
-        """The items of a list, over as many pages as they take."""
+        """Return the items of a list, over as many pages as needed."""
         items: list[Raw] = []
         cursor: str | None = None
         while True:
@@ -144,9 +145,9 @@ class Client:
     async def events(
         self, path: str, query: Mapping[str, object] | None = None
     ) -> AsyncGenerator[tuple[str, Raw], None]:
-        """Server-sent events, as (kind, data). A stream that breaks is taken up where it broke."""
+        """Yield server-sent events as (kind, data). A broken stream continues after the last event received."""
         last = ""
-        # One that never began was asked of the wrong place.
+        # A stream that never started probably has a wrong address, so give up sooner.
         give_up_at = self.clock.monotonic() + _PATIENCE
         while True:
             kind, data = "", ""
@@ -173,13 +174,13 @@ class Client:
             await self.clock.sleep(500 * MILLISECOND)
 
     async def job(self, text: str) -> str:
-        """The id of the job that is meant: by its id, its name, or a part of its id that no other has."""
+        """Return the id of a job, given its id, its name, or a unique part of its id."""
         if not text.strip():
-            # Jobs without a name are found by it.
+            # An empty name would match jobs without a name.
             raise Invalid("job", "is empty", "an id or a name")
         if is_id(text):
             return text
-        # A recurring job's name is its own; one-offs may share theirs.
+        # Names of recurring jobs are unique within a tenant; one-off jobs may share names.
         for kind in ("recurring", "oneOff"):
             query = {"text": text[:200], "kind": kind, "tenant": self.tenant}
             found = await self.pages("/v1/jobs", query, _PAGE)
@@ -193,7 +194,7 @@ class Client:
         return await self._by_part("/v1/jobs", text, "job")
 
     async def run(self, text: str) -> str:
-        """The id of the run that is meant: by its id, or by a part of it that no other has."""
+        """Return the id of a run, given its id or a unique part of it."""
         return text if is_id(text) else await self._by_part("/v1/runs", text, "run")
 
     async def _by_part(self, path: str, text: str, noun: str) -> str:
@@ -233,14 +234,15 @@ def read(answer: Raw, kind: type[T]) -> T:
 
 
 def segment(text: str) -> str:
-    """A name inside a path."""
+    """Quote a name for use as one segment of a path."""
     return quote(text, safe="")
 
 
 def choose(
     profile: str | None, url: str | None, key: str | None, store: str | None, config: Path | None, tenant: str | None
 ) -> Where:
-    """Flags, then variables, then the profile in use, then the settings."""
+    """Choose the target of a command: options first, then environment variables, the profile in use, and the
+    settings."""
     given = [name for name, value in (("--profile", profile), ("--url", url), ("--store", store)) if value is not None]
     if len(given) > 1:
         raise Invalid(given[0], f"contradicts {given[1]}", "one of them")
@@ -264,7 +266,7 @@ def choose(
 
 
 def store_settings(profile: str | None, store: str | None, config: Path | None) -> Settings:
-    """For commands that look into the store itself."""
+    """Return the settings of the store, for commands that need direct access to it."""
     where = choose(profile, None, None, store, config, None)
     if where.settings is None:
         raise Invalid(
@@ -282,7 +284,7 @@ async def open_engine(settings: Settings, *, makes_store: bool) -> AsyncIterator
 
         path = path_of(settings.store)
         if not path.exists():
-            # Or a mistyped path would make an empty store, and the answer would be that there is nothing.
+            # Otherwise a mistyped path would create an empty store, and the command would report that there is nothing.
             raise StoreUnavailable(f"there is no store {path}; mainspring up or mainspring migrate makes one")
     from mainspring.config.engine import Engine
 
@@ -296,7 +298,7 @@ async def open_engine(settings: Settings, *, makes_store: bool) -> AsyncIterator
 
 @asynccontextmanager
 async def connected(where: Where, *, makes_store: bool = False) -> AsyncIterator[Client]:
-    # Help and completion need none of this.
+    # Import here: help and shell completion need none of this.
     from mainspring.sdk.backends.client import ApiClient
 
     if where.settings is None:
@@ -323,10 +325,10 @@ async def connected(where: Where, *, makes_store: bool = False) -> AsyncIterator
 def command(
     group: typer.Typer, name: str, *, makes_store: bool = False
 ) -> Callable[[Callable[Concatenate[Client, Output, P], Awaitable[None]]], Callable[..., None]]:
-    """Make a command of a coroutine function: it is given the API and how to answer, and has the options for both."""
+    """Decorate a coroutine function as a command. It gets the client and the output, and the options for both."""
 
     def register(function: Callable[Concatenate[Client, Output, P], Awaitable[None]]) -> Callable[..., None]:
-        # Typer, which calls it, has checked what it is called with.
+        # Typer has validated the arguments.
         called: Callable[..., Awaitable[None]] = function
 
         def run(

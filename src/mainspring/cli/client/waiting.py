@@ -1,4 +1,4 @@
-"""Waiting for a run to end."""
+"""Waits for a run to end."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ _ENDED = {state.value for state in ENDED}
 
 
 async def wait_for(api: Client, out: Output, run: str) -> None:
-    """Until it has ended; then its result, and an exit code that says whether it succeeded."""
+    """Wait until the run has ended, print its result, and exit with a failure code unless it succeeded."""
     from mainspring.cli.tables.runs import Shown
 
     pause = _SOON
@@ -28,7 +28,7 @@ async def wait_for(api: Client, out: Output, run: str) -> None:
             await api.clock.sleep(pause)
             pause = min(pause * 2, SECOND)
     except asyncio.CancelledError:
-        # Ctrl-C ends the waiting, nothing else.
+        # Ctrl-C ends only the waiting, not the run.
         out.note(f"run {run} goes on")
         raise
 

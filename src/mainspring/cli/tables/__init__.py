@@ -1,1 +1,1 @@
-"""Jobs and runs as the command line shows them."""
+"""Jobs, runs and data centers as the commands print them."""

@@ -1,4 +1,4 @@
-"""The data centers of a job, as they are typed and shown."""
+"""Parses and formats the data centers of a job."""
 
 import re
 
@@ -7,12 +7,12 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.labels import AND_THEN
 
-#: Last in an order of preference it is how long to wait, and not a name.
+#: A duration at the end of an order of preference is the failover delay, not a name.
 _TIME = re.compile(r"([0-9]+(ms|[smhd]))+")
 
 
 def datacenters_of(text: str) -> object:
-    """``us,eu``, ``all``, ``any``, or an order of preference, ``us>eu>30s``, as the API takes it."""
+    """Parse ``us,eu``, ``all``, ``any``, or an order of preference such as ``us>eu>30s`` for the API."""
     if text in ("all", "any"):
         return text
     if AND_THEN not in text:

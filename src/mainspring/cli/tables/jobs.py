@@ -1,4 +1,4 @@
-"""What is shown of a job."""
+"""Jobs as the commands print them."""
 
 import msgspec
 
@@ -19,7 +19,7 @@ class LimitShown(msgspec.Struct):
     per: str | None = None
 
     def __str__(self) -> str:
-        """As ``--limit`` takes it."""
+        """Return the limit as ``--limit`` accepts it."""
         return f"{self.key}={self.most}" + (f"/{self.per}" if self.per else "")
 
 
@@ -33,7 +33,7 @@ class BreakerShown(msgspec.Struct):
 
 
 class Shown(msgspec.Struct, rename="camel"):
-    """What is shown of a job; what else the API says of it is in its JSON."""
+    """The fields of a job that commands print. ``--json`` prints all fields of the API."""
 
     job_id: str
     status: str

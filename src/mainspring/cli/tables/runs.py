@@ -1,4 +1,4 @@
-"""Runs as the command line shows them."""
+"""Runs as the commands print them."""
 
 import msgspec
 
@@ -18,7 +18,7 @@ class Attempt(msgspec.Struct, rename="camel"):
 
 
 class Shown(msgspec.Struct, rename="camel"):
-    """What is shown of a run."""
+    """The fields of a run that commands print."""
 
     run_id: str
     job_id: str
@@ -55,12 +55,12 @@ class Shown(msgspec.Struct, rename="camel"):
 
     @property
     def began(self) -> str | None:
-        """When it started. A fan-out starts anew at every look at its members: it began when it was made."""
+        """When the run started. A fan-out starts again at every poll of its members, so its start is its creation."""
         return self.created_at if self.task == FAN_OUT and self.start_time is not None else self.start_time
 
     @property
     def why(self) -> str:
-        """Why it is not well, in a line."""
+        """One line on why the run does not progress, or did not succeed."""
         if self.status in ("succeeded", "running", "queued", "scheduled"):
             return ""
         return last_line(self.error_message) or self.reason

@@ -1,1 +1,1 @@
-"""Keeping the logs of runs in files."""
+"""Moving the logs of ended runs to a blob store."""

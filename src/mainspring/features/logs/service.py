@@ -1,4 +1,4 @@
-"""Takes the logs of runs that have ended out of the store, to where they are kept."""
+"""The service that moves the logs of ended runs from the store to the blob store."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -24,24 +24,24 @@ _EVERY: Micros = 2 * SECOND
 _FORGET_EVERY: Micros = HOUR
 _WARN_EVERY: Micros = HOUR
 _LONGEST_PAUSE: Micros = MINUTE
-#: Where there is more to do, it rests so many times as long as it worked: who works on the same machine or the same
-#: store goes first. Less if what it takes has waited for long …
+#: Pause between busy ticks, as a multiple of the time worked: other users of the machine and the store go first. It is
+#: shorter if logs have waited for long.
 _REST = 4
 _REST_IF_BEHIND = 1
 _BEHIND: Micros = 5 * MINUTE
-#: … and more if the store is pressed.
+#: It is longer if the store is under pressure.
 _REST_IF_PRESSED = 9
-#: Logs that are held at once: 1 MiB each at most.
+#: How many logs are in memory at once. Each has at most 1 MiB.
 _TOGETHER = 64
-#: A log of more pieces is read by itself: ten thousand of each would be too many rows at once.
+#: Logs with more pieces are read one by one: ten thousand pieces for each log would be too many rows at once.
 _LONG = 200
 
 
 class LogKeeper(TickingService):
-    """Whoever owns the first shard does it. Two that do it at once do no harm: both put the same.
+    """Runs on the owner of the first shard. Two keepers at once do no harm: both write the same.
 
-    A log is put first and deleted in the store after that. One that cannot be put stays in the store, as it would
-    without any of this, and is tried again; no run waits for it.
+    1. A log is written first and then deleted in the store.
+    2. A log that cannot be written stays in the store and is tried again. No run waits for it.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class LogKeeper(TickingService):
         retention: Retention,
         pressed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``keep``: how long they are kept from the end of their run's day on, where a tenant's quotas do not say.
-        ``retention``: how long the store keeps runs. ``pressed``: whether the store is to be spared."""
+        """``keep`` is how long logs are kept from the end of the day of their run, unless a quota of the tenant sets
+        it. ``retention`` is how long the store keeps runs. ``pressed`` returns whether to spare the store."""
         super().__init__("run_logs", clock, wakeups.listen([]))
-        #: Logs that were put, and puts that failed.
+        #: How many logs were written, and how many writes failed.
         self.taken = self.failed = 0
         self._store = store
         self._logs = logs
@@ -78,17 +78,19 @@ class LogKeeper(TickingService):
 
     @property
     def trouble(self) -> str:
-        """Why logs stay in the store for now; empty: they do not."""
+        """Why logs stay in the store for now. Empty if they do not."""
         return self._why
 
     @property
     def waiting(self) -> Micros:
-        """How long the log has waited that waits longest, by this node's clock; 0: none does."""
+        """How long the oldest log has waited, by this node's clock. 0 if none waits."""
         return 0 if self._oldest is None else max(self.clock.now() - self._oldest, 0)
 
     async def stop(self) -> None:
-        """At once: a bucket that hangs must not keep this process from handing over its shards. What is cut off was put
-        and not deleted at worst, and is put again."""
+        """Stop at once: a blob store that hangs must not delay the handover of the shards.
+
+        At worst, a log was written and not deleted yet. It is then written again.
+        """
         if self._task is not None:
             self._task.cancel()
         try:
@@ -130,7 +132,7 @@ class LogKeeper(TickingService):
         return self._pause
 
     async def _take(self) -> bool:
-        """Some of those that have ended; whether there may be more."""
+        """Move some logs of ended runs. Returns whether there may be more."""
         runs = await self._store.logged_runs(self._after, _TOGETHER)
         views = dict(zip(runs, await self._store.runs(runs), strict=True))
         ended = [run for run in views.values() if run is not None and run.state in ENDED]
@@ -142,7 +144,7 @@ class LogKeeper(TickingService):
                 self._warn_in_time(ended)
                 raise
         await self._drop_unknown([run for run, view in views.items() if view is None])
-        # Those that go on are met again in the next round.
+        # Logs of unfinished runs come up again in the next round.
         self._after = runs[-1] if len(runs) == _TOGETHER else None
         if self._after is None:
             self._oldest = None
@@ -153,7 +155,8 @@ class LogKeeper(TickingService):
         await self._put([(run, lines[run.id]) for run in runs if 0 < len(lines.get(run.id, ())) < _LONG])
         for run in runs:
             if len(lines.get(run.id, ())) == _LONG:
-                # The last line says that it is cut, and reports at the same moment may bring some more.
+                # Read all pieces plus some: the final line says that the log is cut, and simultaneous reports may
+                # exceed the limit.
                 whole = await self._store.logs_after({run.id: 0}, 2 * MOST_LOG_PIECES)
                 await self._put([(run, whole[run.id])] if run.id in whole else [])
 
@@ -170,7 +173,7 @@ class LogKeeper(TickingService):
         await self._store.forget_logs([run.id for run, _ in logs])
 
     def _warn_in_time(self, runs: Sequence[RunView]) -> None:
-        """What waits is forgotten with its run, and with its day: before that is said."""
+        """Warn before retention deletes waiting logs together with their runs."""
         now, today = self.clock.monotonic(), self.clock.now()
         soon = [run for run in runs if today - _end_of(run) > self._kept_with(run) * 3 // 4]
         if soon and (self._warned_at is None or now - self._warned_at >= _WARN_EVERY):
@@ -187,7 +190,8 @@ class LogKeeper(TickingService):
         return self._retention.succeeded if run.state is RunState.SUCCEEDED else self._retention.unsuccessful
 
     async def _drop_unknown(self, runs: Sequence[RunId]) -> None:
-        """Lines of runs that the store has forgotten. Nobody can ask for them, and they would be met in every round."""
+        """Drop the lines of runs that the store has deleted. They are unreachable, and every round would find them
+        again."""
         if runs:
             await self._store.forget_logs(runs)
             self._unknown += len(runs)
@@ -196,7 +200,7 @@ class LogKeeper(TickingService):
             self._unknown = 0
 
     async def _forget(self) -> bool:
-        """Some of the logs that are past keeping; whether there may be more."""
+        """Delete some logs whose retention has ended. Returns whether there may be more."""
         now = self.clock.monotonic()
         if self._forgetting is None:
             if self._forgot_at is not None and now - self._forgot_at < _FORGET_EVERY:
@@ -234,7 +238,7 @@ def _end_of(run: RunView) -> Instant:
 
 
 async def examine_run_logs(logs: RunLogs) -> Finding:
-    """Whether something can be put, read and deleted where logs are kept, and whether those there are this store's."""
+    """Check that the blob store can be written, read and deleted from, and that its logs belong to this store."""
     try:
         await logs.blobs.check()
         await logs.check_owner()

@@ -1,4 +1,4 @@
-"""``mainspring move``: an SQLite installation goes to PostgreSQL, with everything in it."""
+"""``mainspring move``: copies an SQLite installation to PostgreSQL, with all its data."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ from mainspring.core.model.base.instant import SECOND
 
 
 class MovedOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What ``--json`` prints."""
+    """The output of ``--json``."""
 
     source: str
     target: str
@@ -43,15 +43,15 @@ def move(
 ) -> None:
     """Move an SQLite installation to PostgreSQL: jobs, schedules, queued and future runs, history, logs, keys, audit.
 
-    Stop its processes first; the move refuses while any lives. The new store must be empty, or not there yet. All is
-    copied in one transaction and compared by counts and checksums; then the file is marked, and whoever opens it is
-    told where it went. If anything goes wrong nothing has happened, and the file works on.
+    Stop its processes first; the move refuses while any of them is alive. The new store must be empty or not exist yet.
+    All rows are copied in one transaction and verified by counts and checksums. The file is then marked, and a process
+    that opens it gets an error with the new address. If the move fails, nothing has changed, and the file stays usable.
 
     Example: mainspring move --from mainspring.db --to postgresql://me@db.example.org/jobs
     """
     clock = system_clock()
     began = clock.monotonic()
-    # Here and not above: it takes long to load, and every command would wait for it.
+    # Import here: it loads slowly, and every command would wait for it.
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     with Progress(
@@ -60,7 +60,7 @@ def move(
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=Console(stderr=True),
-        # Where nobody looks a bar is noise.
+        # Show no progress bar unless stderr is a terminal.
         disable=json or not sys.stderr.isatty(),
     ) as bars:
         bar_of: dict[str, int] = {}

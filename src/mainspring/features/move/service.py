@@ -1,4 +1,4 @@
-"""Moves a store: everything is copied, compared, made to last, and only then is the old one marked as left."""
+"""Moves a store: all rows are copied, compared and committed; only then is the source marked as moved."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,9 +9,9 @@ from mainspring.core.ports.upkeep.transfer import KINDS, Source, Tally, Target
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    #: By kind, as they were read and found again.
+    #: By kind: what was read from the source and verified in the target.
     tallies: Mapping[str, Tally]
-    #: The copy was there from a move that was interrupted; it was compared, and the source marked.
+    #: Whether the copy existed already, from an interrupted move. It was compared, and the source was marked.
     resumed: bool
 
     @property
@@ -20,7 +20,11 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def transfer(source: Source, target: Target, to: str, tell: Callable[[str, int, int], None]) -> Moved:
-    """``to``: where it goes, as people are told. ``tell``: of each batch its kind, how many are done, of how many."""
+    """Move the source to the target.
+
+    ``to`` is the address of the target as people see it. ``tell`` gets the progress of each batch: kind, rows done,
+    rows in all. Raises ``Conflict`` if the copy differs; then nothing was moved.
+    """
     try:
         facts = source.open()
         counts = source.counts()

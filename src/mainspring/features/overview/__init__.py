@@ -1,1 +1,1 @@
-"""The first page of the dashboard."""
+"""The overview page of the dashboard."""

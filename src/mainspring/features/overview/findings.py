@@ -1,4 +1,4 @@
-"""The line that says what is wrong."""
+"""The findings of the overview: what is wrong with the cluster."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,47 +17,47 @@ from mainspring.http.schemas.usage import BudgetOut
 from mainspring.http.schemas.workers import Schedulers, Workers
 from mainspring.web.words import describe_stranded, duration, instant, plural
 
-#: What waits longer is late, in milliseconds.
+#: The start delay above which a run is late, in milliseconds.
 LATE_MS = 10_000
 _CLOCK_MS = 1_000
-#: Of the runs of the last hour; where there were fewer, a share says little.
+#: The share of failed runs in the last hour that is reported, and the fewest runs for which it is meaningful.
 _HIGH_SHARE = 0.2
 _FEWEST = 20
-#: So many late runs are shown.
+#: How many late runs are shown.
 _LATEST = 6
 
 
 class Finding(NamedTuple):
-    """Something that is wrong."""
+    """A problem that the overview reports."""
 
     words: str
-    #: Where to look, below the base.
+    #: The page to look at, relative to the base.
     path: str = ""
     bad: bool = False
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What the overview has read."""
+    """The data that the overview has read."""
 
     workers: Workers
     schedulers: Schedulers
     now: Instant
     queues: Sequence[QueueOut] = ()
-    #: What ended, the last hour at least.
+    #: Ended runs over time, covering at least the last hour.
     points: Sequence[Point] = ()
-    #: Dead letters, the largest groups.
+    #: The largest groups of dead letters.
     groups: Sequence[GroupOut] = ()
-    #: There may be others.
+    #: Whether there may be more groups.
     more_groups: bool = False
     budgets: Sequence[BudgetOut] = ()
     missed: Sequence[MissedSlo] = ()
     datacenters: Sequence[DatacenterOut] = ()
-    #: Late runs and by how many seconds, the latest first.
+    #: Late runs with their delay in seconds, longest delay first.
     late: Sequence[tuple[RunOut, float]] = ()
 
 
 def findings(seen: Seen) -> list[Finding]:
-    """What is wrong with the cluster, the worst first; none: all is well."""
+    """Return the problems of the cluster, worst first. Empty if all is well."""
     found = [
         *_processes(seen),
         *_queues(seen),
@@ -71,15 +71,15 @@ def findings(seen: Seen) -> list[Finding]:
 
 
 def late_runs(runs: Sequence[RunOut], now: Instant, queues: Sequence[QueueOut] = ()) -> list[tuple[RunOut, float]]:
-    """Those that wait, or began, long after they were due, the latest first; and by how many seconds.
+    """Return runs that started, or still wait, long after their due time, with the delay in seconds, longest first.
 
-    Runs that wait for a data center without workers are left out: they have a finding of their own.
+    Runs that wait for a data center without workers are omitted: they have a finding of their own.
     """
     stranded = {(queue.name, name) for queue in queues for name in queue.stranded}
     found: dict[str, tuple[RunOut, float]] = {}
     for run in runs:
         began = now if run.status == "queued" else instant(run.start_time) if run.start_time else None
-        # What is tried again was in time once.
+        # A retry is due later than its run, so it says nothing about delays.
         is_stranded = run.status == "queued" and (run.queue, run.datacenter) in stranded
         if began is None or is_stranded or run.attempt_number > 1:
             continue

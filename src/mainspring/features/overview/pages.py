@@ -1,4 +1,4 @@
-"""How it goes, in one look."""
+"""The overview page."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from mainspring.web.stat_charts import _lines, ended_chart, line_chart
 
 overview = Pages()
 
-#: How far back, and how wide a bar is.
+#: For each range: its length, the step of the statistics, and the step in seconds.
 _RANGES: dict[str, tuple[Micros, str, int]] = {"1h": (HOUR, "1m", 60), "24h": (DAY, "15m", 900)}
-#: What waits, and what is newest, is looked at so far for what is late.
+#: How many queued and how many of the newest runs are searched for late ones.
 _LOOKED_AT = 30
-#: Dead letters of the last hour are counted in so many groups, the largest of the day; the first are shown.
+#: How many groups of dead letters of the last day are read, and how many of them the page shows.
 _GROUPS = 30
 _GROUPS_SHOWN = 6
 
@@ -102,7 +102,7 @@ def _figures(stats: Stats, seconds: int) -> dict[str, Any]:
         "per_minute": ended / minutes,
         "failed": failed,
         "failed_share": failed / ended * 100 if ended else 0.0,
-        # Of retried runs and of failed ones.
+        # Counts the attempts of retried runs and of failed ones.
         "failed_attempts": sum(point.retried for point in points),
         "late_p50": _seconds(stats.late_ms_p50),
         "late_p95": _seconds(stats.late_ms_p95),
@@ -116,7 +116,7 @@ def _seconds(ms: float | None) -> float | None:
 
 
 def load_chart(stats: Stats, now: Instant) -> str:
-    """What waited and ran whenever somebody looked, and what does now."""
+    """Build the chart of queued and running runs: each sample, and the current numbers."""
     seen = _seen(stats)
     series = [
         {"name": "waiting", "colour": "--queued-fill", "values": [*(point.queued for point in seen), stats.queued]},
@@ -126,7 +126,7 @@ def load_chart(stats: Stats, now: Instant) -> str:
 
 
 def late_chart(stats: Stats, now: Instant) -> str:
-    """How late runs began, and for how long the oldest of those that did not begin had been due."""
+    """Build the chart of start delays, and of the age of the oldest due run that had not started."""
     seen = _seen(stats)
     lags = {"name": "lag", "colour": "--scheduled-fill", "values": [*(point.lag_ms for point in seen), stats.lag_ms]}
     began = [
@@ -136,6 +136,6 @@ def late_chart(stats: Stats, now: Instant) -> str:
 
 
 def _seen(stats: Stats) -> Sequence[Point]:
-    """Without the last one if nobody has looked in it yet: how it is now follows."""
+    """Return the points, without the last one if it has no sample yet. The current numbers take its place."""
     points = stats.points
     return points[:-1] if points and points[-1].queued is None else points

@@ -1,4 +1,4 @@
-"""``mainspring queues``: the lanes that workers serve."""
+"""``mainspring queues``: see, pause, resume and limit the queues that workers serve."""
 
 from typing import Annotated
 
@@ -57,7 +57,7 @@ class Queues(msgspec.Struct):
 
 @command(group, "list")
 async def list_queues(api: Client, out: Output) -> None:
-    """List queues: what waits, how long the oldest has been due, what runs, and how fast it goes.
+    """List queues: queued runs, age of the oldest due run, active runs, and throughput.
 
     Example: mainspring queues list
     """
@@ -98,7 +98,7 @@ class Policy(msgspec.Struct, rename="camel"):
 async def show_queue(
     api: Client, out: Output, name: Annotated[str, typer.Argument(help="Its name.", metavar="QUEUE")]
 ) -> None:
-    """Show what was said of a queue.
+    """Show the policy of a queue.
 
     Example: mainspring queues show mail
     """
@@ -130,7 +130,7 @@ async def set_queue(
     ] = None,
     why: Annotated[str, typer.Option("--why", help="For those who wonder.", show_default=False)] = "",
 ) -> None:
-    """Say how a queue works from now on, all of it: what is left out is taken back.
+    """Replace the policy of a queue; options you omit are reset.
 
     Examples:
 
@@ -178,7 +178,7 @@ async def pause(
     why: Why = "",
     yes: Yes = False,
 ) -> None:
-    """Pause queues: nothing more of them is started; what runs goes on, what comes waits.
+    """Pause queues: no more of their runs are started. Active runs continue, new ones wait.
 
     Examples:
 
@@ -203,7 +203,7 @@ async def pause(
 
 @command(group, "resume")
 async def resume(api: Client, out: Output, names: Names = None, everything: All = False) -> None:
-    """Resume queues; or with --all lift the pause of everything, and leave those paused by themselves.
+    """Resume queues. With --all, lift the pause of everything; queues paused individually stay paused.
 
     Example: mainspring queues resume mail
     """

@@ -1,4 +1,4 @@
-"""Queues: how much is in them, how fast it goes, and what holds it up."""
+"""Pages of queues: their depth, their throughput, and what blocks their runs."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,21 +27,21 @@ from mainspring.web.words import describe_stranded
 queues = Pages()
 
 _RUNS = 8
-#: What waits for limits is looked at so far; of so many limits it is said who holds them.
+#: How many blocked runs are read, and for how many limits the holders are shown.
 _BLOCKED = 100
 _EXPLAINED = 5
-#: For how long one pauses, as the form offers it.
+#: The durations of a pause that the form offers.
 PAUSES: dict[str, Micros] = {"15 minutes": 15 * MINUTE, "an hour": HOUR, "4 hours": 4 * HOUR, "a day": DAY}
 
 
 class Held(NamedTuple):
-    """What some runs of a queue wait for."""
+    """A limit or ordering key that blocks runs of a queue."""
 
     words: str
     waiting: int
-    #: One of them.
+    #: One of the blocked runs.
     run: RunOut
-    #: Of a limit or a key, and of few of them: who has it.
+    #: The runs that hold the limit or key. Looked up only for the limits that block most runs.
     holders: Sequence[HolderOut] = ()
     until: str | None = None
 
@@ -145,7 +145,7 @@ async def do_put_policy(visit: Visit[Any]) -> Reply:
 
 
 async def _held(visit: Visit[Any], queue: str) -> list[Held]:
-    """What the blocked runs of a queue wait for, most of them first."""
+    """Return what blocks runs of a queue, most blocked runs first."""
     page = await visit.ask("list_runs", query={"queue": queue, "status": "blocked", "limit": _BLOCKED})
     by_words: dict[str, list[RunOut]] = {}
     for run in page.items:
@@ -156,7 +156,7 @@ async def _held(visit: Visit[Any], queue: str) -> list[Held]:
 
 
 async def _explained(visit: Visit[Any], words: str, runs: Sequence[RunOut]) -> Held:
-    # The oldest of them: who came first goes first.
+    # Explain the oldest run: the first one to come is the first to go.
     held = Held(words, len(runs), runs[-1])
     try:
         found = await visit.ask("explain_run", path={"id": held.run.run_id})
@@ -176,7 +176,7 @@ def _pause(visit: Visit[Any]) -> dict[str, str]:
 
 
 def _shares(text: str) -> dict[str, int]:
-    """``acme=3, globex=2``."""
+    """Parse shares such as ``acme=3, globex=2``."""
     shares: dict[str, int] = {}
     for word in text.replace("\n", ",").split(","):
         tenant, equals, share = word.strip().partition("=")

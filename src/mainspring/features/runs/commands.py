@@ -99,7 +99,7 @@ async def list_runs(
 
 @command(group, "show")
 async def show_run(api: Client, out: Output, run: Run, wait: Wait = False) -> None:
-    """Show a run: where it stands, its attempts, its payload and its result.
+    """Show a run: its status, its attempts, its payload and its result.
 
     Examples:
 
@@ -134,7 +134,7 @@ async def cancel(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Stop runs, by id or by a filter. One that runs is asked to stop; one that waits never starts.
+    """Cancel runs, by id or by a filter. An active run is asked to stop; a waiting run never starts.
 
     Examples:
 
@@ -168,7 +168,7 @@ async def cancel(
 
 @command(group, "retry")
 async def retry(api: Client, out: Output, run: Run, payload: Payload = None, wait: Wait = False) -> None:
-    """Run an ended run again, as a new run that names it; with another payload if one is given.
+    """Run an ended run again, as a new run linked to it; with another payload if one is given.
 
     Example: mainspring runs retry 3f2a90c14b7e --wait
     """
@@ -188,7 +188,7 @@ async def logs(
     run: Annotated[str, typer.Argument(help="A run, or a job: then its newest run that has begun.", metavar="RUN")],
     follow: Follow = False,
 ) -> None:
-    """Show what a run has printed. With --follow it goes on, also over a broken connection.
+    """Show the log output of a run. --follow streams it until the run ends, and reconnects if the connection breaks.
 
     Examples:
 
@@ -225,7 +225,7 @@ async def logs(
 
 @command(group, "explain")
 async def explain(api: Client, out: Output, run: Run) -> None:
-    """Say why a run is where it is: what it waits for, and what would help.
+    """Explain the status of a run: what it waits for, and what would help.
 
     Example: mainspring runs explain 3f2a90c14b7e
     """
@@ -269,7 +269,10 @@ class _Newest(msgspec.Struct, rename="camel"):
 
 
 async def _run_or_newest(api: Client, text: str) -> str:
-    """A one-off job has the id of its run."""
+    """Return the id of a run, or of the newest started run of a job.
+
+    A one-off job has the id of its run, so the run is tried first.
+    """
     try:
         identifier = await api.run(text)
         await api.ask("GET", f"/v1/runs/{identifier}/logs", query={"limit": 1})
@@ -287,7 +290,7 @@ def _text(out: Output, line: Line) -> str:
 
 
 def _details(out: Output, run: Shown) -> None:
-    # Of a fan-out on its way all but its end is of its last look.
+    # The start and due time of a fan-out in progress are those of its latest poll, so show when it was submitted.
     whole = run.began != run.start_time
     details(
         out,
@@ -336,7 +339,7 @@ def _details(out: Output, run: Shown) -> None:
 
 
 def _told_once(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Of those given back one after the other for the same reason the last: a fan-out's looks may be hundreds."""
+    """Merge consecutive releases for the same reason into the last one: a fan-out may have hundreds of polls."""
     return [
         attempt
         for attempt, following in zip_longest(attempts, attempts[1:])

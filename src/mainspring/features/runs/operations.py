@@ -1,4 +1,4 @@
-"""Runs: the executions of jobs."""
+"""HTTP operations on runs: the executions of jobs."""
 
 from typing import Annotated
 
@@ -78,9 +78,10 @@ class LogPage(Wire):
     items: list[LogLineOut]
     next_after: int
     ended: bool = False
-    """Nothing more will come."""
+    """The run has ended and no lines follow."""
     url: str | None = None
-    """Where anybody can read all of it for five minutes: JSON lines, compressed with gzip. Then `items` is empty."""
+    """An address where anyone can read the whole log for five minutes, as JSON lines compressed with gzip. `items` is
+    then empty."""
 
 
 class Stopped(Wire):

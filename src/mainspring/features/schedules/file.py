@@ -1,6 +1,6 @@
-"""A file of schedules: the jobs of an installation, kept beside the code. YAML, or JSON or TOML by its suffix.
+"""The schedules file: recurring jobs kept next to the code, as YAML, JSON or TOML by its suffix.
 
-An entry has the fields of ``POST /v1/jobs``, by the same names and with the same meaning.
+An entry has the fields of ``POST /v1/jobs``, with the same names and meanings.
 """
 
 import tomllib
@@ -25,13 +25,13 @@ Declared = tuple[JobSpec, bytes]
 
 
 class ScheduleFile(Request):
-    """The whole of it."""
+    """The content of a schedules file."""
 
     schedules: list[msgspec.Raw]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What is written: the fields by their names in the file, and lines of comment above."""
+    """One entry to write: the fields by their names in the file, and the comment lines above."""
 
     fields: Mapping[str, object]
     comments: Sequence[str] = ()
@@ -46,9 +46,9 @@ _file = msgspec.json.Decoder(ScheduleFile)
 
 
 def read(path: Path) -> list[JobFields]:
-    """The schedules of a file, all of them valid, in order. An error names the file, the entry and the field.
+    """Return the schedules of a file in order, all of them valid. An error names the file, the entry and the field.
 
-    What an entry does not say stays open: the task's own options fill it in.
+    Fields that an entry omits stay unset, so that the options of its task apply.
     """
     try:
         data = path.read_bytes()
@@ -64,7 +64,7 @@ def read(path: Path) -> list[JobFields]:
 
 
 def read_text(text: str, suffix: str = ".yaml", where: str = "schedules") -> list[Declared]:
-    """The schedules that a text declares, with the usual options where an entry says nothing."""
+    """Return the schedules that a text declares. Fields that an entry omits get the general defaults."""
     return [(spec_of(fields), payload_of(fields)) for fields in _read(text, suffix, where)]
 
 
@@ -94,7 +94,7 @@ def _read(text: str, suffix: str, where: str) -> list[JobFields]:
 
 
 def check(entry: bytes | msgspec.Raw | Mapping[str, object]) -> Declared:
-    """One entry, as JSON or as an object. An error names the field."""
+    """Validate one entry, given as JSON or as an object. An error names the field."""
     fields = _check(_encoded(entry, "schedule") if isinstance(entry, Mapping) else bytes(entry))
     return spec_of(fields), payload_of(fields)
 
@@ -115,8 +115,8 @@ def _check(data: bytes) -> JobFields:
 
 
 def write(entries: Sequence[Entry], heading: Sequence[str] = ()) -> str:
-    """The text of a file that ``read`` takes."""
-    # Here and not above: loading YAML takes long, and every command would wait for it.
+    """Return the text of a schedules file that ``read`` accepts."""
+    # Import here: YAML loads slowly, and every command would wait for it.
     from mainspring.core.runtime.plain_yaml import write_yaml
 
     lines = [_comment(line) for line in heading]

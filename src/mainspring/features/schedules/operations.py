@@ -1,4 +1,4 @@
-"""Schedules that are declared elsewhere, in code or in a file, and brought into the store as a whole."""
+"""HTTP operations for schedules that are declared in code or in a file."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -33,7 +33,7 @@ _MOST = 10_000
 
 
 class Reconcile(Request):
-    """All the schedules of one source. Those it has in the store and does not name here are to be removed."""
+    """All schedules of one source. Stored schedules of the source that are missing here are to be removed."""
 
     source: Annotated[Name, Meta(description="Who declares them, such as `app:billing` or `file:schedules.yaml`.")]
     schedules: Annotated[
@@ -42,26 +42,26 @@ class Reconcile(Request):
     ]
     tenant: Name | UnsetType = UNSET
     dry_run: bool = False
-    """Only say what would be done."""
+    """Only return the steps, without applying them."""
     remove: bool = False
-    """Cancel those that are not named any more. Without it they are left as they are."""
+    """Cancel schedules that are no longer declared. By default they stay as they are."""
     take_over: bool = False
-    """Change those that another source declares. Without it they are left as they are."""
+    """Change schedules that another source declares. By default they stay as they are."""
     strict: bool = False
     """Refuse with 409 if no live worker can run one of the schedules."""
 
 
 class StepOut(Wire):
-    """One thing to do."""
+    """One step of the reconciliation."""
 
     action: Literal["add", "change", "take over", "remove"]
     name: str
     task: str
     done: bool
     job_id: str | None = None
-    """Once there is one."""
+    """Present once the job exists."""
     changes: dict[str, Change] = {}
-    """Field by field: what is, and what should be."""
+    """For each field: the current and the declared value."""
 
 
 class ReconcileOut(Wire):
@@ -141,7 +141,7 @@ async def _declared(api: Api, number: int, entry: msgspec.Raw) -> Declared:
 
 
 async def _stored(reads: Reads, tenant: str, source: str, names: set[str]) -> list[Job]:
-    """Those that may have to be changed, with their payloads."""
+    """Return the jobs that may have to change, with their payloads."""
     wanted: list[JobId] = []
     after: JobId | None = None
     while True:
@@ -157,7 +157,7 @@ async def _stored(reads: Reads, tenant: str, source: str, names: set[str]) -> li
 
 
 async def _apply(api: Api, steps: Sequence[Step], tenant: str, author: str, why: str) -> dict[str, JobId]:
-    """Do all of it; the ids by name."""
+    """Apply the steps. Returns the ids of the jobs by name."""
     ids: dict[str, JobId] = {}
     news = [_new_job(api, step, tenant, author, why) for step in steps if step.declared is not None]
     room = await api.room_for_jobs(tenant, sum(new.must_be_new for new in news))

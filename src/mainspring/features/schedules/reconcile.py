@@ -1,7 +1,8 @@
-"""What must be done so that the store holds the schedules that somebody declares, and only those of theirs.
+"""Compares declared schedules with stored ones and plans the steps that make them equal.
 
-A schedule carries its source: the application or the file that declares it. What has another source, or none because
-somebody made it by hand, is left alone, unless it has the very name of a declared one: then it is the same schedule.
+A schedule carries its source: the application or the file that declares it. Schedules of another source, or of none
+(made by hand), are left alone. The exception is one with the name of a declared schedule: it counts as the same
+schedule.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,13 +19,14 @@ _TICKING = (JobState.SCHEDULED, JobState.PAUSED)
 class Action(StrEnum):
     ADD = "add"
     CHANGE = "change"
-    #: A change of one that another source declares. Of two sources that name the same schedule, neither would rest.
+    #: A change of a schedule that another source declares. Two sources that declare the same name would overwrite each
+    #: other forever.
     TAKE_OVER = "take over"
     REMOVE = "remove"
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """A schedule as it should be, and the payload of its runs."""
+    """A schedule as declared, and the payload of its runs."""
 
     spec: JobSpec
     payload: bytes
@@ -33,22 +35,25 @@ class Declared(msgspec.Struct, frozen=True):
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
     name: str
-    #: As it should be; none of what is removed.
+    #: The declared schedule; ``None`` for a removal.
     declared: Declared | None = None
-    #: As it is; none of what is new.
+    #: The stored job; ``None`` for an addition.
     job: Job | None = None
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """Additions and changes in the order declared, then removals by name."""
+    """The planned steps: additions and changes in the order declared, then removals by name."""
 
     steps: tuple[Step, ...]
-    #: The names of those that are as they should be.
+    #: The names of schedules that need no change.
     unchanged: tuple[str, ...]
 
 
 def reconcile(declared: Sequence[Declared], stored: Iterable[Job], source: str) -> Steps:
-    """``stored``: the jobs of one tenant; those of other sources and other names may be left out."""
+    """Plan the steps that make ``stored`` equal to ``declared``.
+
+    ``stored`` has the jobs of one tenant. Jobs of other sources whose names are not declared may be missing.
+    """
     known = {job.spec.name: job for job in stored}
     wanted: set[str] = set()
     steps: list[Step] = []
@@ -75,10 +80,10 @@ def reconcile(declared: Sequence[Declared], stored: Iterable[Job], source: str) 
 
 
 def is_left_over(job: Job, source: str, declared: set[str]) -> bool:
-    """Whether it is this source's, goes on firing, and is declared no more."""
+    """Return whether the job belongs to this source, still fires, and is no longer declared."""
     return job.spec.source == source and job.state in _TICKING and job.spec.name not in declared
 
 
 def _is_as_declared(job: Job, declared: Declared) -> bool:
-    # One that was cancelled comes back. One that is finished has no tick left, and would be finished again.
+    # A cancelled job is scheduled again. A finished one has no tick left, and would only finish again.
     return job.spec == declared.spec and job.payload == declared.payload and job.state is not JobState.CANCELLED

@@ -1,4 +1,4 @@
-"""The keeper of objectives: finds what did not start in time, or has not succeeded for too long, and says so once."""
+"""The service that checks service level objectives: late starts and missing successes. It reports each change once."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,16 +22,20 @@ from mainspring.core.store import Reading
 
 _EVERY: Micros = 2 * SECOND
 _LIMIT = 100
-#: Why a tick has no run though nothing is wrong.
+#: Reasons of ticks without a run that do not count against an objective.
 _EXCUSES = ("paused", "schedule changed", "cancelled", "calendar: ")
 
 
 class SloStore(Slos, Reading, Protocol):
-    """The part of the store that it uses."""
+    """The part of the store that the keeper uses."""
 
 
 class SloKeeper(TickingService):
-    """Works by state, not by event, and needs no leader: of several that judge the same, the store hears one."""
+    """Judges the objectives of jobs that are due for a check.
+
+    It works from state and not from events, and needs no leader: if several keepers judge the same job, the store
+    accepts one of them.
+    """
 
     def __init__(self, store: SloStore, wakeups: Wakeups, clock: Clock, figures: Figures | None = None) -> None:
         super().__init__("slos", clock, wakeups.listen([]))
@@ -77,15 +81,16 @@ class SloKeeper(TickingService):
             following = next_after(schedule, max(until, changed), job.id)
         if ticks:
             entries = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, slos.MOST_TICKS * MOST_OF_A_TICK)
-            # A tick that no scheduler has fired yet has the time of its jitter as well.
+            # A tick that no scheduler has fired yet is delayed by its jitter as well.
             facts = {tick: TickFact(None, due_of(job.spec.schedule, tick, job.id)) for tick in ticks}
             facts |= await self._facts(job, entries)
-        # The fire of the last tick ended the schedule.
+        # A finished schedule ended when its last tick fired.
         ended_at = job.updated_at if job.state is JobState.FINISHED else None
         return slos.judge(slo, state, ticks, following, facts, due.last_success, now, ended_at)
 
     async def _former_ticks(self, job: Job, after: Instant, until: Instant) -> list[Instant]:
-        """The ticks of former schedules. The ledger has all of them: a change records those that are due."""
+        """Return the ticks of former schedules. The ledger has all of them, because changing a schedule records its due
+        ticks."""
         if until <= after:
             return []
         entries = await self._store.ledger(job.id, after + 1, until + 1, slos.MOST_TICKS * MOST_OF_A_TICK)
@@ -102,23 +107,23 @@ class SloKeeper(TickingService):
                 fact = TickFact(None, entry.scheduled_at, excused=True)
             else:
                 continue
-            # In several data centres it is as good as in the worst of them.
+            # A tick in several data centers counts as the worst of them.
             facts[entry.scheduled_at] = slos.worse(facts.get(entry.scheduled_at), fact)
         return facts
 
     async def _fact(self, job: Job, entry: LedgerEntry, run: RunView | None) -> TickFact:
         if run is None:
-            # It is forgotten: too long ago to say anything.
+            # Retention has deleted the run: it is too old to be judged.
             return TickFact(None, entry.scheduled_at, excused=True)
-        # Jitter and calendars delay the start that is expected. Catch-up delays the run too, but not the objective.
+        # Jitter and calendars delay the expected start. Catch-up delays the run as well, but not the objective.
         due = due_of(job.spec.schedule, entry.scheduled_at, job.id)
         moved = entry.reason.startswith("moved after")
         cancelled = run.state is RunState.CANCELLED
-        # A run that is due after it has started waits for its next attempt.
+        # A run whose due time is after its start waits for its next attempt.
         if run.attempt == 0 or (run.attempt == 1 and run.started_at is not None and run.started_at >= run.due):
             changed = entry.job_version != job.version
             return TickFact(run.started_at, run.due if moved or changed else due, excused=cancelled)
-        # The store does not keep when a calendar let the first attempt start.
+        # The store does not keep the time at which a calendar allowed the first attempt.
         return TickFact(await self._first_start(run.id), due, excused=moved or cancelled)
 
     async def _first_start(self, run: RunId) -> Instant | None:

@@ -1,4 +1,4 @@
-"""Figures over time."""
+"""HTTP operations for statistics over time."""
 
 from typing import Annotated, Literal
 
@@ -24,7 +24,7 @@ from mainspring.http.schemas.stats import Histories, History, MissedSlo, MissedS
 stats = Resource("Statistics", "Time series and counts for charts.")
 
 _AT_ONCE = 10_000
-#: Whose last ticks are asked for together.
+#: For how many jobs one request returns the latest ticks.
 _MOST_JOBS = 100
 _ON_ITS_WAY = frozenset(set(RunState) - ENDED)
 _STEPS: dict[str, Micros] = {"1m": MINUTE, "5m": 5 * MINUTE, "15m": 15 * MINUTE, "1h": HOUR, "1d": DAY}
@@ -114,7 +114,7 @@ async def count_runs(api: Api, call: Call[Nothing, CountQuery]) -> Answer:
     reads = api.listed_by(call.principal)
     tenant = api.scope(call.principal, query.tenant)
     counts: dict[str, int] = {}
-    # One after the other: nobody waits for this, and others want connections, too.
+    # Count sequentially: this is not urgent, and other requests need connections as well.
     for state in RunState:
         wanted = RunFilter(tenant=tenant, states=frozenset({state}), queue=query.queue or "")
         counts[state.value] = await reads.count_runs(wanted, query.at_most)

@@ -1,1 +1,1 @@
-"""The state of the whole installation."""
+"""The system page: settings, versions and findings."""

@@ -1,4 +1,4 @@
-"""What a process was told to be, and what is wrong with what it stands on."""
+"""HTTP operations on the system: settings and versions of a process, and findings of the doctor."""
 
 import asyncio
 import platform
@@ -19,21 +19,21 @@ system = Resource("System", "Settings, versions and findings, for administrators
 class SettingOut(Wire):
     name: str
     value: str
-    """As it is written in a file. Of a secret there is only a sign that it is there."""
+    """As it is written in a settings file. For a secret, only a placeholder shows that it is set."""
     changed: bool = False
-    """Somebody said so: it is not the default."""
+    """Whether it was set and differs from the default."""
 
 
 class SystemOut(Wire):
-    """The API process that answers; others may have been told otherwise."""
+    """The API process that answers. Other processes may have other settings."""
 
     version: str
     commit: str
-    """What it was built from, with a plus where something was changed since; empty: nobody knows."""
+    """The commit that it was built from, with a plus if the files were changed since. Empty if unknown."""
     python: str
     platform: str
     tzdata: str
-    """The version of the time zone database it goes by, and whether that is the `tzdata` package or the system's."""
+    """The version of its time zone database, and whether that is the `tzdata` package or the system's."""
     settings: list[SettingOut]
 
 

@@ -1,4 +1,4 @@
-"""The system: settings, versions, and what the doctor finds."""
+"""Pages of the system: settings, versions, and the findings of the doctor."""
 
 import asyncio
 from collections import Counter
@@ -29,7 +29,7 @@ async def look_at_system(visit: Visit[Any]) -> Reply:
 
 @system.page("GET", "/system/findings", permission=Permission.ADMINISTER_ALL)
 async def look_closely(visit: Visit[Any]) -> Reply:
-    """A part of the page that comes when it is there: the doctor takes longer than a page may."""
+    """Render the findings. The page loads them separately, because the doctor takes longer than a page may."""
     found = await visit.ask(consult_doctor)
     order = {"problem": 0, "warning": 1, "ok": 2}
     return visit.show(

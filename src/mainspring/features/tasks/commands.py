@@ -125,7 +125,7 @@ def _show(out: Output, task: Task) -> None:
 
 
 def argument_lines(schema: Mapping[str, Any]) -> list[str]:
-    """One line for each argument: its name, its type, and whether it must be given."""
+    """Describe each argument in a line: its name, its type, and whether it is required."""
     required = schema.get("required", ())
     lines = []
     for name, argument in schema.get("properties", {}).items():

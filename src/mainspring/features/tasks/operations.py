@@ -1,4 +1,4 @@
-"""The task catalog."""
+"""HTTP operations on the task catalog."""
 
 from collections.abc import Collection
 from typing import Annotated

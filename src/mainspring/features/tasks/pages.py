@@ -1,4 +1,4 @@
-"""The tasks that workers have registered."""
+"""The page of tasks that workers have registered."""
 
 from typing import Any
 

@@ -56,7 +56,7 @@ async def usage(
         str | None, typer.Option("--only", help="Only this task, tenant or job (by name or id).", show_default=False)
     ] = None,
 ) -> None:
-    """Show what work has cost, by the day: attempts, seconds of wall and CPU, and units of your own.
+    """Show usage by day: attempts, seconds of wall time and CPU, and your own units.
 
     Examples:
 
@@ -114,7 +114,7 @@ class _Budgets(msgspec.Struct):
 
 @command(group, "list")
 async def list_budgets(api: Client, out: Output) -> None:
-    """List budgets and how they stand.
+    """List budgets and their current use.
 
     Example: mainspring budgets list
     """
@@ -186,7 +186,7 @@ async def set_budget(
 async def delete_budget(
     api: Client, out: Output, name: Annotated[str, typer.Argument(help="The budget.", metavar="NAME")]
 ) -> None:
-    """Forget a budget; what is paused because of it goes on.
+    """Delete a budget; what is paused because of it resumes.
 
     Example: mainspring budgets delete tokens
     """

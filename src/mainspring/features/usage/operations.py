@@ -1,4 +1,4 @@
-"""What work has cost, and what it may cost."""
+"""HTTP operations on usage and budgets."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ from mainspring.http.schemas.usage import BudgetOut, Budgets, Cost, UsageOut, Us
 
 usage = Resource("Usage", "What work has cost, by day, and budgets. Up to 15 seconds old.")
 
-#: Sums of one unit. An answer has as many, or says that there is more.
+#: The most rows of one answer, each the sum of one unit. If there are more, the answer says so.
 _MOST = 20_000
 _NAMED = 1_000
 
@@ -30,9 +30,9 @@ _NAMED = 1_000
 class UsageQuery(Request):
     by: Literal["job", "task", "tenant"] = "task"
     since: Day | None = None
-    """The last 30 days without."""
+    """Default: the last 30 days."""
     until: Day | None = None
-    """To before this day."""
+    """Up to this day, exclusive."""
     key: Annotated[Name, Meta(description="Only this task, tenant, or job by its id.")] | None = None
     tenant: Name | None = None
 
@@ -162,7 +162,8 @@ async def delete_budget(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
 
 
 async def _lines(api: Api, call: Call[Nothing, UsageQuery]) -> tuple[list[tuple[UsageLine, str]], bool]:
-    """With the names of jobs, as far as there are not too many."""
+    """Return the lines with the names of their jobs, and whether there are more. At most ``_NAMED`` names are
+    loaded."""
     query = call.query
     today = day_of(await api.store.now())
     since = today - 29 * DAY if query.since is None else _instant(query.since, "since")
@@ -195,7 +196,7 @@ def _day(day: Instant) -> str:
 
 
 def _scale(unit: str) -> int:
-    """Seconds over the wire are microseconds here."""
+    """Return the factor from a unit of the API to one of the store: seconds become microseconds."""
     return SECOND if unit in (WALL, CPU) else 1
 
 
@@ -213,7 +214,7 @@ def _total(lines: list[UsageLine]) -> Cost:
 
 
 def _plain(word: str) -> str:
-    """No program that opens the table may take a name for a formula."""
+    """Prefix a name that spreadsheet programs would take for a formula."""
     return f"'{word}" if word[:1] in ("=", "+", "-", "@", "\t") else word
 
 

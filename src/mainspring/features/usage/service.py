@@ -1,4 +1,4 @@
-"""Looks at budgets every few seconds: warns, and lowers or pauses what has used up its budget until its period ends."""
+"""The service that checks budgets every few seconds: it warns, lowers priorities, or pauses until the period ends."""
 
 from random import Random
 from typing import Protocol
@@ -18,17 +18,20 @@ from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import Directory, Reading, Submissions
 
 _EVERY: Micros = 5 * SECOND
-#: Lowered at a time. What is left is lowered the next time.
+#: Runs whose priority one tick lowers at most. The next tick lowers more.
 _LIMIT = 5_000
 
 
 class BudgetStore(Budgeting, Catalog, Operations, Submissions, Directory, Reading, Protocol):
-    """The part of the store that this uses."""
+    """The part of the store that the budget keeper uses."""
 
 
 class BudgetKeeper(TickingService):
-    """Works by state, not by event, so any number of them may run: of several who find the same, one tells it, and what
-    is paused already stays so."""
+    """Checks every budget at each tick.
+
+    It works from state and not from events, so any number of keepers may run. Only one of them reports a change, and
+    pausing what is already paused has no effect.
+    """
 
     def __init__(self, store: BudgetStore, wakeups: Wakeups, clock: Clock, random: Random) -> None:
         super().__init__("budgets", clock, wakeups.listen(()))
@@ -49,7 +52,7 @@ class BudgetKeeper(TickingService):
         hold = after.state == "over" and budget.then == "pause"
         after = msgspec.structs.replace(after, held=hold)
         if before.held and not hold:
-            # First this, then the mark: whoever dies in between does it again.
+            # Release first, then mark: after a crash in between, the next tick releases again.
             await release(store, self._wakeups, before)
         if after != before:
             told = news(before, after)
@@ -72,7 +75,7 @@ class BudgetKeeper(TickingService):
 
 
 async def release(store: BudgetStore, wakeups: Wakeups, status: BudgetStatus) -> None:
-    """What was paused because of a budget goes on. A pause of somebody else is left alone."""
+    """Resume what a budget has paused. Pauses by other authors stay."""
     budget = status.budget
     author = _author(status)
     if budget.of == "tenant":

@@ -1,4 +1,4 @@
-"""Workers and schedulers: who is alive, where, and how they are."""
+"""Pages of workers and schedulers: sessions, leases, versions and clocks."""
 
 import asyncio
 from collections import Counter
@@ -15,11 +15,11 @@ from mainspring.web.words import instant
 
 processes = Pages()
 
-#: What a worker runs is looked for among so many, the newest.
+#: The active runs of a worker are searched among this many of the newest runs.
 _RUNNING = 500
-#: A clock that is off by more is wrong, in milliseconds.
+#: A clock offset above this is reported as wrong, in milliseconds.
 CLOCK_MS = 1_000
-#: Who has not renewed a lease for this part of it is late.
+#: A process is late if this fraction of its lease has passed since its last heartbeat.
 _LATE = 0.75
 
 
@@ -89,12 +89,12 @@ async def show_schedulers(visit: Visit[Any]) -> Reply:
 
 
 def _counted(words: Iterable[str]) -> list[tuple[str, int]]:
-    """Each of them once, the most frequent first."""
+    """Count the non-empty words, most frequent first."""
     return Counter(word for word in words if word).most_common()
 
 
 def _late(found: "Iterable[WorkerOut | SchedulerOut]", now: Instant) -> set[str]:
-    """The names of those whose lease is nearly over."""
+    """Return the names of processes whose lease has nearly expired."""
     late: set[str] = set()
     for one in found:
         beat, end = instant(one.last_beat_at), instant(one.lease_until)

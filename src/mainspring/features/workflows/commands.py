@@ -1,4 +1,4 @@
-"""``mainspring workflows``: jobs that are submitted together, some of which wait for others."""
+"""``mainspring workflows``: jobs that are submitted together, some of which depend on others."""
 
 import sys
 import uuid
@@ -73,7 +73,7 @@ class _Listed(msgspec.Struct, rename="camel"):
     created_at: str
     nodes: int
     counts: dict[str, int]
-    #: None if there are more nodes than were counted.
+    #: ``None`` if there are more nodes than were counted.
     status: str | None = None
     more: bool = False
 
@@ -86,7 +86,7 @@ async def submit(
         str, typer.Option("--file", "-f", help="YAML or JSON with a name and nodes; - is stdin.", metavar="FILE")
     ],
 ) -> None:
-    """Make a workflow of a file. When this returns, all of it is committed; if it is refused, nothing is.
+    """Create a workflow from a file. All of its jobs are committed when this returns; if it is refused, none is.
 
     Examples:
 
@@ -122,7 +122,7 @@ async def list_workflows(api: Client, out: Output, text: Contains = None, limit:
             ("WORKFLOW", "NAME", "STATUS", "CREATED", "NODES", "COUNTS"),
             [
                 (
-                    # In full: the other commands take it so.
+                    # In full, because the other commands do not accept shortened ids.
                     one.workflow_id,
                     one.name,
                     status(one.status or ""),
@@ -142,7 +142,7 @@ async def list_workflows(api: Client, out: Output, text: Contains = None, limit:
 
 @command(group, "show")
 async def show(api: Client, out: Output, workflow: Workflow) -> None:
-    """Show a workflow: its nodes layer by layer, how each stands, and what went wrong.
+    """Show a workflow: its nodes layer by layer, their states, and what failed.
 
     Example: mainspring workflows show 019a8c4b6f2c70008042b1c2d3e4f506
     """
@@ -172,7 +172,7 @@ async def show(api: Client, out: Output, workflow: Workflow) -> None:
 
 @command(group, "cancel")
 async def cancel(api: Client, out: Output, workflow: Workflow) -> None:
-    """Cancel whatever of a workflow has not ended. What runs is asked to stop.
+    """Cancel the unfinished nodes of a workflow. Active runs are asked to stop.
 
     Example: mainspring workflows cancel 019a8c4b6f2c70008042b1c2d3e4f506
     """
@@ -192,7 +192,8 @@ async def retry(
         typer.Option("--from", help="Begin with this node; without: all that failed.", metavar="NODE"),
     ] = None,
 ) -> None:
-    """Run a workflow again from a node on, or from all that failed or were cancelled. What succeeded is not done again.
+    """Retry a workflow from a node on, or from all nodes that failed or were cancelled. Succeeded nodes are not
+    repeated.
 
     Examples:
 
@@ -207,7 +208,7 @@ async def retry(
 
 
 def drawn(nodes: Sequence[_Node], width: int) -> Iterator[Text]:
-    """The layers from the top, each in a few lines."""
+    """Render the nodes layer by layer from the top, each layer in a few lines."""
     by_name = {node.name: node for node in nodes}
     for number, layer in enumerate(layers({node.name: node.after for node in nodes}), 1):
         cells = [_cell(by_name[name], width - 6) for name in layer]
@@ -226,7 +227,7 @@ def _cell(node: _Node, width: int) -> Text:
 
 
 def _flowed(cells: Sequence[Text], width: int) -> tuple[list[Text], int]:
-    """As many as a few lines hold, and how many they do not."""
+    """Arrange cells in a few lines. Returns the lines, and the number of cells that did not fit."""
     lines: list[Text] = []
     for place, cell in enumerate(cells):
         if lines and lines[-1].cell_len + 2 + cell.cell_len <= width:
@@ -239,14 +240,14 @@ def _flowed(cells: Sequence[Text], width: int) -> tuple[list[Text], int]:
 
 
 def _read(file: str) -> dict[str, Any]:
-    # Here and not above: most commands read no YAML.
+    # Import here: most commands read no YAML.
     from mainspring.core.runtime.plain_yaml import read_yaml
 
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid("--file", f"{file} cannot be read: {error}") from None
-    # JSON is YAML, too.
+    # JSON is valid YAML as well.
     documents = read_yaml(text, file)
     if len(documents) != 1 or not isinstance(documents[0], dict):
         raise Invalid("--file", f"{file} is not one workflow", "a mapping with name and nodes")

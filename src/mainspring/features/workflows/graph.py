@@ -1,7 +1,8 @@
-"""Where the nodes of a workflow stand when it is drawn, from the left to the right. Pure.
+"""Layout of a workflow's drawing, from left to right. Pure functions.
 
-Layers by the longest way to a node. A layer that is too wide is drawn with one box for all nodes that are alike: of one
-task, behind the same boxes. Long edges pass through places of their own, so that they cross no box.
+1. A node's layer is the length of the longest path to it.
+2. A layer that is too wide has one box for all nodes that are alike: those of one task with the same parent boxes.
+3. Long edges get waypoints in the layers between, so that they cross no box.
 """
 
 from collections import Counter
@@ -14,16 +15,16 @@ from mainspring.core.model.workflows.workflow import layers
 WIDTH, HEIGHT = 176, 40
 _GAP_X, _GAP_Y = 48, 12
 _PASSING = 6
-#: More in one layer are put together; more in all are not drawn.
+#: Wider layers are merged into fewer boxes. A workflow with more boxes in all is not drawn.
 WIDEST = 12
 MOST_BOXES = 400
 _SWEEPS = 4
-#: The state of a box that stands for several: the first of these that one of them is in.
+#: Order of severity. A box of several nodes has the first of these states that one of them is in.
 _WORST = ("failed", "running", "cancelling", "retrying", "queued", "scheduled", "blocked", "cancelled", "skipped")
 
 
 class Spot(NamedTuple):
-    """A node as the drawing needs it."""
+    """A node as the layout needs it."""
 
     name: str
     kind: str
@@ -34,7 +35,7 @@ class Spot(NamedTuple):
 class Box(NamedTuple):
     x: int
     y: int
-    #: The nodes that it stands for; one, mostly.
+    #: The nodes of this box, usually one.
     names: tuple[str, ...]
     state: str
     counts: dict[str, int]
@@ -44,16 +45,16 @@ class Drawing(NamedTuple):
     width: int
     height: int
     boxes: list[Box]
-    #: As SVG has them.
+    #: SVG path data.
     edges: list[str]
 
 
-#: A box, by the number of its layer and its first node; or a place that a long edge passes.
+#: A box, by the number of its layer and its first node; or the waypoint of a long edge.
 _Key: TypeAlias = tuple[int, str]
 
 
 def draw(spots: Sequence[Spot]) -> Drawing | None:
-    """None: there are too many to be drawn."""
+    """Lay out a workflow. ``None`` if it has too many boxes."""
     rows, boxes, parents = _boxes({spot.name: spot for spot in spots})
     if len(boxes) > MOST_BOXES:
         return None
@@ -81,7 +82,7 @@ def _states(held: Sequence[Spot]) -> tuple[str, dict[str, int]]:
 def _boxes(
     spots: Mapping[str, Spot],
 ) -> tuple[list[list[_Key]], dict[_Key, list[Spot]], dict[_Key, set[_Key]]]:
-    """Layer by layer: the boxes, what they stand for, and the boxes before them."""
+    """Group the nodes into boxes. Returns the boxes of each layer, the nodes of each box, and its parent boxes."""
     boxes: dict[_Key, list[Spot]] = {}
     parents: dict[_Key, set[_Key]] = {}
     box_of: dict[str, _Key] = {}
@@ -109,15 +110,17 @@ def _boxes(
 def _links(
     rows: list[list[_Key]], parents: Mapping[_Key, set[_Key]]
 ) -> tuple[dict[_Key, list[_Key]], list[list[_Key]]]:
-    """What each place is joined to in the layer before it, and each edge as the places it passes. Adds these to the
-    layers."""
+    """Connect the layers, and add the waypoints of long edges to them.
+
+    Returns the predecessors of each box and waypoint in the layer before it, and the chain of points of each edge.
+    """
     links: dict[_Key, list[_Key]] = {key: [] for row in rows for key in row}
     chains: list[list[_Key]] = []
     for key, before in parents.items():
         for parent in sorted(before):
             chain = [parent]
             for depth in range(parent[0] + 1, key[0]):
-                # Edges from one box go together as far as they can.
+                # Edges from one box share waypoints as far as possible.
                 place = (depth, f"\0{parent}")
                 if place not in links:
                     links[place] = []
@@ -131,7 +134,7 @@ def _links(
 
 
 def _order(rows: list[list[_Key]], links: Mapping[_Key, list[_Key]]) -> None:
-    """Each near the middle of what it is joined to: fewer crossings."""
+    """Move each box near the middle of its neighbors, which reduces crossings."""
     children: dict[_Key, list[_Key]] = {}
     for key, before in links.items():
         for parent in before:
@@ -154,7 +157,7 @@ def _size(key: _Key, boxes: Mapping[_Key, object]) -> int:
 def _heights(
     rows: list[list[_Key]], links: Mapping[_Key, list[_Key]], boxes: Mapping[_Key, object]
 ) -> dict[_Key, float]:
-    """As level with what comes before as the order allows."""
+    """Place each box as level with its predecessors as the order allows."""
     ys: dict[_Key, float] = {}
     for row in rows:
         wanted = {
@@ -168,7 +171,7 @@ def _heights(
             ys[key] = max(wanted.get(key, below if below > float("-inf") else 0.0), below)
             below = ys[key] + _size(key, boxes) + _GAP_Y
             shifts += [ys[key] - wanted[key]] if key in wanted else []
-        # What was pushed down is pushed back by half: the row lies around its middle.
+        # Shift the row back by the mean displacement, so that it stays centered.
         if shifts:
             middle = sum(shifts) / len(shifts)
             for key in row:
@@ -177,7 +180,7 @@ def _heights(
 
 
 def _path(points: Sequence[tuple[int, float]]) -> str:
-    """From the right of the first box to the left of the last, in curves."""
+    """Return the SVG path of an edge, from the right of its first box to the left of its last, in curves."""
     parts: list[str] = []
     for (before, y1), (depth, y2) in pairwise(points):
         x1, x2 = before * (WIDTH + _GAP_X) + WIDTH, depth * (WIDTH + _GAP_X)

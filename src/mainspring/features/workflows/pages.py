@@ -1,4 +1,4 @@
-"""Workflows: find one, see where it stands, stop it or run it again."""
+"""Pages of workflows: list, inspect, cancel and retry them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from mainspring.web.words import duration, instant, plural
 workflows = Pages()
 
 _PAGE = 20
-#: So many nodes are read and drawn; of more those that somebody should look at.
+#: How many nodes are read and drawn. Of a larger workflow, only the most relevant ones are drawn.
 _DRAWN = 200
-#: So many of them are listed, what went wrong first; and so many where there are more than are drawn.
+#: How many nodes are listed, failed ones first: in general, and if the workflow is too large to be drawn whole.
 _LISTED, _LISTED_OF_MORE = 200, 100
-#: Of what a node waits for so many are named.
+#: How many dependencies of a node are named.
 _NAMED = 20
 _WIDTH = 1_000
 _NARROWEST = 4.0
@@ -43,16 +43,16 @@ class WorkflowsQuery(msgspec.Struct, frozen=True):
 
 class WorkflowQuery(msgspec.Struct, frozen=True):
     status: str = ""
-    #: The run of a node: it is drawn with what stands beside it, where all would be too many.
+    #: The run of a node. It is drawn with its neighbors if the workflow is too large to be drawn whole.
     around: str = ""
 
 
 class Bar(NamedTuple):
-    """A node in time, on a line of a thousand."""
+    """A node on the timeline, which is 1,000 units wide."""
 
     node: NodeOut
     state: str
-    #: From when it could go until it went.
+    #: The time between the node being ready and its start.
     waited_x: float
     waited: float
     x: float
@@ -72,7 +72,7 @@ async def show_workflows(visit: Visit[WorkflowsQuery]) -> Reply:
 @workflows.page("GET", "/workflows/{id}", permission=Permission.READ, query=WorkflowQuery)
 async def show_workflow(visit: Visit[WorkflowQuery]) -> Reply:
     asked = visit.query
-    # That it waits for another try is our word, and not the API's.
+    # "retrying" is a status of the dashboard only; the API does not know it.
     status = asked.status if asked.status in _STATES else ""
     found: WorkflowPart = await visit.ask(
         get_workflow_part, path=visit.path, query={"limit": _DRAWN, "status": status, "around": asked.around}
@@ -124,8 +124,7 @@ async def do_retry(visit: Visit[Any]) -> Reply:
 
 
 def _reasons(found: WorkflowPart) -> dict[str, str]:
-    """Why each stands where it does: its error, or a reason that speaks of others by their names here, and not by their
-    runs."""
+    """Return the reason for each node's status: its error, or the API's reason with run ids replaced by node names."""
     names = {node.run_id: node.name for node in found.nodes}
     return {
         node.name: node.error or " ".join(names.get(word, word) for word in node.reason.split()) for node in found.nodes
@@ -133,7 +132,7 @@ def _reasons(found: WorkflowPart) -> dict[str, str]:
 
 
 def state_of(node: NodeOut) -> str:
-    """One word more than the API has: a node that waits for another try."""
+    """Return the status of a node, or "retrying" if it waits for another attempt. The API has no such status."""
     waits = node.status in ("scheduled", "queued", "blocked")
     return "retrying" if waits and node.attempt_number > 0 else node.status
 
@@ -143,7 +142,7 @@ def _rank(state: str) -> int:
 
 
 def gantt(found: WorkflowPart, states: dict[str, str], now: Instant) -> tuple[list[Bar], list[str]]:
-    """The nodes that have begun, in the order in which they did; and what the marks of the line say."""
+    """Build the bars of the nodes that have started, in that order, and the labels of the time axis."""
     begun = [(instant(node.start_time), node) for node in found.nodes if node.start_time is not None]
     if not begun:
         return [], []
@@ -169,7 +168,7 @@ def gantt(found: WorkflowPart, states: dict[str, str], now: Instant) -> tuple[li
 
 
 def _ready(node: NodeOut, ends: dict[str, Instant], made: Instant) -> Instant:
-    """When nothing held it any more but a place to run."""
+    """Return when all dependencies of the node had ended."""
     before: Sequence[Instant] = [ends[name] for name in node.after if name in ends]
     start = instant(node.start_time or "")
     return min(max(before, default=made), start)

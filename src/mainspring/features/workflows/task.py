@@ -1,4 +1,4 @@
-"""The task ``workflow``: its payload is a workflow, and a run of it makes an instance. How a workflow recurs."""
+"""The task ``workflow``, by which a workflow recurs: its payload is a workflow, and each run creates an instance."""
 
 from collections.abc import Awaitable, Callable
 
@@ -19,7 +19,7 @@ from mainspring.http.plans.workflow import read_plan
 
 
 def workflow_handler(engine: Callable[[], Awaitable[tuple[Jobs, Store]]]) -> AsyncHandler:
-    """``engine``: where the nodes are submitted to."""
+    """Return the handler of the task. ``engine`` returns where to submit the nodes."""
 
     async def invoke(held: HeldRun) -> bytes:
         jobs, store = await engine()
@@ -35,9 +35,11 @@ def workflow_handler(engine: Callable[[], Awaitable[tuple[Jobs, Store]]]) -> Asy
 
 
 async def instance_of(held: HeldRun, name: str, nodes: list[Node], store: Store) -> list[NewRun]:
-    """The instance is known by the run that makes it, and the ids follow from that: another attempt makes none twice.
+    """Build the runs of an instance.
 
-    Of a recurring job its nodes are runs of the job, too: its overlap rule waits for all of them.
+    1. The run that creates the instance identifies it, and node ids are derived from it, so another attempt creates no
+       duplicates.
+    2. Nodes of a recurring job are runs of that job: its overlap rule waits for all of them.
     """
     places = getattr(store, "place_count", 0)
     shards = [shard_beside(held.id, node.run.policy.ordering_key, store.shards, places) for node in nodes]

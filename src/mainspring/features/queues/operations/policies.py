@@ -1,4 +1,4 @@
-"""What an operator says of a queue."""
+"""HTTP operations on the policies of queues."""
 
 from typing import Annotated, TypeAlias
 
@@ -29,16 +29,16 @@ Rate: TypeAlias = Annotated[
 
 
 class PolicyIn(Request):
-    """All of it: what is left out is not limited."""
+    """The whole policy: a limit that you leave out is removed."""
 
     concurrency: Annotated[int, Meta(ge=1, le=MAX_CONCURRENCY)] | None = None
-    """At most so many runs of the queue at once, over all workers."""
+    """At most so many active runs of the queue at once, over all workers."""
     retries: Rate | None = None
-    """At most so many retries in a period, such as `10/s` or `600/5m`. Others come later."""
+    """At most so many retries in a period, such as `10/s` or `600/5m`. Further retries start later."""
     fair: bool = False
     """Tenants take turns."""
     shares: dict[str, Annotated[int, Meta(ge=1, le=MAX_SHARE)]] = {}
-    """How many turns a tenant gets where others get one."""
+    """How many turns a tenant gets for each turn of the others."""
     why: Text = ""
 
 

@@ -1,4 +1,4 @@
-"""Queues: what is in them, and whether it goes."""
+"""HTTP operations on queues: list, pause and resume them."""
 
 from typing import Any
 
@@ -26,12 +26,12 @@ class ListQueues(Request):
 class Queues(Wire):
     items: list[QueueOut]
     everything_paused: bool = False
-    """No worker starts anything, of whatever queue."""
+    """Whether all queues are paused, so that no worker starts a run."""
 
 
 class PauseOf(PauseIn):
     tenant: Name | None = None
-    """Only runs of this one; of all that the caller may see without."""
+    """Pause only runs of this tenant. Default: every tenant that you have access to."""
 
 
 class Whose(Request):

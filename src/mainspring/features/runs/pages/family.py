@@ -1,4 +1,4 @@
-"""The family of a run: all that it waits for, and all that waits for it."""
+"""Pages of the parents and children of a run."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class ChildrenQuery(msgspec.Struct, frozen=True):
 
 @family.page("GET", "/runs/{id}/parents", permission=Permission.READ)
 async def show_parents(visit: Visit[Any]) -> Reply:
-    """In the order they were named; it is one page."""
+    """Show the parents in the order of the request that created the run, on one page."""
     found = await visit.ask(get_run, path=visit.path)
     parents = await visit.ask("run_parents", path=visit.path)
     return visit.show("runs/family.html", run=found, title="Waits for", page=parents, path="parents", cursor="")

@@ -1,4 +1,4 @@
-"""One run: where it stands, how it came there, what it printed."""
+"""Pages of one run: its status, its attempts and its log."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ from mainspring.web.words import duration, instant
 
 run = Pages()
 
-#: Of a part of the log. A piece of it may have several; the last one is shown as a whole.
+#: Lines in one part of the log. A piece may have several lines, and the last piece is shown in full.
 _LINES = 500
 _DOWNLOADED = 1_000
-#: So many that wait for it are counted, and so many shown; the others have a page of their own.
+#: How many dependents are counted, and how many are shown. Their own page lists all.
 _RELATIVES = 100
 _RELATIVES_SHOWN = 20
 ENDED_STATES = frozenset(state.value for state in ENDED)
 _WIDTH = 1_000
-#: What is shorter would not be seen.
+#: Narrower bars would be invisible.
 _NARROWEST = 3.0
 
 
 class LogQuery(msgspec.Struct, frozen=True):
     after: int = 0
-    #: Lines that come before a position instead.
+    #: Show the lines before this position instead.
     before: int = 0
 
 
@@ -41,18 +41,18 @@ class LogPart(NamedTuple):
 
     run_id: str
     pieces: list[LogLineOut]
-    #: Whether there are others before them. None: somebody has those already.
+    #: Whether there are earlier lines. ``None`` if the page already shows those.
     earlier: bool | None
-    #: Where to go on; None: nothing more will come.
+    #: The position to continue from. ``None`` if no lines follow.
     after: int | None
-    #: More is there to be read at once.
+    #: Whether more lines can be read at once.
     hurry: bool = False
-    #: Somebody asked for just these.
+    #: Whether a person asked for these lines.
     wanted: bool = False
 
 
 class Bar(NamedTuple):
-    """A stretch of a run's time, on a line of a thousand."""
+    """A period of a run's timeline, which is 1,000 units wide."""
 
     x: float
     width: float
@@ -92,7 +92,7 @@ async def show_run(visit: Visit[Any]) -> Reply:
 
 
 async def _last_lines(visit: Visit[Any]) -> LogPart | None:
-    """None: where they are kept does not answer. The rest of the page needs none of it."""
+    """Read the end of the log. ``None`` if the blob store is unavailable: the rest of the page does not need it."""
     try:
         log: LogPage = await visit.ask(run_logs, path=visit.path, query={"last": "true", "limit": _LINES + 1})
     except BlobsUnavailable:
@@ -103,7 +103,7 @@ async def _last_lines(visit: Visit[Any]) -> LogPart | None:
 
 @run.page("GET", "/runs/{id}/log", permission=Permission.READ, query=LogQuery)
 async def more_log(visit: Visit[LogQuery]) -> Reply:
-    """Lines after a position, and what asks for those that follow; or lines before one."""
+    """Render the lines after a position, with the request for later ones; or the lines before a position."""
     query: dict[str, object] = {"after": visit.query.after, "limit": _LINES + 1}
     if visit.query.before:
         query |= {"last": "true", "before": visit.query.before}
@@ -120,7 +120,7 @@ async def more_log(visit: Visit[LogQuery]) -> Reply:
 
 
 def _so_many(pieces: Sequence[LogLineOut]) -> list[LogLineOut]:
-    """The first of them, until there are lines enough."""
+    """Return the first pieces, up to the limit of lines."""
     found: list[LogLineOut] = []
     lines = 0
     for piece in pieces[:_LINES]:
@@ -158,17 +158,17 @@ async def do_retry(visit: Visit[Any]) -> Reply:
 
 
 def was_retried(found: RunOut) -> bool:
-    """Then what is due is another try."""
+    """Return whether the attempt that is active or due is a retry."""
     return found.attempt_number > (0 if found.status in WAITING else 1)
 
 
 def begin_of(found: RunOut) -> str:
-    """When it was due; when it was made, if nothing tells that any more."""
+    """Return when the run was first due, or when it was created if the due time is now that of a retry."""
     return (found.tick or found.created_at) if was_retried(found) else found.scheduled_for
 
 
 def attempts_of(found: RunOut) -> list[AttemptOut]:
-    """Those that did not succeed, and the one after them that did."""
+    """Return the attempts that did not succeed, followed by the one that did."""
     known = [] if isinstance(found.attempts, msgspec.UnsetType) else found.attempts
     if not known or found.status != "succeeded" or found.start_time is None or found.end_time is None:
         return known
@@ -183,7 +183,7 @@ def attempts_of(found: RunOut) -> list[AttemptOut]:
 
 
 def timeline(found: RunOut, now: Instant) -> list[Bar]:
-    """Waiting, attempts and back-offs, in proportion."""
+    """Build the bars of waiting times, attempts and back-offs, in proportion."""
     begin = min(instant(begin_of(found)), instant(found.queued_at or found.scheduled_for))
     attempts = attempts_of(found)
     pieces: list[tuple[Instant, Instant, str, str]] = []

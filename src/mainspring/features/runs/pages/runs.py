@@ -1,4 +1,4 @@
-"""Runs: find some."""
+"""Pages of run lists: filter runs, cancel or retry many of them."""
 
 import asyncio
 from urllib.parse import urlencode
@@ -38,12 +38,12 @@ class RunsQuery(msgspec.Struct, frozen=True):
     queue: str = ""
     tag: str = ""
     job: str = ""
-    #: Those that were ticked, and no others.
+    #: Only the selected runs.
     ids: str = ""
     cursor: str = ""
 
     def given(self) -> dict[str, object]:
-        """As it stands in the address."""
+        """Return the query as it is in the address."""
         return msgspec.structs.asdict(self)
 
 
@@ -104,7 +104,7 @@ async def retry_all(visit: Visit[RunsQuery]) -> Reply:
 
 
 async def _counts(visit: Visit[RunsQuery]) -> RunCounts:
-    """By state. Of a text, a task, a tag or a job nothing is counted: then there are none."""
+    """Count runs by state. Empty if the filter has a text, a task, a tag or a job, which cannot be counted."""
     query = visit.query
     if any((query.text, query.task, query.tag, query.job)):
         return RunCounts(counts={}, at_most=1)
@@ -113,7 +113,7 @@ async def _counts(visit: Visit[RunsQuery]) -> RunCounts:
 
 
 async def _ask(visit: Visit[RunsQuery], action: str) -> Reply:
-    """How many it would be."""
+    """Ask for confirmation, with the number of runs."""
     found = await visit.ask("act_on_many", body={**_chosen(action, visit.query), "dryRun": True})
     given = visit.query.given()
     ticked = len(visit.query.ids.split(",")) if visit.query.ids else 0
@@ -121,13 +121,13 @@ async def _ask(visit: Visit[RunsQuery], action: str) -> Reply:
 
 
 def _list_of(query: RunsQuery) -> str:
-    """The list that they were chosen from, from its beginning."""
+    """Return the first page of the list from which the runs were selected."""
     said = {name: value for name, value in query.given().items() if value and name not in ("ids", "cursor")}
     return f"runs?{urlencode(said)}" if said else "runs"
 
 
 def _chosen(action: str, query: RunsQuery) -> dict[str, object]:
-    """What the list shows, or what was ticked in it, as an action on many takes it."""
+    """Return the body of a bulk action on the selected runs, or on all runs that match the filter."""
     if query.ids:
         return {"action": action, "target": "runs", "ids": query.ids.split(",")}
     said = {name: value for name, value in query.given().items() if value and name not in ("job", "cursor")}

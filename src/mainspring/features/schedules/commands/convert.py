@@ -1,4 +1,4 @@
-"""``mainspring convert``: schedules of other schedulers, as a file for ``mainspring apply``."""
+"""``mainspring convert``: converts schedules of other schedulers to a file for ``mainspring apply``."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ from mainspring.core.model.schedules.cron import load_zone
 from mainspring.features.schedules import file as schedule_file
 from mainspring.features.schedules.commands.converters.conversion import Conversion, Refused, Translated
 
-#: Some entries could not be translated.
+#: The exit code if some entries could not be converted.
 INCOMPLETE = 3
 _EXITS = "Exit code 0: all was translated; 3: some could not be, and the report says why; 2: nothing could be read."
 
@@ -32,7 +32,7 @@ Zone: TypeAlias = Annotated[
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--json`` prints."""
+    """The output of ``--json``."""
 
     translated: list[Translated]
     refused: list[Refused]
@@ -65,7 +65,7 @@ def crontab(
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Read a crontab. Its commands become payloads of the task shell.
+    """Convert a crontab. Its commands become payloads of the task shell.
 
     Examples:
 
@@ -86,7 +86,7 @@ def celery_beat(
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Read the beat schedule of Celery. The source is imported; where Celery is missing, a file is read as text.
+    """Convert the beat schedule of Celery. The source is imported; if Celery is not installed, a file is read as text.
 
     Examples:
 
@@ -107,7 +107,7 @@ def apscheduler(
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Read the jobs of an APScheduler 3. The module is imported, so run this where the scheduler runs.
+    """Convert the jobs of an APScheduler 3. The module is imported, so run this where the scheduler runs.
 
     Example: mainspring convert apscheduler project.jobs:scheduler --output schedules.yaml
     """
@@ -124,7 +124,7 @@ def kubernetes(
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Read CronJobs from manifests. Commands become payloads of the task shell; images cannot be translated.
+    """Convert CronJobs of manifests. Commands become payloads of the task shell; images cannot be converted.
 
     Example: kubectl get cronjobs -o yaml | mainspring convert kubernetes - --output schedules.yaml
     """
@@ -152,7 +152,7 @@ def _read(source: str) -> str:
 
 
 def _finish(found: Conversion, source: str, output: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Write the file and the report. The report goes to stdout, or to stderr where the file does."""
+    """Write the file and the report. The report goes to stdout, or to stderr if stdout has the file."""
     entries = [
         schedule_file.Entry(entry.fields, [f"from {entry.where}", *entry.warnings]) for entry in found.translated
     ]

@@ -1,4 +1,4 @@
-"""``mainspring cron explain``: what an expression means, when it fires, and what clock changes do to it."""
+"""``mainspring cron explain``: what an expression means, its upcoming ticks, and the effect of clock changes."""
 
 import asyncio
 from datetime import datetime
@@ -45,7 +45,7 @@ class Coming(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     local: str
     utc: str
     distance: str
-    #: With calendars: when its run may start; none: it is skipped. And why.
+    #: With calendars: when its run may start (``None`` if it is skipped), and why.
     starts: str | None = None
     reason: str = ""
 
@@ -61,7 +61,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What ``--json`` prints."""
+    """The output of ``--json``."""
 
     expression: str
     timezone: str
@@ -69,7 +69,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     fields: list[Part]
     dst_gap: str
     dst_fold: str
-    #: Whether the two rules apply; otherwise it goes by elapsed time.
+    #: Whether the DST rules apply. If not, the schedule goes by elapsed time.
     fixed_times: bool
     next_fires: list[Coming]
     clock_changes: list[Change]
@@ -78,7 +78,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def register(application: typer.Typer) -> None:
     group = typer.Typer(name="cron", help="Understand cron expressions.", no_args_is_help=True)
-    # With one command alone typer would leave out its name.
+    # With only one command, typer would omit its name.
     group.callback()(lambda: None)
     group.command("explain")(explain)
     application.add_typer(group)
@@ -112,7 +112,7 @@ def explain(
     tenant: Tenant = None,
     json: AsJson = False,
 ) -> None:
-    """Say a cron expression in words, field by field, with its next fires and what clock changes do to it.
+    """Explain a cron expression in words, field by field, with its upcoming ticks and the effect of clock changes.
 
     Examples:
 
@@ -137,8 +137,8 @@ def explain(
 
 
 async def _calendars(where: Where, names: list[str]) -> list[Closed]:
-    """As whoever answers has them."""
-    # Here and not above: whoever names no calendar needs none of it.
+    """Load the calendars from the API or the store that the options select."""
+    # Import here: without calendars, none of it is needed.
     from mainspring.http.schemas.calendars import CalendarOut, calendar_of
 
     async with connected(where) as api:

@@ -1,4 +1,5 @@
-"""``plan`` and ``apply``: what a file or an application says, beside what the store has, and making them the same."""
+"""``mainspring plan`` and ``mainspring apply``: compare declared schedules with the stored ones, and make them
+equal."""
 
 import asyncio
 import sys
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mainspring.features.schedules.operations import ReconcileOut, StepOut
     from mainspring.http.schemas.jobs import JobFields
 
-#: What ``plan`` exits with when there is something to do.
+#: The exit code of ``plan`` if there are steps to apply.
 TO_DO = 3
 _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "take over": ("!", "magenta"), "remove": ("-", "red")}
 _WORDS = {"add": "to add", "change": "to change", "take over": "to take over", "remove": "to remove"}
@@ -49,7 +50,7 @@ class Declaration(msgspec.Struct, frozen=True):
 
     source: str
     schedules: "Sequence[JobFields]"
-    #: None: the one of the key or the profile.
+    #: ``None``: the tenant of the key or the profile.
     tenant: str | None
     application: Mainspring | None = None
 
@@ -71,7 +72,7 @@ def plan(
     config: ConfigOf = None,
     json: AsJson = False,
 ) -> None:
-    """Show what apply would do: which schedules it would add, change and remove. Nothing is changed.
+    """Show what apply would do: the schedules it would add, change and remove. Nothing is changed.
 
     Exits with 0 if there is nothing to do and with 3 if there is, so that a pipeline can report drift.
 
@@ -115,11 +116,11 @@ def apply(
     config: ConfigOf = None,
     json: AsJson = False,
 ) -> None:
-    """Bring schedules into the store as the code or the file has them: added, changed, removed.
+    """Apply the schedules of the code or the file to the store: add, change and remove them.
 
-    What is added and changed is done at once. Schedules that were declared before and are not any more are cancelled,
-    and those of another source taken over, only when you say so: with --yes, or at a terminal when you are asked.
-    Otherwise they are left, and the exit status is 3. What others made is never touched.
+    Additions and changes are applied at once. Two steps need --yes, or your answer at a terminal: cancelling schedules
+    that are no longer declared, and taking over schedules of another source. Without it they are skipped, and the exit
+    status is 3. Schedules that were created by hand are never removed.
 
     Examples:
 
@@ -161,7 +162,7 @@ def _declaration(app: str | None, file: Path | None, name: str | None, tenant: s
         _refuse_namesakes(app, loaded)
         from mainspring.http.schemas.job_answers import fields_of_spec
 
-        # Every field is given: code has the options of its own tasks.
+        # Send every field: the code sets the options of its own tasks.
         given = [fields_of_spec(spec, payload) for spec, payload in loaded.schedules()]
         return Declaration(loaded.source, given, loaded.tenant, loaded)
     assert file is not None
@@ -172,7 +173,7 @@ def _declaration(app: str | None, file: Path | None, name: str | None, tenant: s
 
 
 def _refuse_namesakes(path: str, app: Mainspring) -> None:
-    """Two applications of one name would each remove what the other declares."""
+    """Refuse two applications of the same name: each would remove the schedules of the other."""
     module = load_module(path.partition(":")[0], "application")
     others = [other for other in vars(module).values() if isinstance(other, Mainspring) and other is not app]
     if any(other.name == app.name and other.tenant == app.tenant for other in others):
@@ -185,7 +186,7 @@ def _where(
     where = choose(profile, url, key, store, config, declared.tenant)
     if where.settings is None or profile is not None or declared.application is None:
         return where
-    # What the code says of its store counts, unless a flag says something else.
+    # The store that the code names counts, unless an option names another.
     return Where(settings=settings_of(declared.application, config, store=store), tenant=declared.tenant)
 
 
@@ -198,12 +199,12 @@ async def _ask(
     body = request(declared.source, client.tenant, declared.schedules)
     if do:
         body = msgspec.structs.replace(body, dry_run=False, remove=all_of_it, take_over=all_of_it, strict=strict)
-    # Asked twice it finds done what it wanted to do.
+    # Safe to repeat: a second request finds the steps applied.
     return read(await client.ask("POST", PATH, body=body, repeatable=True), ReconcileOut)
 
 
 def _may(steps: Sequence["StepOut"], json: bool) -> bool:
-    """Whether what takes something away is wanted, too."""
+    """Return whether removals and takeovers are confirmed."""
     taken = [step for step in steps if step.action in ("remove", "take over")]
     if not taken or json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

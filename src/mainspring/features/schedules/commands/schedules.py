@@ -1,4 +1,4 @@
-"""``mainspring schedules``: the jobs that run again and again."""
+"""``mainspring schedules``: the recurring jobs."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""``mainspring schedulers``: the processes that make jobs due."""
+"""``mainspring schedulers``: the processes that fire schedules and queue due runs."""
 
 import msgspec
 import typer
@@ -31,7 +31,7 @@ class Schedulers(msgspec.Struct, rename="camel"):
 
 @command(group, "list")
 async def list_schedulers(api: Client, out: Output) -> None:
-    """List the schedulers that are alive, and how many shards each has. `mainspring scheduler` starts one.
+    """List the live schedulers, and how many shards each has. `mainspring scheduler` starts one.
 
     Example: mainspring schedulers list
     """

@@ -1,4 +1,4 @@
-"""``mainspring workers``: the processes that do the work."""
+"""``mainspring workers``: the processes that execute runs."""
 
 from typing import Annotated
 
@@ -39,7 +39,7 @@ class Workers(msgspec.Struct):
 
 @command(group, "list")
 async def list_workers(api: Client, out: Output) -> None:
-    """List the workers that are alive, and what they do.
+    """List the live workers, and what they do.
 
     Example: mainspring workers list
     """
@@ -85,7 +85,7 @@ async def drain(
     ],
     wait: Annotated[bool, typer.Option("--wait", help="Until they have left; tells what they still run.")] = False,
 ) -> None:
-    """Ask workers to finish what they run and to leave. What starts them may start them again.
+    """Drain workers: they finish their active runs and leave. A supervisor such as systemd may start them again.
 
     Examples:
 

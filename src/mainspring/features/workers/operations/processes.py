@@ -1,4 +1,4 @@
-"""Workers and schedulers: who is alive, where, and what they are doing."""
+"""HTTP operations on workers and schedulers: list the live ones, drain a worker."""
 
 import msgspec
 
@@ -81,7 +81,7 @@ async def list_schedulers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 def _shared(worker: SessionView, queues: set[str]) -> SessionView:
-    """A worker of everybody, as one tenant sees it."""
+    """Return a shared worker as one tenant may see it: without tasks, and with the tenant's queues only."""
     return msgspec.structs.replace(worker, tasks=(), queues=tuple(name for name in worker.queues if name in queues))
 
 

@@ -41,14 +41,15 @@ remote = Resource(
 
 _LONGEST_POLL = 30
 _SHORTEST_LEASE, _LONGEST_LEASE = 5, 300
-#: Between two looks of those who wait for the same, if nobody rings.
+#: Interval between claim attempts of the requests that wait for the same queues, if no notification arrives.
 _LOOK_EVERY = SECOND
-#: So many share the looking; more of them would not renew their leases in time.
+#: At most this many waiting requests share the polling. With more, they would not renew their leases in time.
 _LOOK_TOGETHER = 5
 _GATHER = 5 * MILLISECOND
-#: How often a claim that waits renews the lease, at most.
+#: The longest interval between lease renewals by a waiting claim.
 _RENEW_EVERY = 5 * SECOND
-#: Claims are numbered by the age of their worker, by the store's clock, in these units: they grow, for eight months.
+#: Unit of claim numbers. A number is the age of the worker's session by the store's clock, so numbers grow; they last
+#: eight months.
 _CLAIM_UNIT = 10 * MILLISECOND
 _LAST_CLAIM = 2**31 - 1
 
@@ -61,14 +62,15 @@ class Register(Request):
     queues: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=100)]
     tasks: Annotated[tuple[Name, ...], Meta(max_length=1_000)] = ()
     labels: Labels = {}
-    """Runs that require some of these may be given to it, such as `{"gpu": "a100"}`."""
+    """A worker may get runs that require some of these labels, such as `{"gpu": "a100"}`."""
     datacenter: Annotated[str, Meta(max_length=MAX_PART)] = ""
-    """Where it is, such as `eu-west`: runs for that data centre may be given to it."""
+    """Where the worker is, such as `eu-west`. It may get runs for that data center."""
     version: Text = ""
     slots: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    """How many runs it has room for at a time. For people to look at: how many it is given is what it claims."""
+    """How many runs the worker can execute at a time. For display only: `limit` of each claim decides how many
+    it gets."""
     lease_seconds: Annotated[int, Meta(ge=_SHORTEST_LEASE, le=_LONGEST_LEASE)] = 30
-    """How long the worker may be silent before its runs are given to others."""
+    """How long the worker may be silent before its runs are given to other workers."""
 
 
 class Registered(Wire):
@@ -81,9 +83,9 @@ class Registered(Wire):
 class Claim(Request):
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 1
     wait_seconds: Annotated[float, Meta(ge=0, le=_LONGEST_POLL)] = 0
-    """Wait this long for work to come."""
+    """Wait this long for a run to become available."""
     queues: Annotated[tuple[Name, ...], Meta(max_length=100)] | None = None
-    """Only these of the worker's."""
+    """Claim only from these of the worker's queues."""
 
 
 class Claimed(Wire):
@@ -96,43 +98,45 @@ class Claimed(Wire):
     tenant: str
     attempt_number: int
     scheduled_for: str
-    """When it was due: that of a retry is later than that of the first attempt."""
+    """When the run was due. The due time of a retry is later than that of the first attempt."""
     stop_by: str
-    """When the attempt has timed out."""
+    """When the attempt times out."""
     payload: msgspec.Raw
     job_id: str | None = None
     tick: str | None = None
-    """Of a recurring job: the time of its schedule that this run stands for. The same for every attempt."""
+    """For a recurring job: the tick of its schedule that this run stands for. It is the same for every attempt."""
     cancel_requested: bool = False
     weight: int = 1
-    """How many slots of a worker it should take."""
+    """How many slots of a worker the run takes."""
     traceparent: str | None = None
-    """Of a run that is recorded: where a span of its attempt stands."""
+    """For a traced run: the trace context that is the parent of the attempt's span."""
 
 
 class ClaimedRuns(Wire):
     claim: int
-    """Name it in your next heartbeat."""
+    """Send this number in your next heartbeat."""
     runs: list[Claimed]
     draining: bool = False
-    """Finish what runs, claim nothing more, and leave."""
+    """Finish the active runs, claim nothing more, and leave."""
 
 
 class HeartbeatIn(Request):
     held: Annotated[tuple[Id, ...], Meta(max_length=10_000)]
-    """The runs the worker has. Any other that it claimed before `claim` is given to others: its answer was lost."""
+    """The runs that the worker has. Other runs that it claimed before `claim` are given to other workers, because the
+    answer to that claim was lost."""
     claim: Annotated[int, Meta(ge=0, le=_LAST_CLAIM)]
-    """The newest claim that was answered; 0 before the first. One claim at a time, so that the others are older."""
+    """The newest claim that was answered, or 0 before the first. Send one claim at a time, so that all others are
+    older."""
 
 
 class HeartbeatOut(Wire):
     alive: bool
-    """False: the lease was lost. Stop everything and register anew."""
+    """False: the lease was lost. Stop all runs and register again."""
     cancel: list[str]
     """Runs to stop; report them as cancelled."""
     returned: int = 0
     draining: bool = False
-    """Finish what runs, claim nothing more, and leave."""
+    """Finish the active runs, claim nothing more, and leave."""
 
 
 Units: TypeAlias = Annotated[
@@ -153,11 +157,12 @@ class FailIn(Request):
     fence: Fence
     error: Annotated[str, Meta(max_length=MAX_ERROR)]
     retry: bool = True
-    """False: do not try again, whatever the policy says."""
+    """False: do not retry, even if the policy allows it."""
     retry_after: Span | None = None
-    """Try again after this pause, if any retries are left."""
+    """Retry after this delay, if any retries are left."""
     error_kinds: ErrorKinds = ()
-    """What the error is, the nearest first, such as `["smtp.Refused", "IOError"]`, for `neverOn` and `retryOn`."""
+    """The types of the error, most specific first, such as `["smtp.Refused", "IOError"]`. `neverOn` and `retryOn` match
+    them."""
     cpu_seconds: CpuSeconds | None = None
     units: Units = {}
 
@@ -268,19 +273,20 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
             age = beat.now + now - beaten_at - worker.started_at
             number = min(max(age, 0) // _CLAIM_UNIT + 1, _LAST_CLAIM)
             runs: list[HeldRun] = []
-            # Who comes looks at once. Those who wait take turns.
+            # A new request claims at once. Waiting requests take turns.
             async with line.turn if waited else nullcontext():
                 if waited and api.clock.monotonic() - line.empty_at < _GATHER:
-                    # All who heard the same ring stand in line before one of them looks again.
+                    # Let all requests that got the same notification queue up before one of them claims again.
                     await api.clock.sleep(_GATHER)
-                # If one that waits for the same has looked since the bell rang, and found nothing, there is nothing.
+                # If a request for the same queues has claimed since the notification and found nothing, nothing is
+                # there.
                 if not beat.draining and not gone.done() and line.empty_at < rung_at:
                     looked_at = api.clock.monotonic()
                     if waited:
-                        # A key that was revoked meanwhile gets nothing more.
+                        # A key that was revoked in the meantime gets no more runs.
                         await api.auth.principal(call.headers)
                     for queue in queues:
-                        # One queue after the other, in the order they were named: the limit is for all of them.
+                        # Claim queue by queue, in the order given: the limit applies to all of them together.
                         if (room := call.body.limit - len(runs)) > 0:
                             want = Want(queue, room, call.principal.tenant)
                             runs += await api.store.claim(worker.id, number, [want])
@@ -288,19 +294,20 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
                         line.empty_at = looked_at
                     runs = await _leave_unknown(api, worker, runs)
             if gone.done():
-                # Nobody is there to do them.
+                # The client disconnected, so nothing can execute these runs.
                 await _give_back(api, runs)
                 runs = []
             left = give_up - api.clock.monotonic()
             if runs and not rang:
-                # Nobody was told of these: there may be more for the others.
+                # No notification announced these runs, so there may be more for other requests.
                 api.wakeups.ring([queue_topic(queue) for queue in queues])
             if runs or left <= 0 or beat.draining or gone.done() or api.leaving:
                 if api.metrics.figures is not None and runs:
                     api.metrics.figures.claimed(runs)
                 found = [_claimed(run, _traceparent(api, run)) for run in runs]
                 return Answer(200, ClaimedRuns(claim=number, runs=found, draining=beat.draining))
-            # Many that wait for the same look in turn, so that somebody does every second.
+            # Spread the claims of requests that wait for the same queues, so that one of them claims about once a
+            # second.
             patience = _LOOK_EVERY * (1 + _jitter.random() * (min(line.length, _LOOK_TOGETHER) - 1))
             waited, rang = True, await bell.wait(min(left, worker.lease // 3, round(patience)))
             rung_at = api.clock.monotonic() - (0 if rang else _LOOK_EVERY)
@@ -312,8 +319,11 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
 
 
 async def _leave_unknown(api: Api, worker: SessionView, runs: list[HeldRun]) -> list[HeldRun]:
-    """What the worker knows how to do. The rest is for others, perhaps newer ones: left alone for a while, uncharged. A
-    worker that names no task is believed to know all."""
+    """Return the runs whose task the worker knows.
+
+    The others are released for other, perhaps newer, workers: delayed by ``UNKNOWN_TASK_DELAY``, without counting the
+    attempt. A worker that names no task is assumed to know all of them.
+    """
     unknown = [run for run in runs if worker.tasks and run.task not in worker.tasks]
     if unknown:
         why = "its worker does not know task {!r}"
@@ -343,7 +353,8 @@ async def heartbeat(api: Api, call: Call[HeartbeatIn, Nothing]) -> Answer:
     """
     worker = await _worker(api, call.principal, call.path["id"])
     held = [RunId(known_id(run)) for run in call.body.held]
-    # Its own runs came with the answer, and the next claim may have the same number while its answer is under way.
+    # Pass the number before the acknowledged claim. Runs of that claim arrived with its answer, and a claim still under
+    # way may have the same number.
     beat = await api.store.beat(worker.id, worker.lease, held, (), call.body.claim - 1)
     out = HeartbeatOut(alive=beat.alive, cancel=list(beat.cancels), returned=beat.returned, draining=beat.draining)
     return Answer(200, out)
@@ -485,7 +496,7 @@ async def log(api: Api, call: Call[LogIn, Nothing]) -> Answer:
 
 
 async def _worker(api: Api, principal: Principal, text: str) -> SessionView:
-    """The session of the caller, alive or not. Somebody else's is not there."""
+    """Return the session of the caller, alive or not. Raises ``Missing`` for a session of another principal."""
     worker = await api.session(session_of(text))
     if worker is None or worker.owner != principal.name:
         raise Missing
@@ -493,7 +504,11 @@ async def _worker(api: Api, principal: Principal, text: str) -> SessionView:
 
 
 async def _held(api: Api, principal: Principal, text: str, fence: int) -> HeldRun | None:
-    """The run if the caller holds it under this fence; none if nobody does; missing if it is not theirs to know of."""
+    """Return the run if the caller holds it under this fence, or ``None`` if no attempt runs under it.
+
+    Raises ``Missing`` if the caller may not see the run: it belongs to another tenant, to a queue outside its key's
+    reach, or to a worker of another principal.
+    """
     run = RunId(known_id(text))
     held = (await api.store.held([run]))[0]
     seen = held or (await api.store.runs([run]))[0]
@@ -535,11 +550,11 @@ async def _settle(
 ) -> Answer:
     run = RunId(call.path["id"])
     if settlement is None:
-        # Nothing runs under this fence. Only the store can tell a repeat of what was applied from what came too late.
+        # No attempt runs under this fence. Only the store can tell a repeated report from one that came too late.
         settlement = Settlement(run=run, fence=call.body.fence, outcome=outcome, state=_ENDS[outcome], lets_go=True)
     verdict = (await api.store.settle([settlement]))[0]
     if held is not None:
-        # Somebody may have waited for its key, or it goes back.
+        # The run is requeued, or another run may have waited for its ordering key.
         api.wakeups.ring([queue_topic(held.queue)])
     _count(api, held, settlement, verdict)
     if api.tracing is not None and held is not None and verdict is Verdict.APPLIED:
@@ -562,7 +577,7 @@ def _count(api: Api, held: HeldRun | None, settlement: Settlement, verdict: Verd
     if verdict is Verdict.FENCED:
         figures.fenced += 1
     elif verdict is Verdict.APPLIED and held is not None:
-        # By this node's clock: nobody here has seen it start.
+        # Measure by this node's clock: no process here observed the start of the attempt.
         came_at = held.started_at
         figures.settled([(_Ended(held, came_at, max(api.clock.now(), came_at)), settlement)])
 

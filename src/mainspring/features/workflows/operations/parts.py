@@ -1,4 +1,4 @@
-"""A part of a workflow: of thousands of nodes those that somebody should look at, and what stands beside them."""
+"""HTTP operation for a part of a large workflow: the nodes that need attention, and their neighbors."""
 
 import asyncio
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from mainspring.http.schemas.workflows import WorkflowPart, node_out
 
 workflow_parts = Resource("Workflows")
 
-#: What goes first where there is no room for all.
+#: The order of states if there is no room for all nodes.
 _RANKS = {
     state: rank
     for rank, state in enumerate(
@@ -38,10 +38,10 @@ _RANKS = {
         )
     )
 }
-#: Of so many nodes those beside them are looked for, as each is two questions; and so many on each side.
+#: For how many nodes the neighbors are read, with two queries each; and how many neighbors on each side.
 _LOOKED_BESIDE = 4
 _BESIDE = 20
-#: A node that was retried has a run for each time.
+#: A node has one run for each retry.
 _MOST_RUNS = 2 * MAX_NODES
 
 
@@ -52,26 +52,26 @@ class PartQuery(Request):
 
 
 class _Whole:
-    """All nodes of a workflow, by their newest runs, as far as states go."""
+    """The nodes of a workflow, by their newest runs and states."""
 
     def __init__(self, found: Standings) -> None:
         self._replays = found.replays
         self._replayed = {new: old for old, new in found.replays.items()}
-        #: The oldest first, as they were given.
+        #: The nodes of each state, oldest first, in the order of submission.
         self.nodes = {
             state: [run for run in reversed(runs) if run not in found.replays] for state, runs in found.runs.items()
         }
         self.ids = {run for runs in self.nodes.values() for run in runs}
 
     def runs_of(self, run: RunId) -> list[RunId]:
-        """This one, and those that it replays: what stands beside a node may have waited for any of them."""
+        """Return the run and those that it replays: neighbors may depend on any of them."""
         found = [run]
         while found[-1] in self._replayed:
             found.append(self._replayed[found[-1]])
         return found
 
     def current(self, runs: Iterable[RunId]) -> list[RunId]:
-        """Of these, those that are nodes; of one that was retried the newest run."""
+        """Return those of the runs that are nodes. A retried run is replaced by its newest one."""
         found = []
         for run in runs:
             newer = run
@@ -102,9 +102,9 @@ async def get_workflow_part(api: Api, call: Call[Nothing, PartQuery]) -> Answer:
     if not whole.ids:
         raise Missing
     chosen = await _chosen(reads, whole, call.query)
-    # The oldest says when the workflow was made.
+    # The oldest run has the creation time of the workflow.
     read = [run for run in await reads.runs([*chosen, min(whole.ids)]) if run is not None]
-    # Anybody may use the tag for something else.
+    # Other runs may carry the same tag.
     mine = [run for run in read if run.about is not None and run.about.workflow == workflow]
     nodes = {name: run for name, run in newest(mine).items() if run.id in chosen}
     some = next(iter(mine), None)
@@ -141,7 +141,7 @@ async def _chosen(reads: Reads, whole: _Whole, query: PartQuery) -> set[RunId]:
 
 
 async def _beside(reads: Reads, whole: _Whole, runs: list[RunId]) -> list[RunId]:
-    """Some of the nodes that these wait for, and of those that wait for them."""
+    """Return some of the parents and children of these runs, as nodes."""
     asked = [one for run in runs for one in whole.runs_of(run)]
     before = await asyncio.gather(*(reads.parent_ids(run) for run in asked))
     behind = await asyncio.gather(*(reads.children(run, None, _BESIDE) for run in asked))

@@ -1,4 +1,4 @@
-"""Workflows: jobs that are submitted together, some of which wait for others."""
+"""HTTP operations on workflows: jobs that are submitted together, some of which depend on others."""
 
 import asyncio
 import hashlib
@@ -58,7 +58,7 @@ from mainspring.http.search import Search
 workflows = Resource("Workflows")
 
 _AT_ONCE = 1_000
-#: Of each workflow in a list; and so many workflows at a time, as others want connections, too.
+#: Nodes read for each workflow in a list, and workflows read at a time. Other requests need connections as well.
 _LOOKED_AT = 200
 _READ_TOGETHER = 5
 
@@ -110,7 +110,7 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
         raise admitted.why_not_more
     accepted = await api.jobs.submit_whole(runs)
     if any(answer.conflict for answer in accepted) or len({answer.new for answer in accepted}) > 1:
-        # Another request under the same key: what it has not got a node for was made, and must not go on.
+        # Another workflow has this key, with fewer nodes. The runs that were created for the rest must not start.
         await api.jobs.cancel_runs([answer.id for answer in accepted if answer.new and not answer.conflict])
         raise Conflict(f"this idempotency key was used for something else, {accepted[0].id}")
     if not accepted[0].new:
@@ -137,7 +137,8 @@ async def list_workflows(api: Api, call: Call[Nothing, ListWorkflows]) -> Answer
 
     async def read(after: str | None, limit: int) -> Found[RunView]:
         page = await reads.list_runs(wanted, None if after is None else RunId(after), limit)
-        # Other runs may have the tag, too; and a workflow stays in its place when its first node is retried.
+        # Other runs may have the tag, too. Skip retries, so that a workflow keeps its position when its first node is
+        # retried.
         return Found([run for run in page.items if _workflow(run) is not None and run.replay_of is None], page.after)
 
     page = await Search(api.clock).fill(read, cursor_of(call.query.cursor), limit)
@@ -149,7 +150,7 @@ async def list_workflows(api: Api, call: Call[Nothing, ListWorkflows]) -> Answer
 
 
 async def _chosen(reads: Reads, tenant: str | None, chosen: list[RunId]) -> list[WorkflowSummary]:
-    """Summaries of workflows by their ids; unknown ones are missing."""
+    """Return summaries of workflows by their ids, without unknown ones."""
     found: list[WorkflowSummary] = []
     for workflow in chosen:
         page, runs = await _newest_nodes(reads, tenant, workflow)
@@ -212,7 +213,7 @@ async def get_workflow(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     if whole is None:
         whole = _whole(call.path["id"], await _nodes(api, call))
         if stop < len(whole.nodes):
-            # All of it had to be read; nobody who goes on should pay for that again.
+            # The first page had to read the whole workflow. Keep it, so that later pages do not read it again.
             api.workflows.keep(key, whole, len(whole.nodes))
     following = str(stop) if stop < len(whole.nodes) else None
     return Answer(200, msgspec.structs.replace(whole, nodes=whole.nodes[start:stop], next_cursor=following))
@@ -249,7 +250,7 @@ async def cancel_workflow(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     if not left:
         raise Conflict(f"the workflow has {state_of([run.state for run in nodes.values()])} already")
     _reach(api, call.principal, left)
-    # Those that wait come first, so that none of them goes because of one that was cancelled.
+    # Cancel blocked runs first, so that none of them starts because a parent was cancelled.
     left.sort(key=lambda run: run.state is not RunState.BLOCKED)
     states = {name: run.state for name, run in nodes.items()}
     names = {run.id: name for name, run in nodes.items()}
@@ -331,14 +332,14 @@ async def run_children(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
 
 
 async def _nodes(api: Api, call: Call[Body, Query]) -> dict[str, RunView]:
-    """The newest run of each node, in the order of the nodes."""
+    """Return the newest run of each node, in the order of the nodes. Raises ``Missing`` for an unknown workflow."""
     workflow = RunId(known_id(call.path["id"]))
     wanted = RunFilter(tenant=call.principal.tenant, tag=tag_of(workflow))
     runs: list[RunView] = []
     after: RunId | None = None
     while True:
         page = await api.seen_by(call.principal).list_runs(wanted, after, _AT_ONCE)
-        # Anybody may use the tag for something else.
+        # Other runs may carry the same tag.
         runs += [run for run in page.items if run.about is not None and run.about.workflow == workflow]
         if page.after is None:
             break
@@ -367,7 +368,7 @@ def _node(api: Api, name: str, given: NodeIn, tenant: str, author: str, known: M
 
 
 def _made_once(runs: list[NewRun], key: str, asked: WorkflowIn) -> list[NewRun]:
-    """A key for each run, made of the caller's: whichever of them was made, all were."""
+    """Give each run an idempotency key derived from the caller's. If one of the runs exists, all of them do."""
     said = fingerprint_of_request(msgspec.json.encode(asked).decode())
     return [
         msgspec.structs.replace(run, idempotency=Idempotency(f"workflow:{_digest(key, number)}", said))

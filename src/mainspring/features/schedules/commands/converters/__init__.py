@@ -1,1 +1,1 @@
-"""Readers of other schedulers' schedules. Each makes entries of a schedules file, and says what it left."""
+"""Converters of other schedulers' schedules. Each produces entries of a schedules file and reports what it left out."""

@@ -1,4 +1,4 @@
-"""APScheduler 3: the jobs of a scheduler that is imported."""
+"""Converter for APScheduler 3: imports a scheduler and reads its jobs."""
 
 import re
 from collections.abc import Iterable
@@ -14,12 +14,13 @@ from mainspring.features.schedules.commands.converters.conversion import Convers
 from mainspring.features.schedules.commands.converters.functions import payload_of
 
 _MADE_UP_ID = re.compile("[0-9a-f]{32}").fullmatch
-#: A healthy scheduler may be late by some seconds, which APScheduler's default of one would not forgive.
+#: The least grace period, in seconds. A healthy scheduler may be late by some seconds, which APScheduler's default of
+#: one second would not allow.
 _LEAST_GRACE = 60
 
 
 def convert(source: str, *, timezone: str | None) -> Conversion:
-    """``module:scheduler``."""
+    """Convert the jobs of ``module:scheduler``."""
     try:
         from apscheduler.schedulers.base import BaseScheduler
     except ImportError:
@@ -92,7 +93,7 @@ def _when(trigger: Any, timezone: str | None) -> dict[str, object]:
         start = trigger.start_date
     elif type(trigger) is IntervalTrigger:
         fields = {"every": format_duration(round(trigger.interval_length * SECOND))}
-        # Without a start APScheduler takes the moment of the import, which has microseconds.
+        # Without a start, APScheduler uses the time of the import, which has microseconds. Ignore it.
         start = trigger.start_date if trigger.start_date and not trigger.start_date.microsecond else None
     elif type(trigger) is DateTrigger:
         raise Untranslatable(f"it runs once, at {trigger.run_date.isoformat()}: submit it as a job of its own")
@@ -111,7 +112,7 @@ def _instant(moment: datetime) -> str:
 
 
 def _zone(zone: tzinfo, otherwise: str | None) -> str:
-    """By its IANA name, which the kinds of zones keep in different places."""
+    """Return the IANA name of a zone. Each zone library keeps it in another attribute."""
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)
     if name is None and zone.utcoffset(None) == UTC.utcoffset(None):
         name = "UTC"
@@ -133,7 +134,7 @@ def _cron(trigger: Any) -> str:
     for expression in fields["day"].expressions:
         match type(expression).__name__:
             case "WeekdayPositionExpression":
-                # Its 5 is the last one, ours is 0.
+                # APScheduler's 5 means the last one, which is 0 here.
                 place = 0 if expression.option_num == 5 else expression.option_num + 1
                 numbered.append(((expression.weekday + 1) % 7, place))
             case "LastDayOfMonthExpression":
@@ -147,7 +148,7 @@ def _cron(trigger: Any) -> str:
             hours=_values(fields["hour"].expressions, 0, 23),
             days=frozenset(days),
             months=_values(fields["month"].expressions, 1, 12),
-            # Monday is 0 there and 1 here.
+            # Monday is 0 in APScheduler and 1 here.
             weekdays=frozenset((day + 1) % 7 for day in _values(fields["day_of_week"].expressions, 0, 6)),
             numbered=tuple(numbered),
             last_day=last_day,
@@ -162,6 +163,6 @@ def _values(expressions: Iterable[Any], low: int, high: int) -> frozenset[int]:
         last = getattr(expression, "last", None)
         values |= set(range(first, (high if last is None else last) + 1, expression.step or 1))
         if last is None and expression.step is None and hasattr(expression, "first"):
-            # One name alone, such as "fri", has no end.
+            # A single name such as "fri" has no last value: it is one day.
             values -= set(range(first + 1, high + 1))
     return frozenset(values)

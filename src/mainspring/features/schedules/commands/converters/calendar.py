@@ -1,7 +1,7 @@
-"""Sets of minutes, hours and days as a cron expression, where a day must match day of month *and* day of week.
+"""Writes sets of minutes, hours and days as a cron expression that needs day of month *and* day of week to match.
 
-That is how Celery and APScheduler read both. A cron expression takes either, unless one of them begins with ``*``:
-the star is what this is about.
+Celery and APScheduler require both. A cron expression accepts either, unless one of the two fields begins with ``*``.
+This module therefore writes a leading star where both must match.
 """
 
 from collections.abc import Collection
@@ -16,8 +16,11 @@ _EVERY_WEEKDAY = frozenset(range(7))
 
 
 class Calendar(msgspec.Struct, frozen=True, kw_only=True):
-    """Weekday 0 is Sunday. ``numbered`` (5, 2) is the second Friday, (5, 0) the last; with ``last_day`` and ``days`` it
-    says which days of the month."""
+    """The minutes, hours and days on which a schedule fires. Weekday 0 is Sunday.
+
+    ``numbered`` (5, 2) is the second Friday of a month, (5, 0) the last. Together with ``last_day`` and ``days`` it
+    selects days of the month.
+    """
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -51,7 +54,7 @@ def _days_of(calendar: Calendar) -> tuple[str, str]:
         numbered = ",".join(f"{weekday}{f'#{number}' if number else 'L'}" for weekday, number in calendar.numbered)
         if days == _EVERY_DAY:
             return "*", "*"
-        # Either is meant here, so that no star may stand first: the days one by one.
+        # A match of either field is meant, so no field may start with a star: list the days one by one.
         named = ["L"] * calendar.last_day + [str(day) for day in sorted(days)]
         return ",".join(named) or "*", numbered or "*"
     if days == _EVERY_DAY or weekdays == _EVERY_WEEKDAY:
@@ -63,7 +66,7 @@ def _days_of(calendar: Calendar) -> tuple[str, str]:
     if day.startswith("*") or weekday.startswith("*"):
         return day, weekday
     if 1 in days:
-        # A step of 31 is the 1st alone, and its star asks for both.
+        # A step of 31 selects only the 1st, and its star requires both fields to match.
         return _joined("*/31", days - {1}), weekday
     if 0 in weekdays:
         return day, _joined("*/7", weekdays - {0})
@@ -77,7 +80,7 @@ def _joined(star: str, others: Collection[int]) -> str:
 
 
 def write_values(values: Collection[int], low: int, high: int) -> str:
-    """The shortest way to write them that is still easy to read."""
+    """Write values in the shortest form that is still easy to read."""
     ordered = sorted(values)
     if len(ordered) == high - low + 1:
         return "*"

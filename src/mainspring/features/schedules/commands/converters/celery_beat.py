@@ -1,4 +1,4 @@
-"""Celery's beat schedule: of an application that is imported, or of a file that is read."""
+"""Converter for Celery's beat schedule: of an application that is imported, or of a file that is parsed."""
 
 import importlib.util
 import sys
@@ -20,7 +20,7 @@ _LOWEST = 9
 
 
 def convert(source: str, *, timezone: str | None) -> Conversion:
-    """``module:app``, a module, or a Python file."""
+    """Convert ``module:app``, a module, or a Python file."""
     path = Path(source)
     installed = importlib.util.find_spec("celery") is not None
     tasks: Mapping[str, Any] = {}
@@ -91,7 +91,7 @@ def _settings_of(
 
 
 def _plain(entries: Mapping[str, Any], kinds: Any) -> dict[str, Any]:
-    """The same entries with schedules of ours."""
+    """Return the entries with Celery's schedules replaced by our types."""
     if not isinstance(entries, Mapping):
         raise Invalid("source", "its beat schedule is no dict")
 

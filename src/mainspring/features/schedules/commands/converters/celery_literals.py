@@ -1,6 +1,6 @@
-"""A beat schedule read from source text, without running it: for where Celery is not installed.
+"""Reads a beat schedule from source text without executing it, for hosts without Celery.
 
-Only literals are understood: numbers, texts, lists, dicts, names of module-level literals, ``crontab(…)``,
+It understands only literals: numbers, texts, lists, dicts, names of module-level literals, ``crontab(…)``,
 ``timedelta(…)``, ``schedule(…)`` and ``solar(…)``.
 """
 
@@ -30,7 +30,7 @@ class NotLiteral(Exception):
 
 
 def read_literals(source: str, path: str) -> tuple[dict[str, Any], str | None]:
-    """The entries and the zone. A value that is no literal is an ``Unknown`` that says where."""
+    """Return the entries and the zone. A value that is not a literal becomes an ``Unknown`` with its position."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -64,7 +64,7 @@ def read_literals(source: str, path: str) -> tuple[dict[str, Any], str | None]:
 
 class _Reader:
     def __init__(self, tree: ast.Module) -> None:
-        #: Everything that is assigned anywhere, by its last name, and keywords of ``conf.update(…)``.
+        #: Every assignment, by the last part of its name, and the keywords of ``conf.update(…)``.
         self.settings: list[tuple[str, ast.expr]] = []
         self._globals: dict[str, ast.expr] = {}
         for node in ast.walk(tree):
@@ -141,7 +141,7 @@ class _Reader:
                 case "timedelta":
                     return timedelta(*args, **kwargs)
                 case "crontab":
-                    # Versions of Celery differ in the order of the other three.
+                    # The order of the other three arguments differs between versions of Celery.
                     if len(args) > len(_CRONTAB):
                         raise NotLiteral
                     return CrontabFields(**dict(zip(_CRONTAB, args, strict=False)), **kwargs)

@@ -1,4 +1,4 @@
-"""The kinds of schedules that Celery's beat has, and how its crontab is read."""
+"""The kinds of schedules in Celery's beat, and a parser for its crontab."""
 
 import math
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 def fields_of(schedule: object) -> dict[str, object]:
-    """The fields of a schedules file that say when."""
+    """Return the fields of a schedules file that say when the schedule fires."""
     match schedule:
         case Unknown():
             raise Untranslatable(schedule.why)
@@ -69,7 +69,7 @@ def _calendar(fields: CrontabFields) -> Calendar:
 
 
 def values_of(given: object, low: int, high: int) -> frozenset[int]:
-    """A field of ``crontab()``. Ranges may go over the end and on from the start."""
+    """Parse a field of ``crontab()``. A range may wrap around at the end."""
     if isinstance(given, int) and not isinstance(given, bool):
         found = {given}
     elif isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Programs with their arguments and surroundings, as the built-in task ``shell`` takes them."""
+"""Converts programs, their arguments and variables to payloads of the built-in task ``shell``."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,20 +10,20 @@ COMMANDS_NOTE = (
 TIMEOUT_NOTE = "a run may take 1h unless its entry says otherwise by timeout"
 RETRIES_NOTE = "nothing is retried (maxRetries: 0), as before; give an entry more where that is safe"
 
-#: Before a program, and what is no program that a schedule is about.
+#: Words before a program, and programs that are not the purpose of a schedule.
 _PREFIXES = frozenset({"sudo", "nice", "ionice", "chronic", "env", "time", "exec", "nohup"})
 _ASIDES = frozenset({"cd", "test", "[", "export", "source", ".", "sleep", "set", "umask"})
 _BETWEEN = re.compile(r"&&|\|\||;|\|")
 
 
 def payload_of(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, object]:
-    """No shell reads the words. Variables are set by ``env``."""
+    """Build the payload. No shell interprets the words; variables are set by ``env``."""
     words = [f"{name}={value}" for name, value in environment.items()]
     return {"command": ["/usr/bin/env", *words, *command] if words else list(command)}
 
 
 def name_of(command: str) -> str:
-    """The program that a command line is about, as far as one can tell."""
+    """Return the main program of a command line, as a best guess."""
     for part in _BETWEEN.split(command):
         words = [word.strip("'\"(){}") for word in part.split()]
         programs = (word.rpartition("/")[2] for word in words if "=" not in word and not word.startswith("-"))

@@ -1,4 +1,4 @@
-"""What came of reading somebody else's schedules."""
+"""The result of converting schedules of another scheduler."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,16 +10,16 @@ from mainspring.features.schedules import file as schedule_file
 
 
 class Untranslatable(Exception):
-    """There is nothing here that means the same. The message says why."""
+    """An entry has no equivalent here. The message says why."""
 
 
 class Translated(msgspec.Struct, frozen=True, kw_only=True):
-    #: The line or entry it came from.
+    #: The line or entry of the original.
     where: str
     name: str
-    #: As in the schedules file.
+    #: The fields as written in the schedules file.
     fields: Mapping[str, object]
-    #: Where its meaning changes.
+    #: Differences in meaning.
     warnings: Sequence[str]
 
 
@@ -30,12 +30,12 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversion:
-    """Collects entries, checks each as the schedules file will, and keeps their names apart."""
+    """Collects converted entries, validates each like the schedules file, and makes their names unique."""
 
     def __init__(self) -> None:
         self.translated: list[Translated] = []
         self.refused: list[Refused] = []
-        #: What holds for all of it.
+        #: Notes that apply to the whole conversion.
         self.notes: list[str] = []
         self._names: set[str] = set()
 
@@ -52,7 +52,7 @@ class Conversion:
         except Invalid as error:
             self.refuse(where, asked, str(error))
             return
-        # As the file will say it: an enum, a tuple or a time of another library's is plain JSON from here on.
+        # Normalize to plain JSON, as in the file: enums, tuples and times of other libraries are gone from here on.
         complete = msgspec.json.decode(msgspec.json.encode(complete))
         self._names.add(name)
         changed = [f"named {name}: {asked} is taken"] if name != asked else []

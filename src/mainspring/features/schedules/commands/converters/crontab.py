@@ -1,4 +1,4 @@
-"""crontab(5): of a user, or of the system with a user in each line."""
+"""Converter for crontab(5): of a user, or of the system with a user in each line."""
 
 import re
 
@@ -14,7 +14,7 @@ from mainspring.features.schedules.commands.converters.conversion import Convers
 _VARIABLE = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([A-Za-z_][A-Za-z0-9_]*))\s*=\s*(.*?)\s*$""")
 _RANDOM = re.compile(r"(\d*)~(\d*)")
 _BOUNDS = ((0, 59), (0, 23), (1, 28), (1, 12), (0, 6))
-#: FreeBSD has more words than others.
+#: Words that only FreeBSD knows.
 _WORDS = {"@every_minute": "* * * * *"}
 _INPUT_END = "END_OF_INPUT"
 
@@ -66,7 +66,7 @@ def _line(
     system: bool,
     task: str | None,
 ) -> None:
-    # FreeBSD's cron and cronie take options there; none of them changes when something runs.
+    # FreeBSD's cron and cronie accept a leading "-" as an option. It does not change when the command runs.
     line = line.removeprefix("-")
     count = (1 if line.startswith("@") else 5) + system
     words = line.split(None, count)
@@ -108,7 +108,7 @@ def _line(
 
 
 def _percent(command: str) -> tuple[str, str | None]:
-    """The first % that is not escaped ends the command; what follows is its input, where each % is a new line."""
+    """Split a command at the first unescaped %. The rest is its input, where each % is a line break."""
     parts = re.split(r"(?<!\\)%", command)
     script, *lines = [part.replace("\\%", "%") for part in parts]
     return script.rstrip() if lines else script, "\n".join(lines) if lines else None

@@ -1,4 +1,4 @@
-"""Calls of Python functions as payloads: an object of named arguments."""
+"""Converts calls of Python functions to payloads with named arguments."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from mainspring.features.schedules.commands.converters.conversion import Untrans
 def payload_of(
     function: Callable[..., object] | None, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Mapping[str, object]:
-    """Positional arguments by their names, which only the function itself knows."""
+    """Build the payload of a call. The function is needed to name positional arguments."""
     if not args:
         return dict(kwargs)
     if function is None:

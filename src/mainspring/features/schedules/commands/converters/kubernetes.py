@@ -1,4 +1,4 @@
-"""CronJobs of Kubernetes, from their manifests."""
+"""Converter for CronJobs of Kubernetes: reads their manifests."""
 
 import re
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def _cron_job(found: Conversion, manifest: Mapping[str, Any], timezone: str | No
         fields["overlap"] = _OVERLAP.get(str(spec.get("concurrencyPolicy") or "Allow"), "allow")
         deadline = spec.get("startingDeadlineSeconds")
         if deadline is not None:
-            # There the newest missed run starts if it is no later than this, and no other.
+            # Kubernetes starts the newest missed run if it is at most this late, and no other.
             fields["catchUp"] = {"mode": "all", "cap": 1, "maxAge": f"{deadline}s"}
         several = [option for option in ("parallelism", "completions") if job.get(option) not in (None, 1)]
         warnings += [f"{option} {job[option]} is left out: a tick makes one run" for option in several]
@@ -84,7 +84,7 @@ def _when(spec: Mapping[str, Any], timezone: str | None, warnings: list[str]) ->
     when = translate_schedule(expression)
     if "every" in when:
         return when
-    # What its library does when clocks change.
+    # How the parser of Kubernetes treats clock changes.
     changes = {} if zone in ("UTC", "Etc/UTC") else {"dstGap": "skip", "dstFold": "twice"}
     return {**when, "timezone": str(zone), **changes}
 

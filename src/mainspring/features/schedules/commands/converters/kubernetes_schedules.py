@@ -1,8 +1,11 @@
-"""Schedules of CronJobs, as the parser of Kubernetes (robfig/cron v3) reads them.
+"""Converts schedules of CronJobs, as the parser of Kubernetes (robfig/cron v3) reads them.
 
-Its rule for the two day fields is not ours. A list item ``*`` or ``?``, alone or with a step of 1, makes its field
-unrestricted, wherever it stands in the list: then the other field decides. ``*/2`` is a list of days like any other,
-and with two restricted fields a day that matches either one fires.
+Its rule for the two day fields differs from ours:
+
+1. A list item ``*`` or ``?``, alone or with a step of 1, makes its field unrestricted, at any position in the list. The
+   other field then decides.
+2. ``*/2`` is a list of days like any other.
+3. With two restricted fields, a day that matches either one fires.
 """
 
 import re
@@ -20,7 +23,7 @@ from mainspring.features.schedules.commands.converters.conversion import Untrans
 
 _MONTHS = {word[:3].lower(): number for number, word in enumerate(MONTH_WORDS) if number}
 _WEEKDAYS = {word[:3].lower(): number for number, word in enumerate(WEEKDAY_WORDS)}
-#: Name, first and last value, and names of each field. There is no weekday 7.
+#: Name, first value, last value, and names of each field. There is no weekday 7.
 _FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("minute", 0, 59, {}),
     ("hour", 0, 23, {}),
@@ -52,12 +55,12 @@ class _Meaning(NamedTuple):
     months: frozenset[int]
     days: frozenset[int]
     weekdays: frozenset[int]
-    #: A day that matches one of days and weekdays is enough.
+    #: A day fires if it matches either days or weekdays.
     either: bool
 
 
 def translate_schedule(schedule: str) -> dict[str, object]:
-    """The fields of a schedules file that say when."""
+    """Return the fields of a schedules file that say when the schedule fires."""
     if schedule.startswith("@every "):
         return {"every": format_duration(_read_span(schedule.removeprefix("@every ")))}
     if schedule.startswith("@") and schedule not in _MACROS:
@@ -66,14 +69,14 @@ def translate_schedule(schedule: str) -> dict[str, object]:
 
 
 def translate_cron(expression: str) -> str:
-    """The expression itself if it means the same here, otherwise one that does."""
+    """Return the expression if it means the same here, otherwise an equivalent one."""
     fields = expression.split()
     meaning = _read_there(expression, fields)
     if not all(meaning[:5]):
         raise Untranslatable(f"{expression!r:.80} never fires")
     day, weekday = write_values(meaning.days, 1, 31), write_values(meaning.weekdays, 0, 6)
     if meaning.either:
-        # Here a star at the beginning would ask for both.
+        # Here, a leading star would require both fields to match.
         day, weekday = day.replace("*", "1-31"), weekday.replace("*", "0-6")
     minute, hour = write_values(meaning.minutes, 0, 59), write_values(meaning.hours, 0, 23)
     for candidate in (
@@ -107,7 +110,7 @@ def _read_there(expression: str, fields: list[str]) -> _Meaning:
 
 
 def _normalize(meaning: _Meaning) -> _Meaning:
-    """Days of month and of week as one would write them, if only one of them decides."""
+    """Write days of the month and of the week in one canonical form if only one of them decides."""
     days, weekdays = meaning.days, meaning.weekdays
     if not meaning.either:
         return meaning
@@ -115,14 +118,14 @@ def _normalize(meaning: _Meaning) -> _Meaning:
         return meaning._replace(days=_EVERY_DAY, weekdays=_EVERY_WEEKDAY, either=False)
     if days and weekdays:
         return meaning
-    # A list without an item, such as a lone comma, matches no day.
+    # A list without items, such as a lone comma, matches no day.
     if days or weekdays:
         return meaning._replace(days=days or _EVERY_DAY, weekdays=weekdays or _EVERY_WEEKDAY, either=False)
     return meaning
 
 
 def _read_field(text: str, name: str, low: int, high: int, names: dict[str, int]) -> tuple[frozenset[int], bool]:
-    """The values, and whether the field counts as unrestricted."""
+    """Return the values of a field, and whether it counts as unrestricted."""
     values: set[int] = set()
     unrestricted = False
     for item in text.split(","):
@@ -136,7 +139,7 @@ def _read_field(text: str, name: str, low: int, high: int, names: dict[str, int]
 
 
 def _read_item(item: str, low: int, high: int, names: dict[str, int]) -> tuple[range, bool]:
-    """The values of an item, none if it is wrong, and whether it is a star."""
+    """Return the values of a list item, and whether it is a star. The range is empty if the item is invalid."""
     body, *steps = item.split("/")
     first, *last = body.split("-")
     step = _read_number(steps[0]) if steps else 1
@@ -158,7 +161,7 @@ def _read_number(text: str, names: Mapping[str, int] = MappingProxyType({})) -> 
 
 
 def _read_span(text: str) -> Micros:
-    """A duration of Go's, of which the parser keeps whole seconds and at least one."""
+    """Parse a duration of Go. Like Kubernetes, keep whole seconds and at least one."""
     nanoseconds, at = 0.0, 0
     while part := _SPAN.match(text, at):
         nanoseconds += float(part[1]) * _NANOSECONDS[part[2]]
