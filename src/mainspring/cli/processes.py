@@ -87,7 +87,7 @@ def up(
 ) -> None:
     """Run everything in one process: scheduler, worker and the HTTP API.
 
-    Without an application the worker offers the built-in tasks alone, on the queue default or those named.
+    Without an application, the worker offers only the built-in tasks, on the queue default or those named.
 
     Examples:
 
@@ -127,9 +127,10 @@ def scheduler(
     config: Config = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Run a scheduler: stages what is due, fires crons, returns the runs of dead workers. Start as many as you like.
+    """Run a scheduler: it fires schedules, queues due runs, and requeues runs of expired workers. Start as many as you
+    like.
 
-    All schedulers of a store must have the same coordination. An application gives its settings, such as its store.
+    All schedulers of a store must have the same coordination. An application supplies its settings, such as its store.
 
     Example: mainspring scheduler --coordination etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
     """
@@ -176,10 +177,10 @@ def worker(
     log_level: LogLevel = None,
     show_output: ShowOutput = None,
 ) -> None:
-    """Run a worker: claims runs, executes them, reports. Start as many as you like.
+    """Run a worker: it claims runs, executes them, and reports their outcomes. Start as many as you like.
 
-    SIGTERM lets running work finish within the grace period; a second one gives it back at once. Without an application
-    it offers the built-in tasks alone, on the queue default or those named.
+    SIGTERM lets active runs finish within the grace period; a second one releases them at once. Without an application,
+    the worker offers only the built-in tasks, on the queue default or those named.
 
     Examples:
 
@@ -348,7 +349,7 @@ async def _start(node: Node, app: Mainspring | None) -> None:
 
 
 async def _declare(node: Node, app: Mainspring) -> list[str]:
-    """Bring the application's schedules into the store; return lines that describe them."""
+    """Declare the schedules of the application in the store. Returns lines that describe them for the banner."""
     app.use(node.engine)
     jobs = await app.declare()
     lines = [f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}; {_next_run(job)}" for job in jobs]

@@ -36,8 +36,8 @@ def migrate(
 ) -> None:
     """Bring the store's schema up to date. Every process does this when it starts; this command does it beforehand.
 
-    It prints what each migration means for running programs. Migrations that would break older programs wait for
-    --contract, which is refused while one of those programs is alive.
+    It prints what each migration means for running programs. Contract migrations, which remove what only older programs
+    use, wait for --contract. That is refused while one of those programs is alive.
 
     Examples:
 

@@ -74,7 +74,7 @@ _ALWAYS = (
 )
 _NUMBERS = ("priority", "maxRetries")
 _LISTS = ("calendars", "tags")
-#: The form has these in UTC, without saying so.
+#: Times that the form shows in UTC, without a zone.
 _TIMES = ("at", "scheduleTime", "endTime")
 #: The value that an emptied field gets. Other emptied fields stay unchanged.
 _EMPTIED: dict[str, Any] = {

@@ -67,7 +67,7 @@ class Sealer:
     def __init__(self, secret: str) -> None:
         drawn = hashlib.sha256(b"mainspring dashboard " + secret.encode()).digest() if secret else secrets.token_bytes()
         self._key = OctKey.import_key(drawn[:32])
-        #: The CSRF token of requests without a session, if authentication is off.
+        #: The CSRF token of requests without a session.
         self.local_csrf = hmac.new(drawn, b"local", hashlib.sha256).hexdigest()[:32]
 
     def seal(self, what: msgspec.Struct) -> str:

@@ -173,7 +173,7 @@ class LogKeeper(TickingService):
         await self._store.forget_logs([run.id for run, _ in logs])
 
     def _warn_in_time(self, runs: Sequence[RunView]) -> None:
-        """Warn before retention deletes waiting logs together with their runs."""
+        """Warn before waiting logs are lost: the store deletes them with their runs, and with their day."""
         now, today = self.clock.monotonic(), self.clock.now()
         soon = [run for run in runs if today - _end_of(run) > self._kept_with(run) * 3 // 4]
         if soon and (self._warned_at is None or now - self._warned_at >= _WARN_EVERY):

@@ -79,7 +79,7 @@ def late_runs(runs: Sequence[RunOut], now: Instant, queues: Sequence[QueueOut] =
     found: dict[str, tuple[RunOut, float]] = {}
     for run in runs:
         began = now if run.status == "queued" else instant(run.start_time) if run.start_time else None
-        # A retry is due later than its run, so it says nothing about delays.
+        # Skip retries: only the first attempt shows whether the run was late.
         is_stranded = run.status == "queued" and (run.queue, run.datacenter) in stranded
         if began is None or is_stranded or run.attempt_number > 1:
             continue

@@ -18,7 +18,7 @@ from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import Directory, Reading, Submissions
 
 _EVERY: Micros = 5 * SECOND
-#: Runs whose priority one tick lowers at most. The next tick lowers more.
+#: At most this many runs of a budget are lowered in one tick. The next tick lowers more.
 _LIMIT = 5_000
 
 

@@ -168,7 +168,7 @@ def gantt(found: WorkflowPart, states: dict[str, str], now: Instant) -> tuple[li
 
 
 def _ready(node: NodeOut, ends: dict[str, Instant], made: Instant) -> Instant:
-    """Return when all dependencies of the node had ended."""
+    """Return when the node became ready: its last dependency had ended, or the workflow was created if it has none."""
     before: Sequence[Instant] = [ends[name] for name in node.after if name in ends]
     start = instant(node.start_time or "")
     return min(max(before, default=made), start)

@@ -1,4 +1,5 @@
-"""Workers in any language: register, claim, heartbeat, report. Every report carries the fence of its claim."""
+"""HTTP operations for workers in any language: register, claim, heartbeat, report. Every report carries the fence of
+its claim."""
 
 import asyncio
 from contextlib import nullcontext
@@ -67,8 +68,7 @@ class Register(Request):
     """Where the worker is, such as `eu-west`. It may get runs for that data center."""
     version: Text = ""
     slots: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    """How many runs the worker can execute at a time. For display only: `limit` of each claim decides how many
-    it gets."""
+    """How many runs the worker can execute at a time. For display only: it gets as many runs as it claims."""
     lease_seconds: Annotated[int, Meta(ge=_SHORTEST_LEASE, le=_LONGEST_LEASE)] = 30
     """How long the worker may be silent before its runs are given to other workers."""
 
@@ -133,7 +133,7 @@ class HeartbeatOut(Wire):
     alive: bool
     """False: the lease was lost. Stop all runs and register again."""
     cancel: list[str]
-    """Runs to stop; report them as cancelled."""
+    """Runs to stop. Report them as cancelled."""
     returned: int = 0
     draining: bool = False
     """Finish the active runs, claim nothing more, and leave."""
