@@ -66,7 +66,7 @@ class Fleet:
         return set(self._working) | set(self._leaving)
 
     async def resize(self, wanted: int) -> None:
-        """Start or stop workers to reach ``wanted``. The youngest is stopped first: it has the fewest runs."""
+        """Start or stop workers to reach ``wanted``. The youngest stops first, as it has the fewest runs."""
         self._look_for_dead()
         while len(self._working) > wanted:
             name, (process, _) = self._working.popitem()

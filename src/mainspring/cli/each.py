@@ -11,8 +11,7 @@ from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
 
 
 async def each(out: Output, names: Sequence[str], act: Callable[[str], Awaitable[tuple[Raw, str, str]]]) -> None:
-    """Apply ``act`` to each name; it returns an answer, an id and a message. Failures are reported and do not stop the
-    others."""
+    """Apply ``act`` to each name; it returns an answer, an id and a message. A failure does not stop the others."""
     done: list[tuple[Raw, str, str]] = []
     failed: list[MainspringError] = []
     for name in names:

@@ -121,8 +121,7 @@ def main() -> None:
     except KeyboardInterrupt:
         status = 130
     except BrokenPipeError:
-        # The reader of the pipe, such as head, has closed it. Redirect stdout, so that flushing it at exit does not
-        # fail.
+        # The reader of the pipe, such as head, has closed it. Redirect stdout, so that the flush at exit does not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         # Typer exits with the same code if the pipe breaks before the output ends.
         status = exits.FAILED

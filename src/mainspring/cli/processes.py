@@ -55,8 +55,8 @@ from mainspring.sdk.app import Mainspring
 #: How long the interpreter may take to exit after all resources are closed.
 _EXITING: Micros = 2 * SECOND
 
-#: How long startup waits for an unreachable store. Shorter than the chart's startup probes allow: after a failed start,
-#: Kubernetes would still be backing off when the store is back.
+#: How long startup waits for an unreachable store, and how often it retries. Shorter than the chart's startup probes
+#: allow: after a failed start, Kubernetes would still be backing off when the store is back.
 PATIENCE: Micros = 90 * SECOND
 _TRIED_EVERY: Micros = SECOND
 
@@ -127,8 +127,8 @@ def scheduler(
     config: Config = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Run a scheduler: it fires schedules, queues due runs, and requeues runs of expired workers. Start as many as you
-    like.
+    """Run a scheduler: it fires schedules, queues due runs, and requeues runs of expired workers. Start as many as
+    needed.
 
     All schedulers of a store must have the same coordination. An application supplies its settings, such as its store.
 
@@ -342,8 +342,7 @@ async def _start(node: Node, app: Mainspring | None) -> None:
     typer.echo("\n".join([node.banner(), *schedules]), err=True)
     await node.start()
     typer.echo("mainspring: ready", err=True)
-    # The objects that exist now stay alive. Scanning them for cycles every few hundred requests would take a tenth of
-    # the time.
+    # The objects that exist now stay alive. Scanning them every few hundred requests would take a tenth of the time.
     gc.freeze()
     gc.set_threshold(_GARBAGE)
 

@@ -165,8 +165,7 @@ class _Ui:
         return await self._authenticate(visit.session)
 
     async def _authenticate(self, session: Session | None) -> Principal:
-        """Return the principal of the session. Raises ``Refused`` if authentication is required and the session is
-        missing or over."""
+        """Return the principal of a session. Raises ``Refused`` if it is over, or missing although required."""
         if session is None:
             return await self._api.auth.principal({})
         if self._api.clock.now() >= session.ends_at or await self._api.sign_outs.includes(session.id):
@@ -266,8 +265,7 @@ def _is_secure(asked: Asked) -> bool:
 
 
 def _shown(asked: Asked, base: str) -> str:
-    """Return the path of the page that a script request comes from, relative to ``base``. Empty if unknown or
-    foreign."""
+    """Return the page that a script request comes from, relative to ``base``. Empty if unknown or foreign."""
     place = urlsplit(asked.headers.get("hx-current-url", ""))
     if not place.path.startswith(base) or place.netloc != asked.headers.get("host", ""):
         return ""

@@ -108,8 +108,7 @@ def _value(form: Mapping[str, str], field: str, kind: str, text: str) -> Any:
 
 
 def field_of(form: Mapping[str, str], wrong: str) -> str:
-    """Return the form field for a field of the payload, such as ``payload.user_id``. Other names are returned as they
-    are."""
+    """Return the form field for a field of the payload, such as ``payload.user_id``, or else the name itself."""
     name = wrong.partition(".")[2].partition(".")[0].partition("[")[0]
     if wrong.startswith("payload."):
         for field in form:

@@ -9,8 +9,7 @@ from mainspring.web.words import instant
 
 
 def chart(kind: Literal["bars", "lines"], unit: str, times: Iterable[str], series: list[dict[str, Any]]) -> str:
-    """Encode a chart. A series has a name, the color of a state, and values. It may be ``joined`` across missing
-    values."""
+    """Encode a chart. A series has a name, the color of a state, and values; ``joined`` bridges missing values."""
     x = [instant(time) // 1_000_000 for time in times]
     return msgspec.json.encode({"kind": kind, "unit": unit, "x": x, "series": series}).decode()
 

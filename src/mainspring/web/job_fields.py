@@ -183,8 +183,7 @@ def _is_same(name: str, said: str, was: str) -> bool:
 
 
 def _in_order(text: str) -> bytes:
-    """Return one canonical text for equal JSON. Comparing values would not do: in Python ``1``, ``1.0`` and ``True``
-    are equal."""
+    """Return one canonical text for equal JSON. Values will not do: in Python ``1``, ``1.0`` and ``True`` are equal."""
     return msgspec.json.encode(msgspec.json.decode(text), order="sorted")
 
 

@@ -52,8 +52,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """A sign-in in progress at the provider. It is sealed into a cookie, so that only the same browser can
-    finish it."""
+    """A sign-in in progress at the provider, sealed into a cookie: only the same browser can finish it."""
 
     state: str
     nonce: str
@@ -159,8 +158,7 @@ class Oidc:
             raise _refused("the provider answered with no token") from None
 
     async def _discovered(self) -> tuple[_Provider, JwtTokens]:
-        """Return the provider's configuration, at most ten minutes old. An older one stays in use if the provider
-        fails."""
+        """Return the provider's configuration, at most ten minutes old, or older while the provider fails."""
         async with self._asking:
             now = self._clock.monotonic()
             if self._provider is None or self._tokens is None or now - self._asked_at > _DISCOVERED:
@@ -201,8 +199,7 @@ class Oidc:
 
 
 async def _ask(method: str, address: str, headers: dict[str, str], form: dict[str, str] | None) -> bytes:
-    """Send a request and return its body. Uses neither proxies nor credentials of the environment, and follows no
-    redirects."""
+    """Send a request and return its body. Uses no proxy or credentials of the environment; follows no redirects."""
     try:
         async with (
             asyncio.timeout(_TIMEOUT),

@@ -27,8 +27,7 @@ ATTEMPT_COOKIE = "mainspring_sign_in"
 LARGEST_COOKIE = 4_000
 #: The lifetime of a session with credentials. After it, people sign in again.
 LONGEST: Micros = 12 * HOUR
-#: The lifetime of a session from a provider. Only the provider knows whether the account still exists, so it is asked
-#: again.
+#: The lifetime of a session from a provider. Only the provider knows whether the account still exists.
 VOUCHED: Micros = HOUR
 T = TypeVar("T", bound=msgspec.Struct)
 _HEADER = {"alg": "dir", "enc": "A256GCM"}
@@ -112,8 +111,7 @@ def is_masked(token: str, masked: str) -> bool:
 
 
 def cookie_header(value: str, path: str, *, secure: bool, ends: bool = False, name: str = COOKIE) -> str:
-    # Lax: a link from a chat opens the page instead of the sign-in. Requests that change something need a CSRF token as
-    # well.
+    # Lax: a link from a chat opens the page instead of the sign-in. Changes need a CSRF token as well.
     parts = [f"{name}={value}", f"Path={path}", "HttpOnly", "SameSite=Lax"]
     if secure:
         parts.append("Secure")

@@ -31,8 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Raw: TypeAlias = msgspec.Raw
 
-#: How long an unreachable API is retried. A person waits at a terminal, so it is shorter than the half minute of the
-#: client.
+#: How long an unreachable API is retried: less than the client's half minute, because a person waits at a terminal.
 _PATIENCE: Micros = 3 * SECOND
 #: How long a broken stream is reconnected.
 _PATIENCE_OF_STREAMS: Micros = 60 * SECOND
@@ -241,8 +240,7 @@ def segment(text: str) -> str:
 def choose(
     profile: str | None, url: str | None, key: str | None, store: str | None, config: Path | None, tenant: str | None
 ) -> Where:
-    """Choose the target of a command: options first, then environment variables, the profile in use, and the
-    settings."""
+    """Choose the target: options first, then environment variables, the profile in use, and the settings."""
     given = [name for name, value in (("--profile", profile), ("--url", url), ("--store", store)) if value is not None]
     if len(given) > 1:
         raise Invalid(given[0], f"contradicts {given[1]}", "one of them")

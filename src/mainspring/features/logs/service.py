@@ -190,8 +190,7 @@ class LogKeeper(TickingService):
         return self._retention.succeeded if run.state is RunState.SUCCEEDED else self._retention.unsuccessful
 
     async def _drop_unknown(self, runs: Sequence[RunId]) -> None:
-        """Drop the lines of runs that the store has deleted. They are unreachable, and every round would find them
-        again."""
+        """Drop the lines of runs that the store has deleted. They are unreachable, and each round would find them."""
         if runs:
             await self._store.forget_logs(runs)
             self._unknown += len(runs)

@@ -80,8 +80,7 @@ class LogPage(Wire):
     ended: bool = False
     """The run has ended and no lines follow."""
     url: str | None = None
-    """An address where anyone can read the whole log for five minutes, as JSON lines compressed with gzip. `items` is
-    then empty."""
+    """An address where anyone can read the whole log for five minutes: JSON lines, gzip. `items` is then empty."""
 
 
 class Stopped(Wire):

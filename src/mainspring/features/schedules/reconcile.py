@@ -19,8 +19,7 @@ _TICKING = (JobState.SCHEDULED, JobState.PAUSED)
 class Action(StrEnum):
     ADD = "add"
     CHANGE = "change"
-    #: A change of a schedule that another source declares. Two sources that declare the same name would overwrite each
-    #: other forever.
+    #: A change of a schedule of another source. Two sources with the same name would overwrite each other forever.
     TAKE_OVER = "take over"
     REMOVE = "remove"
 

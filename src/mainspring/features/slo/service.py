@@ -89,8 +89,7 @@ class SloKeeper(TickingService):
         return slos.judge(slo, state, ticks, following, facts, due.last_success, now, ended_at)
 
     async def _former_ticks(self, job: Job, after: Instant, until: Instant) -> list[Instant]:
-        """Return the ticks of former schedules. The ledger has all of them, because changing a schedule records its due
-        ticks."""
+        """Return the ticks of former schedules. The ledger has them all: changing a schedule records due ticks."""
         if until <= after:
             return []
         entries = await self._store.ledger(job.id, after + 1, until + 1, slos.MOST_TICKS * MOST_OF_A_TICK)

@@ -162,8 +162,7 @@ async def delete_budget(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
 
 
 async def _lines(api: Api, call: Call[Nothing, UsageQuery]) -> tuple[list[tuple[UsageLine, str]], bool]:
-    """Return the lines with the names of their jobs, and whether there are more. At most ``_NAMED`` names are
-    loaded."""
+    """Return the lines with the names of up to ``_NAMED`` jobs, and whether there are more lines."""
     query = call.query
     today = day_of(await api.store.now())
     since = today - 29 * DAY if query.since is None else _instant(query.since, "since")

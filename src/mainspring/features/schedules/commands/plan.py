@@ -1,5 +1,4 @@
-"""``mainspring plan`` and ``mainspring apply``: compare declared schedules with the stored ones, and make them
-equal."""
+"""``mainspring plan`` and ``mainspring apply``: compare declared schedules with stored ones, and make them equal."""
 
 import asyncio
 import sys

@@ -49,8 +49,7 @@ _LOOK_TOGETHER = 5
 _GATHER = 5 * MILLISECOND
 #: The longest interval between lease renewals by a waiting claim.
 _RENEW_EVERY = 5 * SECOND
-#: Unit of claim numbers. A number is the age of the worker's session by the store's clock, so numbers grow; they last
-#: eight months.
+#: Unit of claim numbers: a number is the age of the worker's session by the store's clock. They last for eight months.
 _CLAIM_UNIT = 10 * MILLISECOND
 _LAST_CLAIM = 2**31 - 1
 
@@ -125,8 +124,7 @@ class HeartbeatIn(Request):
     """The runs that the worker has. Other runs that it claimed before `claim` are given to other workers, because the
     answer to that claim was lost."""
     claim: Annotated[int, Meta(ge=0, le=_LAST_CLAIM)]
-    """The newest claim that was answered, or 0 before the first. Send one claim at a time, so that all others are
-    older."""
+    """The newest claim that was answered, or 0 before the first. Send one claim at a time, so others are older."""
 
 
 class HeartbeatOut(Wire):
@@ -161,8 +159,7 @@ class FailIn(Request):
     retry_after: Span | None = None
     """Retry after this delay, if any retries are left."""
     error_kinds: ErrorKinds = ()
-    """The types of the error, most specific first, such as `["smtp.Refused", "IOError"]`. `neverOn` and `retryOn` match
-    them."""
+    """The types of the error, most specific first, for `neverOn` and `retryOn`: `["smtp.Refused", "IOError"]`."""
     cpu_seconds: CpuSeconds | None = None
     units: Units = {}
 
@@ -278,8 +275,7 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
                 if waited and api.clock.monotonic() - line.empty_at < _GATHER:
                     # Let all requests that got the same notification queue up before one of them claims again.
                     await api.clock.sleep(_GATHER)
-                # If a request for the same queues has claimed since the notification and found nothing, nothing is
-                # there.
+                # If a request for the same queues found nothing since the notification, nothing is there.
                 if not beat.draining and not gone.done() and line.empty_at < rung_at:
                     looked_at = api.clock.monotonic()
                     if waited:
@@ -306,8 +302,7 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
                     api.metrics.figures.claimed(runs)
                 found = [_claimed(run, _traceparent(api, run)) for run in runs]
                 return Answer(200, ClaimedRuns(claim=number, runs=found, draining=beat.draining))
-            # Spread the claims of requests that wait for the same queues, so that one of them claims about once a
-            # second.
+            # Spread the claims of requests for the same queues, so that one of them claims about once a second.
             patience = _LOOK_EVERY * (1 + _jitter.random() * (min(line.length, _LOOK_TOGETHER) - 1))
             waited, rang = True, await bell.wait(min(left, worker.lease // 3, round(patience)))
             rung_at = api.clock.monotonic() - (0 if rang else _LOOK_EVERY)

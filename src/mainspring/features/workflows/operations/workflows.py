@@ -137,8 +137,7 @@ async def list_workflows(api: Api, call: Call[Nothing, ListWorkflows]) -> Answer
 
     async def read(after: str | None, limit: int) -> Found[RunView]:
         page = await reads.list_runs(wanted, None if after is None else RunId(after), limit)
-        # Other runs may have the tag, too. Skip retries, so that a workflow keeps its position when its first node is
-        # retried.
+        # Other runs may have the tag, too. Skip retries, so that a retried first node keeps the workflow's position.
         return Found([run for run in page.items if _workflow(run) is not None and run.replay_of is None], page.after)
 
     page = await Search(api.clock).fill(read, cursor_of(call.query.cursor), limit)
