@@ -100,7 +100,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Runs work now, later or on a schedule, and can show that it did."""
+    """Run jobs now, later or on a schedule, and keep a record of every run."""
 
 
 def main() -> None:

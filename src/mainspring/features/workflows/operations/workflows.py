@@ -110,7 +110,7 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
         raise admitted.why_not_more
     accepted = await api.jobs.submit_whole(runs)
     if any(answer.conflict for answer in accepted) or len({answer.new for answer in accepted}) > 1:
-        # Another workflow has this key, with fewer nodes. The runs that were created for the rest must not start.
+        # Another workflow has this key. Runs that were just created for nodes which it lacks must not start.
         await api.jobs.cancel_runs([answer.id for answer in accepted if answer.new and not answer.conflict])
         raise Conflict(f"this idempotency key was used for something else, {accepted[0].id}")
     if not accepted[0].new:
