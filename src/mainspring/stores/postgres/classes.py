@@ -1,7 +1,7 @@
-"""Classes of retention: which one a run is of, and that there is room for it.
+"""Retention classes: assign each run its class, and make the partitions of the class.
 
-The class is part of the number of the bucket that holds a run's body, which goes wherever the run goes. So no live row
-has a column for it, and no move of a run knows of it: only what writes history does.
+The class is part of the number of the bucket that holds a run's body, and the bucket moves with the run. So live rows
+need no class column, and code that moves runs ignores the class. Only code that writes history reads it.
 """
 
 import asyncio
@@ -17,18 +17,20 @@ from mainspring.stores.postgres.part import Part
 from mainspring.stores.postgres.partitions import Partitions
 from mainspring.stores.postgres.rows import class_number
 
-#: Seconds after which a process asks again which tenants have a class of their own.
+#: Seconds after which a process reads again which tenants have a retention class.
 _ASK_AGAIN = 1.0
 
 
 class Classes(Part):
     _partitions: Partitions
-    #: The classes of tenants that have one, and when they were asked for.
+    #: Tenant name → its retention class, and when that was last read.
     _classes_of: Mapping[str, str] = MappingProxyType({})
     _classes_at: float = -_ASK_AGAIN
 
     async def _classed(self, runs: Sequence[NewRun]) -> Sequence[NewRun]:
-        """The same, with the class of their tenant where they choose none; and there is room for each class."""
+        """Return the runs with their tenant's retention class where they choose none, after making the partitions of
+        each class.
+        """
         await self._mind_classes()
         if self._classes_of:
             runs = [
@@ -46,7 +48,7 @@ class Classes(Part):
         await self._partitions.make_classes(numbers, await self._today())
 
     async def _mind_classes(self) -> None:
-        """Which tenants have a class. One that is new counts within a second."""
+        """Refresh the tenants' retention classes. A new one takes effect within a second."""
         now = asyncio.get_running_loop().time()
         if now - self._classes_at >= _ASK_AGAIN:
             self._classes_at = now

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: settings, retries, and what an error means."""
+"""Connections to PostgreSQL: settings, retries and the meaning of errors."""
 
 import asyncio
 import functools
@@ -29,16 +29,16 @@ _FILES = (
 )
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TRIES = 6
-#: How many seconds to wait for a free connection …
+#: Seconds to wait for a free connection.
 _PATIENCE = 10
-#: … and for the server to confirm that it has dropped a cancelled call, before the connection is given up.
+#: Seconds to wait until the server confirms that it has dropped a canceled call; then the connection is closed.
 _CONFIRMATION = 1
 
-#: How many seconds to wait for what processes that start together do one after the other.
+#: Seconds to wait for steps that processes which start together do one after the other.
 _TURN = 60
 
-#: A client that is gone, cut off or frozen is given up by the server after some seconds, with the locks that it held.
-#: While the server cannot send an answer no other timeout is looked at.
+#: After some seconds the server drops a client that is gone, cut off or frozen, and releases its locks. No other
+#: timeout applies while the server cannot send an answer.
 SILENCE = {
     "tcp_user_timeout": "5s",
     "tcp_keepalives_idle": "5",
@@ -52,21 +52,22 @@ SESSION = SILENCE | {
     "lock_timeout": "3s",
     "idle_in_transaction_session_timeout": "2s",
     "jit": "off",
-    # A plan that was cached while a table was empty must still be good when it has a million rows.
+    # A plan that was cached while a table was empty must still be good when the table has a million rows.
     "enable_seqscan": "off",
 }
 
-#: How to connect where a pooler is in between: it keeps neither settings nor prepared statements.
+#: How to connect through a pooler, which keeps neither settings nor prepared statements.
 POOLED: dict[str, Any] = {"statement_cache_size": 0, "server_settings": {"application_name": "mainspring"}}
 
-#: The server chose another transaction, not this one, or a migration has changed a table under it: do it again.
+#: Retry: the server preferred another transaction, or a migration has changed a table meanwhile.
 _AGAIN = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.InvalidCachedStatementError,
     asyncpg.OutdatedSchemaCacheError,
 )
-#: The connection, the server or its disk is away. 25006: a demoted primary, which would refuse writes for ever.
+#: The connection, the server or its disk is unavailable. 25006 comes from a demoted primary, which would refuse writes
+#: forever.
 _AWAY = (
     OSError,
     TimeoutError,
@@ -80,24 +81,25 @@ _AWAY = (
     asyncpg.PostgresIOError,
     asyncpg.InternalClientError,
 )
-#: The server has ended the session: a process that stood still inside a transaction, an administrator, a shutdown.
+#: The server has ended the session: the process stalled inside a transaction, or an administrator or a shutdown ended
+#: it.
 _SESSION_ENDED = (
     asyncpg.PostgresConnectionError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
 )
-#: Only when connecting. At the start that is a wrong setting; later somebody is just changing it.
+#: Only while connecting. At startup it is a wrong setting; later an administrator is probably changing it.
 _NOT_LET_IN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
-#: Of these the connection itself is still good.
+#: After these errors the connection itself is still good.
 _CONNECTION_IS_GOOD = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
-#: Whoever asked knows what to make of these.
+#: Errors that the caller handles.
 _FOR_THE_CALLER = (
     asyncpg.UniqueViolationError,
     asyncpg.UndefinedTableError,
     asyncpg.ObjectNotInPrerequisiteStateError,
 )
-#: A role without rights, or a schema that is somebody else's. At the start that is a wrong setting, too.
+#: A role without rights, or a schema that another role owns. At startup that is a wrong setting, too.
 _WRONG_SETTING = (asyncpg.SyntaxOrAccessError, asyncpg.InvalidSchemaNameError)
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
 
@@ -111,7 +113,7 @@ class _LostBeforeCommit(Exception):
 
 @contextmanager
 def connecting() -> Iterator[None]:
-    """Says what it means when a first connection cannot be made."""
+    """Translate the errors of a first connection into errors of the store."""
     try:
         yield
     except (asyncpg.ClientConfigurationError, OverflowError) as error:
@@ -121,20 +123,20 @@ def connecting() -> Iterator[None]:
     except asyncpg.PostgresError as error:
         raise Invalid("store", f"PostgreSQL refused: {error}") from error
     except ValueError as error:
-        # Not in its words: they could hold a part of a password.
+        # Without the text of the error, which could contain a part of a password.
         raise Invalid(
             "store", "the address of PostgreSQL cannot be read", "postgresql://user:password@host:port/database"
         ) from error
 
 
 def wrong_setting(error: BaseException) -> Invalid | None:
-    """What an error at the start means, if a setting is wrong."""
+    """Return the error to raise at startup if a wrong setting is the cause, otherwise None."""
     cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
     return Invalid("store", f"PostgreSQL refused: {cause}") if isinstance(cause, _WRONG_SETTING) else None
 
 
 class Statements(ABC):
-    """The named statements of a schema, and where they are run."""
+    """The named statements of a schema, and where they run."""
 
     schema: str
     sql: Mapping[str, str]
@@ -158,7 +160,7 @@ class Statements(ABC):
         return await self.run(work)
 
     async def execute(self, name: str, *arguments: object) -> int:
-        """Run a statement; how many rows it touched."""
+        """Run a statement; return how many rows it affected."""
         statement = self.sql[name]
 
         async def work(connection: Connection) -> int:
@@ -168,7 +170,7 @@ class Statements(ABC):
 
 
 class Database(Statements):
-    """A pool with our settings on every connection, and one way to run work on it."""
+    """A connection pool with the store's settings, and one way to run work on it."""
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ class Database(Statements):
         *,
         reading: bool = False,
     ) -> None:
-        """``settings``: of the connections, beyond ours. ``reading``: a standby will do."""
+        """``settings``: extra settings of the connections. ``reading``: accept a standby, too."""
         if not _SCHEMA_NAME.fullmatch(schema):
             raise Invalid("schema", f"{schema!r} is not a plain lower-case name")
         self.dsn = dsn
@@ -193,16 +195,16 @@ class Database(Statements):
         self._connections = connections
         self._session = SESSION | dict(settings or {})
         self._pool: Pool | None = None
-        #: The connection that came back last is kept out of the pool, where each release costs a task, unless somebody
-        #: waits for one there.
+        #: The connection released last. It is kept out of the pool, where each release costs a task, unless a caller
+        #: waits there for one.
         self._at_hand: Connection | None = None
         self._waiting = 0
         self._releasing: set[asyncio.Task[None]] = set()
-        #: Of the servers, when what is remembered of them was learnt.
+        #: The generation of the servers when the cached data was read.
         self._generation = self.servers.generation
-        #: Called when another server has taken over: what was written last may not have reached it.
+        #: Called when another server has taken over: the last writes may not have reached it.
         self.forget: Callable[[], None] = _nothing
-        #: Called when a row met no partition; then the work is tried again.
+        #: Called when a row has no partition; then the work is retried.
         self.make_partitions: Callable[[], Awaitable[None]] | None = None
 
     async def open(self) -> None:
@@ -212,7 +214,7 @@ class Database(Statements):
             self._generation = self.servers.generation
             self._pool = await asyncpg.create_pool(
                 self.dsn,
-                # None: while there is no primary it would try again and again, and say so each time.
+                # 0: without a primary the pool would retry again and again, and log each attempt.
                 min_size=0,
                 max_size=self._connections,
                 max_inactive_connection_lifetime=300,
@@ -236,15 +238,15 @@ class Database(Statements):
                 pool.terminate()
 
     def pool(self) -> PoolUse | None:
-        """How its connections are used right now; none while it is not open."""
+        """Return how the connections are used right now; None while the pool is closed."""
         if self._pool is None:
             return None
-        # The one at hand is lent as far as the pool knows.
+        # The pool counts the connection at hand as in use.
         idle = self._pool.get_idle_size() + (self._at_hand is not None)
         return PoolUse(self._pool.get_size() - idle, idle, self._connections, self._waiting)
 
     async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
-        # Behind a pooler all work is in one.
+        # Behind a pooler all work runs in a transaction anyway.
         return await (self.run(work) if self.servers.pooled else super().transaction(work))
 
     async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
@@ -252,7 +254,7 @@ class Database(Statements):
             raise StoreUnavailable("the store is not open")
         made = False
         if self.servers.pooled:
-            # A statement is prepared and run in two steps, which are one server's only inside a transaction.
+            # A statement is prepared and run in two steps; only inside a transaction do both reach one server.
             work = functools.partial(_in_transaction, work, self._settings_for_one)
         for attempt in range(_TRIES):
             try:
@@ -263,7 +265,8 @@ class Database(Statements):
                     raise StoreUnavailable(f"PostgreSQL: {cause}") from cause
                 await asyncio.sleep(random.random() * 0.02 * (attempt + 1))  # noqa: TID251
             except asyncpg.CheckViolationError as error:
-                # Without the name of a check it is a row that met no partition; the text is in the server's language.
+                # Without the name of a check, a row had no partition. The message is not compared: its language is the
+                # server's.
                 if error.constraint_name is not None or self.make_partitions is None or made:
                     raise Invalid("batch", str(error)) from error
                 made = True
@@ -275,7 +278,7 @@ class Database(Statements):
             except _REFUSED as error:
                 raise Invalid("batch", str(error)) from error
             except asyncpg.PostgresError as error:
-                # Such as a right that was taken away: nothing of what was asked is at fault.
+                # For example, a right was revoked: the request is not at fault.
                 raise StoreUnavailable(f"PostgreSQL: {error}") from error
         raise AssertionError("unreachable")
 
@@ -286,20 +289,20 @@ class Database(Statements):
         try:
             answer = await work(connection)
         except asyncio.CancelledError:
-            # The server is asked to stop, and rolls back. The caller does not wait for that: the server may be out of
-            # reach, and the caller's lease at its end.
+            # The server is asked to stop, and rolls back. The caller does not wait for that: the server may be
+            # unreachable, and the caller's lease about to expire.
             releasing = asyncio.create_task(pool.release(connection, timeout=_CONFIRMATION))
             self._releasing.add(releasing)
             releasing.add_done_callback(self._released)
             raise
         except BaseException as error:
             if isinstance(error, (*_AWAY, _LostBeforeCommit)) and not isinstance(error, _CONNECTION_IS_GOOD):
-                # One that broke is back in the pool already.
+                # A broken connection is back in the pool already.
                 with suppress(asyncpg.InterfaceError):
                     connection.terminate()
             await pool.release(connection)
             if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-                # The others are connected to the same server, which writes no more; those that only read would stay.
+                # The others are connected to the same server, which no longer writes; those that only read would stay.
                 await pool.expire_connections()
             raise
         if self._at_hand is None and not self._waiting and pool is self._pool:
@@ -309,9 +312,9 @@ class Database(Statements):
         return answer
 
     async def _change_servers(self, pool: Pool, connection: Connection) -> None:
-        """Another server has taken over: leave the old one, and let callers look things up anew.
+        """Leave the old server after another one has taken over, and make the caller look up its data again.
 
-        What the caller has looked up, such as the number of a name, is of the old server, so it has to ask again.
+        What the caller has looked up, such as the number of a name, comes from the old server.
         """
         self._generation = self.servers.generation
         self.forget()
@@ -322,7 +325,7 @@ class Database(Statements):
 
     @property
     def _settings_for_one(self) -> str:
-        """Our settings for one transaction: behind a pooler the next one may be another server's."""
+        """The store's settings for one transaction: behind a pooler, the next one may run on another server."""
         return "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in self._session.items())
 
     async def _acquire(self, pool: Pool) -> Connection:
@@ -340,13 +343,14 @@ class Database(Statements):
     def _released(self, task: "asyncio.Task[None]") -> None:
         self._releasing.discard(task)
         if not task.cancelled():
-            # A connection that could not be put right was closed by the pool: nothing is left to be done.
+            # The pool has closed a connection that it could not reset; reading the error avoids a warning.
             task.exception()
 
 
 async def wait_for_turn(connection: Connection, name: str) -> None:
-    """What processes that start together do one after the other: the first may take long, and the others wait for it
-    longer than for any other lock. In a transaction that holds nothing yet."""
+    """Serialize steps of processes that start together, in a transaction that holds no locks yet. The first may take
+    long, so the others wait longer than for any other lock.
+    """
     await connection.execute(f"SET LOCAL lock_timeout = '{_TURN}s'; SET LOCAL statement_timeout = '{_TURN}s'")
     await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", name, timeout=_TURN + 5)
     await connection.execute("SET LOCAL lock_timeout TO DEFAULT; SET LOCAL statement_timeout TO DEFAULT")
@@ -355,7 +359,7 @@ async def wait_for_turn(connection: Connection, name: str) -> None:
 async def _in_transaction(
     work: Callable[[Connection], Awaitable[Answer]], settings: str, connection: Connection
 ) -> Answer:
-    """``settings``: statements before the work, that hold for this transaction."""
+    """Run work in a transaction. ``settings``: statements before the work that hold for this transaction."""
     transaction = connection.transaction()
     # Not ``async with``: on cancellation the pool's release rolls back, and the caller does not wait for it.
     try:
@@ -379,7 +383,7 @@ def _nothing() -> None:
 
 
 def rows_of(status: str) -> int:
-    """The number at the end of a command tag such as ``DELETE 3``."""
+    """Return the number at the end of a command tag such as ``DELETE 3``."""
     last = status.rsplit(" ", 1)[-1]
     return int(last) if last.isdigit() else 0
 
@@ -393,7 +397,7 @@ def _is_closed(connection: Connection) -> bool:
 
 
 async def prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    # In a transaction: the codec is asked for in two steps, and a pooler may give them to two servers.
+    # In a transaction: the codec is looked up in two steps, and a pooler may send them to two servers.
     async with connection.transaction():
         # Ids are 32 hexadecimal digits here and 16 bytes there; both directions are one call in C.
         await connection.set_type_codec(
@@ -402,4 +406,4 @@ async def prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -
 
 
 async def _keep_as_it_is(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    """Nothing to undo: no session state is ever set, so a round trip is saved on every release."""
+    """Do nothing: no session state is ever set, so every release saves a round trip."""

@@ -1,44 +1,49 @@
-"""Where claims begin to look, while dead rows that cannot be removed yet make it slow to begin at the front.
+"""Where claims start to search a queue while dead rows make searching from the front slow.
 
-What was claimed leaves a dead row at the front of its queue. As long as somebody has a transaction open from before,
-no vacuum may remove it, and every claim would step over all of them. So when a claim was slow it is looked, beside the
-claims, where the first run of each queue is; if there are many dead rows and that was slow, too, claims begin there.
-From then on each claim says where the next may begin: where its own first run was, less a little, for a submit that
-began before and commits after it. It is looked again when ten times as long has passed. Until then a run with a lower
-rank waits: a more urgent one that has just come.
+A claimed run leaves a dead row at the front of its queue. While a transaction from before is open, vacuum cannot remove
+the row, and every claim would step over all of them. So:
+
+1. After a slow claim, a task beside the claims looks up the first run of each queue.
+2. If there are many dead rows and that lookup was slow, too, claims start at the ranks it found.
+3. From then on each claim sets where the next one starts: at its own first run, minus some slack for a submit that
+   began before it and commits after it.
+4. The lookup is repeated after ten times its duration. Until then a run with a lower rank waits, such as a more urgent
+   one that has just arrived.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-#: A claim, or a look from the front, that takes this many seconds is slow.
+#: A claim, or a lookup from the front, that takes this many seconds is slow.
 _SLOW = 0.003
-#: Fewer dead rows than these are not what makes it slow.
+#: Fewer dead rows than this are not the reason that it is slow.
 _MANY_DEAD = 20_000
-#: So many times longer than it took, it is not looked again; nor for this many seconds.
+#: The lookup is repeated after this many times its duration, and after at least ``_PAUSE`` seconds.
 _SPARING = 10
 _PAUSE = 0.1
-#: Of ranks, which are microseconds: a submit has so long to commit.
+#: How long a submit may take to commit, in ranks, which are microseconds.
 _SLACK = 100_000
 
 
 class Floors:
-    """For one process. ``clock``: seconds, of any origin."""
+    """The starting ranks of one process. ``clock`` returns seconds from any origin."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:  # noqa: TID251
         self._clock = clock
-        #: Whether the front is slow.
+        #: Whether searching from the front is slow.
         self._slow = False
-        #: By queue. What is not in it begins at the front.
+        #: The starting rank by queue. A queue that is missing starts at the front.
         self._lowest: dict[int, int] = {}
         self._look_at = 0.0
 
     def of(self, queues: Sequence[int]) -> list[int]:
-        """The rank to begin at in each; 0 is the front."""
+        """Return the rank to start at in each queue; 0 is the front."""
         return [self._lowest.get(queue, 0) for queue in queues]
 
     def took(self, runs: Iterable[tuple[int, int]]) -> None:
-        """``runs``: queue and rank of what a claim has found from the floors on. They are its best."""
+        """Raise the starting ranks after a claim. ``runs``: queue and rank of the runs it took, its best from the old
+        ranks on.
+        """
         if not self._slow:
             return
         best: dict[int, int] = {}
@@ -51,14 +56,14 @@ class Floors:
         return self._clock()
 
     def wants_look(self, began: float) -> bool:
-        """Whether to look from the front, after a claim that began then."""
+        """Whether to look up the first runs, after a claim that began at ``began``."""
         now = self._clock()
         return now >= self._look_at and (self._slow or now - began >= _SLOW)
 
     def looked(self, began: float, dead: int, lowest: Mapping[int, int]) -> None:
-        """``dead``: rows that are; ``lowest``: what is first, in queues that have something."""
+        """Record a lookup. ``dead``: number of dead rows; ``lowest``: the first rank of each queue that has runs."""
         now = self._clock()
         self._look_at = now + max(_SPARING * (now - began), _PAUSE)
         self._slow = dead >= _MANY_DEAD and now - began >= _SLOW
-        # Where nothing was found, what was known still holds.
+        # For a queue where nothing was found, the known rank still holds.
         self._lowest = {**self._lowest, **lowest} if self._slow else {}

@@ -1,4 +1,4 @@
-"""Tenants, tasks, queues and sets of labels by number: rows carry integers, and each process remembers the names."""
+"""Numbers of tenants, tasks, queues and label sets: rows carry integers, and each process caches the names."""
 
 from collections.abc import Iterable
 from enum import IntEnum
@@ -11,14 +11,16 @@ class Kind(IntEnum):
     TENANT = 1
     TASK = 2
     QUEUE = 3
-    #: What runs require: words in order, with a comma between them.
+    #: The label set that a run requires: sorted labels, separated by commas.
     LABELS = 4
-    #: A lane for a tenant or a priority: tenant:lane:priority, with the lane it would be otherwise.
+    #: A claim lane of a tenant or a priority: tenant:lane:priority, with the lane that the run would be in otherwise.
     TURN = 5
 
 
 class Unnamed(StoreUnavailable):
-    """Not known here. To whoever made sure of it before: meanwhile another server has taken over."""
+    """A name or number is missing from the cache. If the caller had made sure of it before, another server has taken
+    over.
+    """
 
     def __init__(self) -> None:
         super().__init__("PostgreSQL: another server has taken over")
@@ -40,7 +42,7 @@ class Names:
             if names:
                 await self._database.execute("intern", int(kind), names)
                 if kind is Kind.LABELS:
-                    # Before anything that requires them is made: whoever has them will look for it.
+                    # Before any run requires the new label set: workers with those labels must look for it.
                     await self._database.execute("widen_lanes", None)
         await self._load()
 
@@ -54,18 +56,18 @@ class Names:
             raise Unnamed from None
 
     async def find(self, kind: Kind, name: str) -> int | None:
-        """The number of a name, if it has one: asking gives it none."""
+        """Return the number of a name, or None. Asking does not assign a number."""
         if (kind, name) not in self._numbers:
             await self._load()
         return self._numbers.get((kind, name))
 
     async def numbers_saying(self, kind: Kind, text: str) -> list[int]:
-        """Those with a text, in lower case, in their names."""
+        """Return the numbers of names that contain ``text``, given in lower case; the case of the names is ignored."""
         await self._load()
         return [number for (of, name), number in self._numbers.items() if of is kind and text in name.lower()]
 
     async def name_all(self, numbers: Iterable[int], connection: "Connection | None" = None) -> None:
-        """Make sure that ``name`` knows each of these. Whoever stands in a transaction gives its connection."""
+        """Make sure that ``name`` knows each of these numbers. A caller inside a transaction passes its connection."""
         if not self._names.keys() >= set(numbers):
             await self._load(connection)
 
@@ -76,7 +78,7 @@ class Names:
             raise Unnamed from None
 
     async def find_datacenters(self, lanes: Iterable[int]) -> dict[int, str]:
-        """The data center that each of these lanes requires; lanes without one are missing."""
+        """Return the data center that each of these lanes requires; lanes without one are missing."""
         labeled = sorted({lane for lane in lanes if lane})
         rows = await self._database.fetch("datacenters_of_lanes", labeled) if labeled else []
         return {row["id"]: row["datacenter"] for row in rows if row["datacenter"] is not None}

@@ -1,4 +1,4 @@
-"""What the parts of the store share: the database, the names, and the audit."""
+"""What the parts of the store share: the database, the names and the audit."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,11 +18,13 @@ class Part:
     _names: Names
     _policies: Policies
     _wakeups: PostgresWakeups | None
-    #: Whose things are there; None: everybody's.
+    #: The only tenant this instance may access; None: all tenants.
     _bound_to: str | None = None
 
     def _shards_of(self, identifiers: Sequence[str]) -> list[int]:
-        """The shards that ids carry. Nobody would ever look at one that the store does not have."""
+        """Return the shards of ids. An id whose shard the store does not have is rejected: no process would ever scan
+        it.
+        """
         shards = [shard_of(identifier) for identifier in identifiers]
         if shards and max(shards) >= self.shards:
             shard, identifier = max(zip(shards, identifiers, strict=True))
@@ -30,20 +32,24 @@ class Part:
         return shards
 
     def _scope(self, asked: str | None) -> str | None:
-        """The tenant whose things are meant. Of another's there is nothing: no name begins with a space."""
+        """Return the tenant to filter by; None: all tenants. For a tenant out of scope it is a space, which matches no
+        name.
+        """
         if self._bound_to is None:
             return asked
         return self._bound_to if asked in (None, self._bound_to) else " "
 
     async def _scope_number(self, asked: str | None = None) -> int | None:
-        """The same by number; 0 is nobody's."""
+        """Return the number of the tenant to filter by; None: all tenants. 0 matches no tenant."""
         tenant = self._scope(asked)
         return None if tenant is None else await self._names.find(Kind.TENANT, tenant) or 0
 
     async def _audit(
         self, connection: Connection, action: str, author: Author | None, changes: Iterable[Change]
     ) -> None:
-        """One row a tenant, inside the transaction of the change; none for nobody, or for nothing."""
+        """Write one audit row per tenant, inside the transaction of the change; none without an author or without
+        changes.
+        """
         if author is None:
             return
         for tenant, change, count in sum_up(author, changes):

@@ -1,4 +1,4 @@
-"""Partitions by day: made ahead, dropped when their day is past keeping. Those of the longer classes are wider."""
+"""Daily partitions, made ahead and dropped after their retention. Those of the longer retention classes are wider."""
 
 import re
 
@@ -9,9 +9,9 @@ from mainspring.core.model.runs.retention import CLASSES
 from mainspring.stores.postgres.database import Connection, Database, wait_for_turn
 from mainspring.stores.postgres.rows import CLASS_WIDTH, DAYS_AHEAD, FOREVER_BUCKET, KEPT_BUCKET, UNITS
 
-#: The histories of the classes of retention that are not the standard, by number.
+#: The history tables of all retention classes but the standard one, by class number.
 HISTORIES = {number: f"history_{name}" for number, name in enumerate(CLASSES) if number}
-#: Parent → the size of a day, or of what its partitions span, in its key.
+#: Parent table → the width of one partition, in the unit of the partition key.
 FAMILIES: dict[str, int] = {
     "body": 1,
     "label": 1,
@@ -29,9 +29,9 @@ _PARTITION = re.compile(r"(\w+)_d(\d+)")
 class Partitions:
     def __init__(self, database: Database) -> None:
         self._db = database
-        #: Days that nobody drops yet.
+        #: Days whose partitions this process has made ahead; none of them is about to be dropped.
         self._made_ahead: set[int] = set()
-        #: Classes of which there are partitions.
+        #: Retention classes that have partitions.
         self._classes: set[int] = set()
 
     def forget(self) -> None:
@@ -39,19 +39,21 @@ class Partitions:
         self._classes = set()
 
     async def make_ledger(self, days: set[int]) -> None:
-        """Ticks can be older than the store: their days are made when needed, and again after they were dropped."""
+        """Make the ledger partitions of ticks. A tick can be older than the store, so its day is made when needed, also
+        after it was dropped.
+        """
         missing = days - self._made_ahead
         if missing:
             await self.make({"ledger": missing})
 
     async def make_ledger_within(self, connection: Connection, days: set[int]) -> None:
-        """The same inside a transaction, for whoever learns only there which ticks there are."""
+        """Make ledger partitions inside a transaction, for a caller that learns only there which ticks there are."""
         missing = sorted(days - self._made_ahead)
         if missing:
             await self._create(connection, [("ledger", day) for day in missing])
 
     async def make_ahead(self, today: int) -> None:
-        """The day before (clocks differ), this one and the coming ones."""
+        """Make the partitions of yesterday (clocks differ), of today and of the coming days."""
         ahead = set(range(today - 1, today + DAYS_AHEAD))
         wanted = {family: set(ahead) for family in _STANDARD}
         existing = await self.days()
@@ -66,7 +68,9 @@ class Partitions:
         self._made_ahead = ahead
 
     async def make_classes(self, numbers: set[int], today: int) -> None:
-        """Before the first run of a class is made. Whoever uses none does not pay for their partitions."""
+        """Make the partitions of retention classes before their first run. A class that is not used costs no
+        partitions.
+        """
         if not numbers <= self._classes:
             self._classes |= numbers
             await self.make_ahead(today)
@@ -91,14 +95,14 @@ class Partitions:
         await self._lock(connection)
         for family, day in missing:
             name, size = f"{family}_d{day}", FAMILIES[family]
-            # A family that is not there yet is one that a later migration makes.
+            # The parent does not exist yet if a later migration makes it.
             if not await connection.fetchval(
                 "SELECT to_regclass($1) IS NULL AND to_regclass($2) IS NOT NULL",
                 f"{schema}.{name}",
                 f"{schema}.{family}",
             ):
                 continue
-            # LIKE and ATTACH take a weaker lock on the parent than CREATE … PARTITION OF: live work goes on.
+            # LIKE and ATTACH lock the parent less strictly than CREATE … PARTITION OF, so live work continues.
             await connection.execute(
                 f"CREATE TABLE {schema}.{name} (LIKE {schema}.{family} INCLUDING ALL);"
                 f"ALTER TABLE {schema}.{family} ATTACH PARTITION {schema}.{name} "
@@ -106,7 +110,7 @@ class Partitions:
             )
 
     async def days(self) -> dict[str, set[int]]:
-        """The days that each family has."""
+        """Return the days that each parent table has partitions for."""
         found: dict[str, set[int]] = {}
         for name in await self._tables("c.relispartition"):
             family, day = _split(name)
@@ -125,7 +129,7 @@ class Partitions:
         return [name for name in names if _PARTITION.fullmatch(name) and _split(name)[0] in FAMILIES]
 
     async def drop(self, family: str, day: int) -> None:
-        """Detach without stopping anybody, then drop. What a crash left half done is finished first."""
+        """Detach a partition without blocking, then drop it. A detach that a crash left half done is finished first."""
         schema, name = self._db.schema, f"{family}_d{day}"
 
         async def work(connection: Connection) -> None:
@@ -140,7 +144,7 @@ class Partitions:
         await self._db.run(work)
 
     async def drop_orphans(self) -> int:
-        """Tables that were detached but not dropped."""
+        """Drop tables that were detached but not dropped; return how many."""
         names = await self._tables("NOT c.relispartition")
         for name in names:
             await self.drop_orphan(*_split(name))
@@ -150,7 +154,7 @@ class Partitions:
         schema, name = self._db.schema, f"{family}_d{day}"
 
         async def work(connection: Connection) -> None:
-            # Somebody else may have dropped it since, and have made it anew.
+            # Another process may have dropped it since, and made it again.
             await self._lock(connection)
             attached = await connection.fetchval(
                 "SELECT relispartition FROM pg_class WHERE oid = to_regclass($1)", f"{schema}.{name}"

@@ -1,4 +1,4 @@
-"""Lists from a standby, while that is not too far behind; otherwise from the primary."""
+"""Serves lists from a standby while it is not too far behind, otherwise from the primary."""
 
 import asyncio
 from collections import deque
@@ -14,13 +14,13 @@ from mainspring.stores.postgres.database import Answer, Connection, Database, St
 
 _log = get_logger("mainspring.replica")
 
-#: What was measured is good for this long, …
+#: A measurement of the lag is valid for this long.
 _MEASURE_EVERY: Micros = 500 * MILLISECOND
-#: … and a replica that does not answer is left alone for this long.
+#: A replica that does not answer is not asked again for this long.
 _LEFT_ALONE: Micros = 10 * SECOND
 _PATIENCE_SECONDS = 2
 _SAMPLES = 100
-#: So few connections: it is people who list.
+#: Few connections are enough: only users list.
 CONNECTIONS = 3
 
 WRITTEN = "SELECT (pg_current_wal_lsn() - '0/0')::bigint"
@@ -30,7 +30,7 @@ SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_curr
 
 
 class Replica:
-    """How far the standby is behind. It is measured when somebody asks, by where the primary's log was a moment ago."""
+    """Measures how far the standby is behind, on demand, against recent log positions of the primary."""
 
     def __init__(self, primary: Database, dsn: str, most: Micros) -> None:
         self._primary = primary
@@ -41,7 +41,7 @@ class Replica:
         self._opened = False
         self._measuring = asyncio.Lock()
         self._used: bool | None = None
-        #: How far it was behind when it was last measured; None: that is not known.
+        #: The lag at the last measurement; None: unknown.
         self.staleness: Micros | None = None
 
     async def is_fresh(self) -> bool:
@@ -57,7 +57,7 @@ class Replica:
         return fresh
 
     def gave_up(self) -> None:
-        """It did not answer."""
+        """Stop using the replica for a while, because it did not answer."""
         self.staleness = None
         self._measured_at = _now() + _LEFT_ALONE
 
@@ -85,7 +85,7 @@ class Replica:
 
 
 class FromReplica(Statements):
-    """Reads from the replica, if it is fresh and answers."""
+    """Reads from the replica while it is fresh and answers, otherwise from the primary."""
 
     def __init__(self, replica: Replica, there: Statements, primary: Statements) -> None:
         self.schema = primary.schema
@@ -101,7 +101,7 @@ class FromReplica(Statements):
             except StoreUnavailable:
                 self._replica.gave_up()
             except (MainspringError, asyncpg.PostgresError):
-                # Perhaps it lacks what the primary has, such as a migration. If not, the primary says the same.
+                # The replica may lack something, such as a migration. If not, the primary raises the same error.
                 pass
         return await self._primary.run(work)
 

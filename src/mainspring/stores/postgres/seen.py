@@ -1,4 +1,4 @@
-"""The store as the people of one tenant see it."""
+"""The read-only store in the scope of one tenant."""
 
 from mainspring.stores.postgres.database import Statements
 from mainspring.stores.postgres.names import Names
@@ -10,7 +10,7 @@ from mainspring.stores.postgres.rows import Policies
 
 
 class Seen(Catalog, UsageReading, Access, CalendarReads):
-    """Reads only: the role may not change anything."""
+    """Reads only: the database role may not change anything."""
 
     def __init__(self, tenant: str | None, statements: Statements, names: Names, policies: Policies) -> None:
         self._bound_to = tenant

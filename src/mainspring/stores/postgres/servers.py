@@ -1,4 +1,4 @@
-"""The servers that an address names: which of them is the primary, and whether a pooler stands before it."""
+"""The servers that an address names: which of them is the primary, and whether a pooler stands in front of it."""
 
 import asyncio
 import functools
@@ -18,16 +18,17 @@ _log = get_logger("mainspring.postgres")
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
-#: What it means when there is no connection to be had, for now.
+#: Errors that mean that no connection can be made for now.
 UNREACHABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-#: Seconds for one server to answer. One that is switched off answers nothing at all, and must not keep us from others.
+#: Seconds for one server to answer. A server that is switched off never answers, and must not delay reaching the
+#: others.
 _ANSWER = 5
-#: How long the others may take once one was found that writes: there may be one with a newer timeline.
+#: Seconds to wait for the others once a server that writes was found: one of them may have a newer timeline.
 _OTHERS = 0.3
-#: What an address may say of the server it wants; all of it is one that writes.
+#: Values of target_session_attrs that an address may have; all of them get a server that writes.
 _WRITING = ("any", "read-write", "primary")
 
-# The timeline grows by one with each promotion. That of the log that is being written is new from the first moment on;
+# The timeline grows by one with each promotion. The timeline of the WAL being written is new from the first moment on;
 # the one in the control file only after a checkpoint.
 _STANDING = """
 SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writes,
@@ -35,7 +36,7 @@ SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'o
        CASE WHEN pg_is_in_recovery() THEN 0
             ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END AS timeline
 """
-# Where these are not to be asked, as in some managed databases.
+# For servers that forbid these functions, as some managed databases do.
 _STANDING_ALONE = """
 SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writes,
        0::bigint AS cluster, 0 AS timeline
@@ -43,46 +44,47 @@ SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'o
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What a server says of itself."""
+    """What a server reports about itself."""
 
     writes: bool
-    #: Which database cluster it is of; 0 where it does not say.
+    #: The identifier of its database cluster; 0 if it does not report one.
     cluster: int
-    #: Of those that write the one with the greater timeline was promoted later.
+    #: Of the servers that write, the one with the greater timeline was promoted later.
     timeline: int
 
 
 class Servers:
-    """One for each address in a process: what one connection has learnt, the others need not.
+    """The servers of one address, shared in a process: what one connection learns, the others know.
 
     A server that does not write is refused. So is a primary of an older timeline than one that was seen: it was left up
-    when another was promoted, and whatever it accepts is lost.
+    when another was promoted, and every write that it accepts is lost.
     """
 
-    #: How often the other servers are looked at while all is well, on average, in seconds.
+    #: Average seconds between checks of the other servers while all is well.
     watch_every = 5.0
 
     def __init__(self, dsn: str, *, reading: bool = False) -> None:
-        """``reading``: a standby will do."""
+        """``reading``: accept a standby, too."""
         self.dsns = split(dsn, reading=reading)
         self._reading = reading
-        #: A pooler that gives each transaction whatever connection is free, or must be taken for one.
+        #: Whether a pooler gives each transaction any free connection, or must be assumed to.
         self.pooled = False
-        #: It is known that there is none.
+        #: Whether it is known that there is no pooler.
         self._straight = False
-        #: Grows when another server has taken over: what was learnt from the old one may not hold.
+        #: Grows when another server takes over: what was learned from the old one may not hold.
         self.generation = 0
         self._primary: str | None = None
         self._standing = Standing(True, 0, 0)
-        #: Connections to the primary, while somebody has them.
+        #: Connections to the primary that are in use.
         self._made: WeakSet[Connection] = WeakSet()
 
     async def probe(self, settings: Mapping[str, str]) -> None:
-        """Find out whether a pooler stands in between."""
+        """Find out whether a pooler is in between."""
         try:
             connection = await self.connect(statement_cache_size=0, server_settings=dict(settings))
         except asyncpg.ProtocolViolationError as error:
-            # pgbouncer refuses what it does not know; elsewhere it is somebody who speaks another protocol.
+            # pgbouncer rejects startup parameters that it does not know; otherwise the other end does not speak
+            # PostgreSQL.
             if "startup parameter" not in str(error):
                 raise
             self._found_pooler()
@@ -96,7 +98,7 @@ class Servers:
             connection.terminate()
 
     async def is_pooled(self, connection: Connection) -> bool:
-        """Whether another process serves it than the one that was told when it was made."""
+        """Whether the connection is served by another process than the one announced when it was made."""
         async with connection.transaction():
             pid = await connection.fetchval("SELECT pg_backend_pid()")
         return self.pooled or pid != connection.get_server_pid()
@@ -110,7 +112,7 @@ class Servers:
         self.pooled = True
 
     async def connect(self, *_: object, **options: Any) -> Connection:
-        """A new connection to the primary."""
+        """Open a new connection to the primary."""
         options = {"timeout": _ANSWER, "target_session_attrs": "any"} | options
         known = self._primary
         if known is not None or len(self.dsns) == 1:
@@ -164,8 +166,9 @@ class Servers:
                     connection.terminate()
 
     async def watch(self) -> None:
-        """For ever: has another server become primary, while ours is still up? Whoever talks to one that was left up
-        would not notice otherwise."""
+        """Check forever whether another server was promoted while the known primary is still up. A process that is
+        connected to the old primary would not notice otherwise.
+        """
         while True:
             await asyncio.sleep(self.watch_every * (0.5 + random.random()))  # noqa: TID251
             for dsn in self.dsns:
@@ -199,7 +202,7 @@ class Servers:
         if self._straight:
             row = await connection.fetchrow(statement)
         else:
-            # In a transaction: a pooler may give what prepares a statement and what runs it to two servers.
+            # In a transaction: a pooler may send the prepare and the execute of a statement to two servers.
             async with connection.transaction():
                 row = await connection.fetchrow(statement)
         assert row is not None
@@ -220,8 +223,9 @@ class Servers:
         self._primary, self._standing = dsn, standing
 
     def _leave(self) -> None:
-        """Whoever waits for the old server is told at once. It may be up, and its commits wait for a standby that
-        follows it no more."""
+        """Close the connections to the old server, so that their callers fail at once. It may be up, with commits that
+        wait for a standby that no longer follows it.
+        """
         made, self._made = self._made, WeakSet()
         for connection in made:
             if not connection.is_closed():
@@ -238,11 +242,13 @@ def _servers_of(dsn: str, reading: bool) -> Servers:
 
 
 def split(dsn: str, *, reading: bool = False) -> list[str]:
-    """An address for each of its servers. ``target_session_attrs`` goes: all that we do needs a server that writes."""
+    """Return one address per server. ``target_session_attrs`` is removed: all uses of the store need a server that
+    writes.
+    """
     try:
         parts = urlsplit(dsn)
     except ValueError as error:
-        # Not in its words: they could hold a part of a password.
+        # Without the text of the error, which could contain a part of a password.
         raise Invalid(
             "store", "the address of PostgreSQL cannot be read", "postgresql://user:password@host:port/database"
         ) from error
@@ -263,7 +269,7 @@ def split(dsn: str, *, reading: bool = False) -> list[str]:
             raise Invalid("store", f"names {len(hosts)} hosts and {len(ports)} ports", "as many, or one port for all")
         each = zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=True)
         return [address(parts.netloc, query | {"host": host} | ({"port": port} if port else {})) for host, port in each]
-    # As it was written: what is not understood here may be understood there.
+    # Unchanged: the driver may understand an address that this function does not.
     return [dsn] if wanted is None else [address(parts.netloc, query)]
 
 
@@ -273,6 +279,6 @@ def _no_primary(servers: int) -> asyncpg.TargetServerAttributeNotMatched:
 
 
 def _drop(task: "asyncio.Task[tuple[Connection, Standing]]") -> None:
-    """Somebody who answered too late."""
+    """Close the connection of a server that answered too late."""
     if not task.cancelled() and task.exception() is None:
         task.result()[0].terminate()

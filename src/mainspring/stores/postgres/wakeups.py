@@ -1,4 +1,4 @@
-"""Wake-ups by LISTEN and NOTIFY, coalesced: one notifier a process, and on a quiet system the submit itself."""
+"""Wake-ups by LISTEN and NOTIFY, coalesced per process; on a quiet system the submit itself notifies."""
 
 import asyncio
 import random
@@ -16,31 +16,33 @@ from mainspring.stores.postgres.servers import UNREACHABLE, servers_of
 
 _log = get_logger("mainspring.wakeups")
 
-#: NOTIFY takes a lock over the whole database at commit: this is the most often that one process does it.
+#: NOTIFY locks the whole database at commit, so one process sends it at most this often.
 _PAUSE = SECOND // 100
-#: What several topics are joined with in one message, and how long a message may be.
+#: The separator of the topics in a message, and the longest list of topics in one message.
 _SEPARATOR, _LONGEST = "\n", 7_000
 
-#: How many seconds a listener may stay with a server that is not the primary any more.
+#: Seconds between checks whether the listener's server is still the primary.
 _LOOK_AT_SERVERS = 1
 
 
 class PostgresWakeups:
-    """Reaches every process on the same store. Behind a transaction pooler nothing arrives: it says so, once."""
+    """Notifies every process on the same store. Behind a transaction pooler no notification arrives, which is logged
+    once.
+    """
 
     def __init__(self, dsn: str, clock: Clock, schema: str = "mainspring", local: LocalWakeups | None = None) -> None:
-        """``local``: where rings are heard in this process, if others are heard there, too."""
+        """``local``: wake-ups of this process to use, if other components share them."""
         self._servers = servers_of(dsn)
         self._clock = clock
         self._channel = f"{schema}_wakeups"
         self._local = LocalWakeups() if local is None else local
-        #: Somebody hears what is rung here.
+        #: Whether the notifier is connected, so that notifications reach other processes.
         self.reaches_others = False
         self._waiting: set[str] = set()
-        #: When this process sent its last message, and when it heard the last one of another.
+        #: When this process sent its last message, and when it received the last message of another process.
         self._sent_at: Micros = -_PAUSE
         self._heard_at: Micros = -_PAUSE
-        #: What the last commit has told already.
+        #: Topics that the last commit has notified already.
         self._told: set[str] = set()
         self._more = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -66,10 +68,10 @@ class PostgresWakeups:
             self._more.set()
 
     def take_along(self, topics: Collection[str]) -> tuple[str, str] | None:
-        """Channel and message for a transaction that is about to make work: its commit rings, and needs no second one.
+        """Return channel and message for a transaction that makes work: its commit notifies, without a second commit.
 
-        None while anybody sent something a moment ago: commits that notify wait for each other, and under load one
-        message tells of many.
+        None if any process sent a message a moment ago: commits that notify wait for each other, so under load one
+        message covers many.
         """
         now = self._clock.monotonic()
         if self._waiting or now - max(self._sent_at, self._heard_at) < _PAUSE:
@@ -78,18 +80,20 @@ class PostgresWakeups:
         return self._channel, self._message(topics)
 
     def has_told(self, topics: Collection[str]) -> bool:
-        """Whether the last commit has told all of this."""
+        """Whether the last commit has notified all of these topics."""
         return self._told.issuperset(topics)
 
     def was_taken_along(self, topics: Collection[str]) -> None:
-        """That transaction has committed: the ring that follows at once need only be heard here."""
+        """Note that the transaction has committed: the notification that follows at once only needs to reach this
+        process.
+        """
         self._told = set(topics)
 
     def listen(self, topics: Collection[str]) -> LocalBell:
         return self._local.listen(topics)
 
     async def _keep(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something for ever, over connections that come and go."""
+        """Repeat the work forever, over connections that come and go."""
         while True:
             try:
                 await work()
@@ -98,7 +102,7 @@ class PostgresWakeups:
                 await self._clock.sleep(SECOND // 2)
 
     async def _connect(self) -> "asyncpg.Connection[asyncpg.Record]":
-        # Without prepared statements: a pooler may be in between.
+        # No prepared statements: a pooler may be in between.
         settings = {"application_name": "mainspring wakeups"}
         return await self._servers.connect(timeout=5, statement_cache_size=0, server_settings=settings)
 
@@ -109,12 +113,12 @@ class PostgresWakeups:
         connection.add_termination_listener(lambda _: gone.set())
         try:
             if await self._servers.is_pooled(connection):
-                # It would listen on a connection that is somebody else's the next moment.
+                # It would listen on a connection that serves another client the next moment.
                 connection.terminate()
                 self._tell_of_polling()
                 await asyncio.Event().wait()
             await connection.add_listener(self._channel, self._heard)
-            # Whatever rang while nobody listened: look once.
+            # Notifications may have been missed while nothing listened: check everything once.
             self._local.ring_all()
             self._heard_myself.clear()
             await connection.execute("SELECT pg_notify($1, $2)", self._channel, f"probe {self._me}")
@@ -124,7 +128,7 @@ class PostgresWakeups:
             except TimeoutError:
                 self._tell_of_polling()
             while not gone.is_set() and generation == self._servers.generation:
-                # Ours may be a primary that was left up, while everybody else talks to the one that was promoted.
+                # This server may be an old primary that was left up, while all others use the promoted one.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_AT_SERVERS):
                         await gone.wait()

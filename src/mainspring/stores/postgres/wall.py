@@ -1,8 +1,8 @@
-"""The second wall: what people read is read by a role that row-level security binds to one tenant.
+"""Tenant scope by row-level security (RLS): user reads go through a role that RLS binds to one tenant.
 
-The first is the tenant in every query. Who owns the tables is not bound: schedulers, workers and whatever changes
-something pay nothing for this. The role guards against a query that forgot the tenant, not against SQL of an attacker,
-who could set another one.
+It is the second protection; the first is the tenant condition in every query. RLS does not bind the owner of the
+tables: schedulers, workers and all writes pay nothing for it. The role guards against a query that forgot the tenant,
+not against an attacker's SQL, which could set another tenant.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from mainspring.stores.postgres.names import Kind, Names
 
 _log = get_logger("mainspring.wall")
 
-#: Connections that read for people. They are few: a flood of questions must not take the server from the workers.
+#: Connections for user reads. They are few: many reads must not take the server away from the workers.
 _CONNECTIONS = 3
-#: What the role may read: tables that a policy guards, of a session what a run says of its executor, and
-#: when somebody looked at the load.
+#: What the role may read: tables guarded by a policy, the session columns that a run shows of its worker, and when the
+#: load was sampled.
 GUARDED = (
     "run",
     "waiting",
@@ -52,7 +52,7 @@ GUARDED = (
 )
 SHARED = {"session": ("id", "name"), "load_seen": ("at",)}
 
-# Roles are the whole server's: the name says which database and which schema this one is for, and nobody shares it.
+# Roles belong to the whole server: the name contains the database and the schema, so that no two stores share one.
 _ROLE = """
 SELECT format('mainspring_reader_%s_%s', d.oid, n.oid) FROM pg_database d, pg_namespace n
 WHERE d.datname = current_database() AND n.nspname = $1
@@ -72,21 +72,21 @@ _SET = "SELECT set_config('mainspring.tenant', $1, $3), set_config('mainspring.t
 
 
 class Wall:
-    """The role, and its connections: opened when the first of them is needed."""
+    """The role and its connections, which are opened when the first of them is needed."""
 
     def __init__(self, engine: Database, there: Database | None = None) -> None:
-        """``there``: where people read, if that is not where the role is made: a replica."""
+        """``there``: the database that users read from, if the role is made elsewhere: a replica."""
         self._engine = engine
         self._there = there or engine
         self._readers: Database | None = None
         self._opening = asyncio.Lock()
 
     async def build(self) -> list[str]:
-        """Make the role and give it its rights, if that is not done yet. What is left for somebody with more rights."""
+        """Make the role and grant its rights, if necessary; return the statements that need an administrator."""
         return (await self._build())[1]
 
     async def readers(self) -> Database:
-        """Where people read: with the role, or without if it cannot be had."""
+        """Return the database for user reads: with the role, or without it if the role cannot be used."""
         if self._readers is None:
             async with self._opening:
                 if self._readers is None:
@@ -108,9 +108,9 @@ class Wall:
             )
             return self._engine
         settings = {
-            # As a setting of the connection's start: also RESET ROLE comes back to it.
+            # A startup setting of the connection, so that RESET ROLE returns to it, too.
             "role": role,
-            # To plan what spans the partitions of all days takes several times as long as to read it.
+            # Planning a query over the partitions of all days takes several times as long as running it.
             "plan_cache_mode": "force_generic_plan",
         }
         reading = self._there is not self._engine
@@ -120,7 +120,7 @@ class Wall:
             if await readers.run(self._is_bound):
                 return readers
         except Invalid as error:
-            # Nothing of what was asked is at fault.
+            # The server's setup is at fault, not the request.
             raise StoreUnavailable(str(error)) from error
         except BaseException:
             await readers.close()
@@ -156,7 +156,7 @@ class Wall:
 
 
 class Walled(Statements):
-    """The statements as the people of one tenant run them."""
+    """The statements in the scope of one tenant."""
 
     def __init__(self, wall: Wall, engine: Database, names: Names, tenant: str) -> None:
         self.schema = engine.schema
@@ -173,8 +173,8 @@ class Walled(Statements):
         number = await self._names.find(Kind.TENANT, self._tenant) or 0
 
         async def inside(connection: Connection) -> Answer:
-            # Before anything else, whoever had the connection before: what they left, or a cancelled call did, is gone.
-            # One round trip; local to a transaction, as behind a pooler, it would be three.
+            # Runs first, whoever used the connection before: it replaces what they or a canceled call left. A session
+            # setting takes one round trip; a setting local to the transaction, as behind a pooler, takes three.
             await connection.execute(_SET, str(number), self._tenant, readers.servers.pooled)
             return await work(connection)
 
@@ -182,12 +182,12 @@ class Walled(Statements):
 
 
 async def left_to_do(connection: Connection, schema: str) -> list[str]:
-    """What somebody with more rights has to do, so that people read behind the wall. Changes nothing."""
+    """Return the statements an administrator must run so that user reads are bound by RLS. Changes nothing."""
     return await _missing(connection, schema, await connection.fetchval(_ROLE, schema))
 
 
 async def _missing(connection: Connection, schema: str, role: str) -> list[str]:
-    """What is to be done until the role can read for people."""
+    """Return the statements that are missing until the role can read for users."""
     tables = [f"{schema}.{table}" for table in GUARDED]
     parts = [(f"{schema}.{table}", column) for table, columns in SHARED.items() for column in columns]
     row = await connection.fetchrow(_STANDING, f"{schema}.run", role, tables, *zip(*parts, strict=True))

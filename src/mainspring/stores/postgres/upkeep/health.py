@@ -1,4 +1,4 @@
-"""Looks at a PostgreSQL server and the schema on it, with connections of its own that change nothing."""
+"""Examines a PostgreSQL server and its schema over connections of its own, without changing anything."""
 
 import functools
 import math
@@ -45,9 +45,9 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 _MIB = 1 << 20
 _OLDEST_SERVER = 140000
 _ROUND_TRIPS = 7
-#: So many transactions are held back.
+#: So many transactions held back are reported.
 _FAR_BACK = 10_000_000
-#: Beyond their rows, what a process has open: wake-ups, heartbeat, and the connections that read for people.
+#: Connections of a process beyond its pool: wake-ups, heartbeat, and those for user reads.
 _CONNECTIONS_BESIDE = 5
 _CREATE_INDEX = re.compile(r"^\s*CREATE (?:UNIQUE )?INDEX (\w+) ON", re.MULTILINE)
 _DROP_INDEX = re.compile(r"^\s*DROP INDEX (\w+)", re.MULTILINE)
@@ -72,7 +72,7 @@ class PostgresHealth:
         self._connections = connections
         self._retention = retention
         self._pooled: Finding | None = None
-        #: Since when standbys hold back what they do.
+        #: Since when each standby snapshot has held back vacuum, as first seen here.
         self._standing: dict[tuple[str, str], Micros] = {}
         self._sql: Mapping[str, str] = {
             name: text.replace("mainspring.", f"{schema}.")
@@ -138,7 +138,7 @@ class PostgresHealth:
             staging_lag=0 if unstaged["oldest"] is None else max(now - unstaged["oldest"], 0),
             firing_lag=0 if unfired["oldest"] is None else max(now - unfired["oldest"], 0),
             size=row["size"],
-            # Of what it cannot see it must not say that it is well.
+            # Without the right to see all transactions the age is unknown, not zero.
             oldest_transaction=max((one["age"] for one in held), default=0) if server["sees_all"] else None,
             transaction_id_age=server["xid_age"],
             connections=server["connected"],
@@ -154,11 +154,11 @@ class PostgresHealth:
 
     async def _connect(self) -> Connection:
         with connecting():
-            # Without prepared statements: through a pooler in transaction mode they would be gone, and so would we.
+            # No prepared statements: a pooler in transaction mode would lose them, and the examination would fail.
             options = {"timeout": 5, "command_timeout": 15, "statement_cache_size": 0}
             connect = functools.partial(self._servers.connect, **options)
             if len(self._servers.dsns) == 1:
-                # Also to a standby: that it is one is what it is to be told.
+                # With one server, connect to a standby, too: that it is one must become a finding.
                 connect = functools.partial(asyncpg.connect, self._servers.dsns[0], **options)
             try:
                 connection = await connect(server_settings=SESSION)
@@ -204,7 +204,7 @@ class PostgresHealth:
         return Examination(findings=findings, signs=await self._signs(connection, server["now"]))
 
     async def _trip(self, connection: Connection) -> Micros:
-        """Of several, so that one that found the machine busy says nothing."""
+        """Return the median of several round trips, so that one slowed by a busy machine does not count."""
         took: list[Micros] = []
         for _ in range(_ROUND_TRIPS):
             began = self._clock.monotonic()
@@ -221,7 +221,7 @@ class PostgresHealth:
         return row
 
     async def _examine_schema(self, connection: Connection) -> tuple[Finding, bool]:
-        """The finding, and whether this program can read the tables."""
+        """Return the finding about the schema, and whether this program can read the tables."""
         try:
             await schemas.refuse_older_checkout(connection, self._schema)
             row = await self._one(connection, "schema_version")
@@ -234,12 +234,15 @@ class PostgresHealth:
         return _schema(version, needs), version >= schemas.oldest() and needs <= schemas.newest()
 
     async def _pooler(self, connection: Connection, server: asyncpg.Record) -> Finding:
-        """A pooler tells the process that it gives itself, not the server's; in transaction mode it also changes."""
+        """Detect a pooler: it announces its own process id instead of the server's. In transaction mode the id also
+        changes.
+        """
         if connection.get_server_pid() == server["pid"] and server["enable_seqscan"] == "off":
             return found("pooler", "none in between")
         other = await self._connect()
         try:
-            # What this connection was just served by goes to whoever asks next, if it is not its own.
+            # Behind a pooler, the process that has just served this connection serves the next request of any
+            # connection.
             before = await connection.fetchval("SELECT pg_backend_pid()")
             async with other.transaction():
                 taken = await other.fetchval("SELECT pg_backend_pid()")
@@ -251,7 +254,9 @@ class PostgresHealth:
         )
 
     async def _pooler_seen(self, connection: Connection, server: asyncpg.Record) -> Finding:
-        """In the midst of others it may look like one in session mode: what was seen once is believed."""
+        """Report a pooler, and keep the report: among other clients, one in transaction mode may look like session
+        mode.
+        """
         if self._pooled is None or self._pooled.level is Level.OK:
             self._pooled = await self._pooler(connection, server)
         return self._pooled
@@ -263,7 +268,7 @@ class PostgresHealth:
         ]
 
     async def _held(self, connection: Connection) -> list[dict[str, Any]]:
-        """What a standby reads is as old as the time since it was first seen to stand there."""
+        """Return transactions that hold back vacuum. A standby's age counts from when its snapshot was first seen."""
         rows, now = await self._all(connection, "transactions"), self._clock.monotonic()
         seen = {(row["who"], row["snapshot"]): now for row in rows if row["snapshot"]}
         self._standing = {key: self._standing.get(key, now) for key in seen}
@@ -288,7 +293,7 @@ class PostgresHealth:
         return [*findings, *partitions(days, now, self._retention)]
 
     async def _lag(self, connection: Connection, dsn: str, most: Micros) -> Finding:
-        """How long the replica takes to come to where the primary is now."""
+        """Measure how long the replica takes to reach the primary's current position."""
         advice = "lists of the API come from the primary meanwhile: see replication there"
         written = await connection.fetchval(WRITTEN)
         began = self._clock.monotonic()
@@ -362,7 +367,7 @@ def latency(trip: Micros) -> Finding:
 
 
 def skew(ahead: Micros) -> Finding:
-    """The store's clock decides what is due; this one makes ids and logs."""
+    """Compare the clocks: the store's decides what is due, the local one is used for ids and logs."""
     far = abs(ahead)
     if far < 2 * SECOND:
         return found("clock", f"the store's is {ahead / 1_000:+.0f} ms from this one")
@@ -421,7 +426,7 @@ def room(connected: int, most: int) -> Finding:
 
 
 def plan(processes: int, each: int, most: int) -> Finding:
-    """What processes may open, with one more of them. That they may hurts nobody yet."""
+    """Warn if all processes and one more may open more connections than allowed; they may never open that many."""
     wanted = (processes + 1) * each
     says = f"{processes} processes of up to {each} connections each may want {wanted} of {most}"
     if wanted <= most:
@@ -431,7 +436,7 @@ def plan(processes: int, each: int, most: int) -> Finding:
 
 
 def transactions(rows: Sequence[Mapping[str, object]], *, sees_all: bool) -> Finding:
-    """The worst of those that hold vacuum back: it removes nothing that one of them may still see."""
+    """Return the worst transaction that holds back vacuum, which keeps all rows that one may still see."""
     hidden = "" if sees_all else "; those of other roles cannot be seen without pg_read_all_stats"
     if not rows:
         return found("transactions", f"none holds vacuum back{hidden}")
@@ -450,14 +455,14 @@ def _transaction(row: Mapping[str, object]) -> Finding:
     }
     advice = f"{ends.get(state, 'end it: pg_terminate_backend(…)')}; what died since it began is not vacuumed"
     limit = MINUTE if state.startswith("idle in transaction") else 5 * MINUTE
-    # How long a standby has been reading nobody knows who looks for the first time.
+    # On the first look, it is unknown how long a standby has been reading.
     if state == "standby" and xids >= _FAR_BACK:
         limit = 0
     return msgspec.structs.replace(above("transactions", age, limit, HOUR, says, advice), who=who)
 
 
 def idle(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
-    """One that was left open and hurts no table: it has a connection, and perhaps locks that others want."""
+    """Report idle transactions that hold back no vacuum: each keeps its connection, and perhaps locks others need."""
     findings = []
     for row in rows:
         age, who = int(str(row["age"])), str(row["who"])
@@ -480,7 +485,7 @@ def slots(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
 
 
 def standbys(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
-    """What one has not applied is lost with the primary, or waited for when it takes over."""
+    """Report lagging standbys: what one has not applied is lost with the primary, or waited for when it takes over."""
     findings = []
     for row in rows:
         late, size = int(str(row["late"])), int(str(row["bytes"]))
@@ -492,7 +497,7 @@ def standbys(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
 
 
 def vacuum(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
-    """Dead rows of the live tables make claims slow; they are to be few at any moment."""
+    """Report dead rows and bloat of the live tables. Dead rows make claims slow, so they must be few at any moment."""
     findings = []
     for row in rows:
         dead, live, size = (int(str(row[name] or 0)) for name in ("dead", "live", "size"))
@@ -505,7 +510,7 @@ def vacuum(rows: Sequence[Mapping[str, object]]) -> list[Finding]:
         if dead >= 100_000 and dead > live // 5:
             says = f"{row['name']} has {dead:,} dead rows beside {live:,}, {ago}"
             findings.append(above("vacuum", dead, 0, 1_000_000, says, advice))
-        # A row takes some 300 bytes; what is far beyond is room that was once needed.
+        # A row takes about 300 bytes; far more than that is space left from a larger table.
         elif size >= 512 * _MIB and size > 20 * 300 * max(live + dead, 1):
             says = f"{row['name']} takes {size // _MIB:,} MiB for {live:,} rows, {ago}"
             findings.append(warned("bloat", says, f"when it is quiet: VACUUM FULL {row['name']}, or pg_repack"))
@@ -517,7 +522,7 @@ def partitions(days: Mapping[str, set[int]], now: Instant, retention: Retention)
     missing = sorted(
         (day, family)
         for family in days
-        # Those of a class are made when the first chooses it.
+        # Partitions of a retention class are made when a run or tenant first chooses it.
         if family not in HISTORIES.values() or days[family]
         for day in range(today, today + DAYS_AHEAD - 1)
         if day * DAY // _span(family) not in days[family]
@@ -536,7 +541,7 @@ def partitions(days: Mapping[str, set[int]], now: Instant, retention: Retention)
         "ledger": retention.ledger,
         **{family: retention.of(CLASSES[number]) for number, family in HISTORIES.items()},
     }
-    # A day of grace: they are dropped once an hour, and only as a whole.
+    # One day of grace: partitions are dropped once an hour, and only as a whole.
     old = sorted(
         f"{family}_d{day}"
         for family, span in kept.items()
@@ -550,17 +555,17 @@ def partitions(days: Mapping[str, set[int]], now: Instant, retention: Retention)
 
 
 def _span(family: str) -> Micros:
-    """What a partition of a family spans."""
+    """Return the time that one partition of a parent table spans."""
     return max(FAMILIES[family], DAY)
 
 
 def expected_indexes() -> set[str]:
-    """Those that the migrations make and leave."""
+    """Return the names of the indexes that exist after all migrations."""
     names: set[str] = set()
     for _, _, text in named_sql.migrations(PACKAGE):
         names |= set(_CREATE_INDEX.findall(text))
         dropped = set(_DROP_INDEX.findall(text))
-        # One that is dropped and made anew in the same file is there afterwards.
+        # An index that is dropped and made again in the same file exists afterwards.
         names -= {name for name in dropped if text.rfind(f"DROP INDEX {name}") > text.rfind(f"INDEX {name} ON")}
     return names
 

@@ -1,7 +1,7 @@
-"""Gates: an ordering key lets one run through at a time, a limit so many. Whoever leaves lets the next ones pass.
+"""Ordering keys and limits: when a run leaves, the next runs pass.
 
-The order in which rows are locked: runs, then ordering keys, then limits, each by their ids or numbers. Who holds a
-limit never waits for a run.
+An ordering key admits one run at a time, a limit as many as configured. Rows are locked in this order: runs, ordering
+keys, limiters, each by id or number. A transaction that holds a limiter never waits for a run.
 """
 
 from collections import Counter
@@ -23,17 +23,17 @@ _ENDINGS: dict[int, Ending] = {
     OUTCOME_CODES[Outcome.TIMEOUT]: "failed",
 }
 _QUEUED = 3
-#: How often it is looked for more who could pass, when the first in line is held up elsewhere.
+#: How many rounds look for more runs that could pass when the first in line is locked elsewhere.
 _ROUNDS = 3
-#: What a breaker that opens calls back at once; the rest by and by.
+#: How many queued runs a breaker calls back at once when it opens; the others follow later.
 _CALLED_BACK = 500
 
 
 class Gates(Part):
     async def _let_go(self, connection: Connection, rows: Sequence[asyncpg.Record]) -> Counter[int]:
-        """After runs have left, inside the same transaction: queue whoever waited for them, restart delays.
+        """After runs have left, in the same transaction: queue the runs that waited for them, and restart fixed delays.
 
-        How many were queued, by queue.
+        Return how many were queued, by queue.
         """
         gates = sorted({row["gate"] for row in rows if row["gate"] is not None})
         next_ones = await self._open_gates(connection, gates) if gates else []
@@ -50,8 +50,8 @@ class Gates(Part):
         return queues
 
     async def _open_gates(self, connection: Connection, gates: list[int]) -> list[asyncpg.Record]:
-        """The next of each ordering key holds it. What has limits must pass them yet; the others are queued."""
-        # Locked by a statement of its own: the next one then sees whatever a submit committed while it held the lock.
+        """Give each ordering key to its next run. A run with limits must still pass them; the others are queued."""
+        # A separate statement takes the locks, so that the next one sees what a submit committed while it held them.
         await connection.fetch(self._db.sql["lock_held_gates"], gates)
         return await connection.fetch(self._db.sql["let_go"], gates)
 
@@ -65,9 +65,10 @@ class Gates(Part):
     async def _enter(
         self, connection: Connection, rows: Sequence[asyncpg.Record], *, is_told: bool = False
     ) -> Counter[int]:
-        """Rows of waiting that are due and locked take their keys, pass their limits and are queued; or wait for that.
+        """Let due, locked rows of the waiting table take their keys and pass their limits. They are queued, or wait for
+        either.
 
-        How many were queued, by queue.
+        Return how many were queued, by queue.
         """
         taken = await self._lock_gates(
             connection, [row["gate"] for row in rows if row["gate"] is not None and not row["holds"]]
@@ -104,9 +105,10 @@ class Gates(Part):
         arriving: Sequence[Candidate],
         left: Collection[int] = (),
     ) -> Counter[int]:
-        """Some leave their limits, some would pass, and others may wait for that; how many were queued, by queue.
+        """Let runs leave their limits and others pass, including runs that waited; return how many were queued, by
+        queue.
 
-        ``left``: gates where one who waited does not wait any more, and may have kept others waiting.
+        ``left``: limiters that a run no longer waits for; that run may have kept others waiting.
         """
         passage = await self._decide(connection, leaving, arriving, left)
         return await self._carry_out(connection, passage)
@@ -118,7 +120,7 @@ class Gates(Part):
         arriving: Sequence[Candidate],
         left: Collection[int] = (),
     ) -> Passage:
-        """Lock the limits and decide. Nothing is written but what a breaker calls back."""
+        """Lock the limiters and decide. Only the runs that an opening breaker calls back are written."""
         kinds = dict.fromkeys(left, AT_A_TIME)
         kinds |= {gate.number: gate.kind for leaver in leaving for gate in leaver.gates}
         kinds |= {gate.number: gate.kind for one in arriving for gate in one.gates}
@@ -165,12 +167,12 @@ class Gates(Part):
             )
             missing = [number for number in missing if not passage.has(number)]
         if missing:
-            # Somebody else has just made them.
+            # Another transaction has just made them.
             passage.learn(await connection.fetch(self._db.sql["lock_limiters"], missing, [0] * len(missing)))
         return passage
 
     async def _lock_more(self, connection: Connection, passage: Passage, gates: dict[int, Gate]) -> None:
-        """As far as that is possible without waiting."""
+        """Lock more limiters, as far as possible without waiting."""
         missing = sorted(number for number in gates if not passage.has(number))
         if missing:
             passage.learn(await connection.fetch(self._db.sql["try_limiters"], missing))
@@ -180,7 +182,7 @@ class Gates(Part):
             passage.learn(await connection.fetch(self._db.sql["make_limiters"], missing, kinds))
 
     async def _call_back(self, connection: Connection, passage: Passage, breakers: Sequence[int]) -> int:
-        """What is queued behind breakers that have opened waits again; how many."""
+        """Move runs that are queued behind opened breakers back to waiting; return how many."""
         rows = await connection.fetch(self._db.sql["queued_of_breakers"], list(breakers), _CALLED_BACK)
         leaving = {row["id"]: gates_in(row["limits"]) for row in rows}
         await self._lock_more(connection, passage, {gate.number: gate for gates in leaving.values() for gate in gates})
@@ -192,7 +194,7 @@ class Gates(Part):
         return len(going)
 
     async def _carry_out(self, connection: Connection, passage: Passage) -> Counter[int]:
-        """Write what was decided; how many were queued, by queue. What is new is in the tables by now."""
+        """Write the decisions; return how many runs were queued, by queue. New runs are in the tables by now."""
         passing = [one for one in passage.passing if one.id not in passage.is_new]
         if passing:
             told = [one.id for one in passing if one.is_told]
@@ -206,19 +208,21 @@ class Gates(Part):
         return Counter(one.queue for one in passing)
 
     async def _wake_limits(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:
-        """Look at gates that time gives room: how many they were, and how many were queued, by queue."""
+        """Check limiters that time gives room; return how many, and how many runs were queued, by queue."""
         due = {row["number"]: row["kind"] for row in await connection.fetch(self._db.sql["waking_limiters"], limit)}
         if not due:
             return 0, Counter()
         return len(due), (await self._look_at_limits(connection, due))[1]
 
     async def _finish_recalls(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:
-        """Breakers that have opened: how many were called back, and how many others were queued, by queue."""
+        """Continue recalls of opened breakers; return how many runs were called back, and how many others queued, by
+        queue.
+        """
         rows = await connection.fetch(self._db.sql["recalling_limiters"], limit)
         return await self._look_at_limits(connection, {row["number"]: row["kind"] for row in rows})
 
     async def _look_at_limits(self, connection: Connection, kinds: dict[int, int]) -> tuple[int, Counter[int]]:
-        """How many were called back, and how many were queued, by queue."""
+        """Check limiters; return how many runs were called back, and how many were queued, by queue."""
         passage = await self._lock_limits(connection, kinds, dict.fromkeys(kinds, 10))
         recalling = passage.recalling()
         called_back = await self._call_back(connection, passage, recalling) if recalling else 0
@@ -228,7 +232,7 @@ class Gates(Part):
         return called_back, await self._carry_out(connection, passage)
 
     async def _ring(self, queues: Collection[int]) -> None:
-        """After the commit: there is work in these queues."""
+        """After the commit: notify the workers that these queues have work."""
         if queues and self._wakeups is not None:
             await self._names.name_all(queues)
             self._wakeups.ring([queue_topic(self._names.name(queue)) for queue in queues])

@@ -1,4 +1,4 @@
-"""Who passes the gates of limits and who waits: decided in memory while the rows of the gates are locked."""
+"""Decides in memory which runs pass their limits and which wait, while the limiter rows are locked."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -11,14 +11,14 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, Instant
 from mainspring.core.model.limits.limits import BREAKER, Ending, Gate, GateState, left, passed, room, room_comes_at
 
-#: How soon a gate is looked at again where somebody who could pass was busy.
+#: How soon a limiter is checked again when the rows of runs that could pass were locked elsewhere.
 _SOON = 50 * MILLISECOND
-#: At most so many pass in one go; whoever is left is let pass by the next look.
+#: At most this many runs pass at once; the next check lets the others pass.
 MOST_AT_ONCE = 1_000
 
 
 def flat(gates: Sequence[Gate]) -> str | None:
-    """Gates as they lie beside a run, as text, which PostgreSQL makes an array of; the breaker's first."""
+    """Encode the limits of a run as text that PostgreSQL casts to an array. A breaker comes first."""
     if not gates:
         return None
     ordered = sorted(gates, key=lambda gate: (gate.kind != BREAKER, gate.number))
@@ -27,7 +27,7 @@ def flat(gates: Sequence[Gate]) -> str | None:
 
 
 def gates_in(limits: Sequence[int]) -> tuple[Gate, ...]:
-    """The gates that lie beside a run, in the order of their numbers."""
+    """Decode the limits of a run from its row, in the order of their numbers."""
     return _gates_in(tuple(limits))
 
 
@@ -41,31 +41,31 @@ def _gates_in(limits: tuple[int, ...]) -> tuple[Gate, ...]:
 
 
 class Leaver(NamedTuple):
-    """A run that was inside, and is not any more."""
+    """A run that gives back its share of its limits."""
 
     gates: tuple[Gate, ...]
     ending: Ending = "other"
-    #: Of the attempt that has ended; None: it had not started.
+    #: When the attempt that has ended started; None: it had not started.
     started_at: Instant | None = None
 
 
 class Candidate(NamedTuple):
-    """A run that would pass. They are let pass in this order."""
+    """A run that wants to pass its limits. Candidates pass in this order."""
 
     due: Instant
     id: RunId
     gates: tuple[Gate, ...]
     queue: int
-    #: The gate that it waits for already.
+    #: The number of the limiter that already blocks it.
     waits: int | None = None
-    #: It is in no table yet.
+    #: Whether it is not yet in any table.
     is_new: bool = False
-    #: Where it came from is told, and that it is queued with it.
+    #: Whether the event of its previous state is emitted, which implies that it is queued: no event of its own then.
     is_told: bool = False
 
 
 def candidate(row: asyncpg.Record, waits: int | None = None, *, is_told: bool = False) -> Candidate:
-    """From a row of waiting."""
+    """Build a candidate from a row of the waiting table."""
     limits = gates_in(row["limits"])
     return Candidate(row["due"], RunId(row["id"]), limits, row["queue"], waits, is_told=is_told)
 
@@ -74,23 +74,23 @@ class Passage:
     def __init__(self) -> None:
         self.now: Instant = 0
         self.passing: list[Candidate] = []
-        #: Who waits, and for which gate.
+        #: Blocked runs, and the number of the limiter that each waits for.
         self.waits: dict[RunId, int] = {}
-        #: Those among them that are in no table yet.
+        #: Decided runs, passing or blocked, that are not yet in any table.
         self.is_new: set[RunId] = set()
         self.seen: set[RunId] = set()
         self._states: dict[int, GateState] = {}
         self._recalls: set[int] = set()
-        #: Gates as the runs have them that were looked at; of several the widest.
+        #: Limits as configured in the runs seen so far; if they differ, the widest.
         self._gates: dict[int, Gate] = {}
-        #: Somebody may wait there whom nobody has looked at: with ``most``, as the first of them has it.
+        #: Limiters that may have waiting runs nobody has examined, with ``most`` as the first of those runs has it.
         self._heads: dict[int, int] = {}
-        #: Somebody found no room there: who comes later has to wait, too.
+        #: Limits where a run found no room: every later run has to wait, too.
         self._closed: dict[int, Gate] = {}
         self._touched: set[int] = set()
 
     def learn(self, rows: Iterable[asyncpg.Record]) -> None:
-        """Rows of gates that are locked now."""
+        """Add limiter rows that are locked now."""
         for row in rows:
             number = row["number"]
             self.now = row["now"]
@@ -101,7 +101,7 @@ class Passage:
                 self._recalls.add(number)
 
     def has(self, number: int) -> bool:
-        """Whether its row is locked."""
+        """Whether the row of this limiter is locked."""
         return number in self._states
 
     def knows(self, gate: Gate) -> bool:
@@ -111,16 +111,16 @@ class Passage:
         return sorted(self._recalls)
 
     def look_at(self, numbers: Iterable[int]) -> None:
-        """Whatever comes of it, it is written when to look there again."""
+        """Mark limiters to be saved with the time of their next check, whatever is decided."""
         self._touched.update(numbers)
 
     def suspect(self, numbers: Iterable[int]) -> None:
-        """Somebody may wait there, whatever their rows say."""
+        """Mark limiters as possibly having waiting runs, whatever their rows say."""
         for number in numbers:
             self._heads.setdefault(number, 1)
 
     def leave(self, leaver: Leaver) -> list[int]:
-        """Give back what it took; the breakers that open by this."""
+        """Give back what a run took of its limits; return the breakers that open because of it."""
         opened = []
         for gate in leaver.gates:
             number = gate.number
@@ -135,27 +135,28 @@ class Passage:
         return opened
 
     def expect(self, candidates: Iterable[Candidate]) -> None:
-        """These come to their gates."""
+        """Register candidates that arrive at their limits."""
         for one in candidates:
-            # Some of them are in the line already, with what they had before.
+            # Some of them wait already, with the limits they had before.
             self.seen.add(one.id)
             for gate in one.gates:
                 self._widen(gate)
 
     def with_room(self) -> dict[int, int]:
-        """Gates that somebody may wait for and that have room, and how many of those are to be looked at."""
+        """Return limiters that have room and may have waiting runs, with how many of those runs to examine."""
         rooms = {}
         for number, head in self._heads.items():
             gate = self._gates.get(number)
             if number in self._closed:
                 continue
             if gate is None:
-                # Nobody has been seen yet who knows more of it.
+                # No run of this limiter has been seen that says how wide it is.
                 rooms[number] = 1
             elif here := self._room(msgspec.structs.replace(gate, most=head)):
                 rooms[number] = min(here, MOST_AT_ONCE)
             elif self._room(gate):
-                # There is room for some only: who is first in line, and keeps the others waiting?
+                # Only a wider limit than the first run's has room: examine the first run, which keeps the others
+                # waiting.
                 rooms[number] = 1
         return rooms
 
@@ -163,11 +164,13 @@ class Passage:
         if all_of_them:
             self._heads.pop(number, None)
         elif (gate := self._gates.get(number)) is not None:
-            # Who is next in line has not been seen: as wide as it can be.
+            # The next run in line has not been seen: assume the widest limit.
             self._heads[number] = gate.most
 
     def decide(self, candidates: Iterable[Candidate]) -> None:
-        """Let pass whoever can, in order. Whoever has a gate that is not locked stays where it is."""
+        """Let candidates pass, in order, if all their limits have room. A candidate is left alone if a limiter of it is
+        not locked.
+        """
         for one in sorted(candidates):
             self.seen.add(one.id)
             if not all(map(self.knows, one.gates)):
@@ -194,7 +197,7 @@ class Passage:
                 self._touched.add(one.waits)
 
     def rows(self) -> list[tuple[object, ...]]:
-        """What is to be written of the gates, in the order of their numbers."""
+        """Return the limiter rows to save, in the order of their numbers."""
         rows: list[tuple[object, ...]] = []
         for number in sorted(self._touched):
             state, gate = self._states[number], self._gates.get(number)
@@ -208,7 +211,7 @@ class Passage:
         return rows
 
     def _wake_at(self, gate: Gate) -> Instant | None:
-        """When it must be looked at again if somebody waits: at once where there is room."""
+        """Return when the limiter must be checked again if runs wait for it: at once if it has room."""
         state = self._states[gate.number]
         if gate.number in self._recalls:
             return max(state.open_until or 0, self.now + _SOON)
@@ -219,7 +222,7 @@ class Passage:
         return gate.number in self._closed or not self._room(gate)
 
     def _room(self, gate: Gate) -> int:
-        # As long as some are called back it is not known who would be the one that goes ahead.
+        # While a breaker calls runs back, it is not known which run would go ahead.
         return 0 if gate.number in self._recalls else room(gate, self._states[gate.number], self.now)
 
     def _widen(self, gate: Gate) -> None:

@@ -1,4 +1,4 @@
-"""Submitting and cancelling."""
+"""Submits and cancels runs."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -51,7 +51,7 @@ _SCHEDULED, _BLOCKED, _QUEUED = (
 
 
 class Placed(msgspec.Struct):
-    """A new run, or an edited one, and where it stands."""
+    """A new or edited run, and the state it starts in."""
 
     run: NewRun
     due: Instant
@@ -59,12 +59,12 @@ class Placed(msgspec.Struct):
     gate: int | None = None
     limits: tuple[Gate, ...] = ()
     has_children: bool | None = None
-    #: The gate of a limit that it waits for.
+    #: The number of the limiter that blocks it.
     waits: int | None = None
 
     @property
     def row(self) -> tuple[str | None, bool | None]:
-        """What the tables know of its policies."""
+        """The columns of its limits and of whether it has children."""
         return flat(self.limits), self.has_children
 
 
@@ -79,12 +79,12 @@ class Submissions(Queues, Keys, Classes):
             try:
                 return await self._submit_free(runs)
             except asyncpg.UniqueViolationError:
-                # Some of these ids are known: a retry of a submit whose answer was lost.
+                # Some of these ids exist already: a retry of a submit whose answer was lost.
                 pass
         check_circles(runs)
         answers = await self._db.transaction(lambda connection: self._submit_in_turns(connection, runs))
         if any(answer.new and answer.state is RunState.SKIPPED for answer in answers):
-            # Whoever waits for those.
+            # Resolve the children of the skipped runs.
             await self.resolve(FEW)
         known = await self._states([answer.id for answer in answers if not answer.new])
         return [
@@ -93,7 +93,7 @@ class Submissions(Queues, Keys, Classes):
         ]
 
     async def _submit_free(self, runs: Sequence[NewRun]) -> list[Accepted]:
-        """Nothing to look at: no keys, and no id is known yet."""
+        """Submit runs that need no checks: they have no keys, and no id exists yet."""
         arguments = self._arguments(runs)
         if all(run.at is None and not run.delay for run in runs):
             await self._submit_now(arguments, {queue_topic(run.queue) for run in runs})
@@ -103,7 +103,7 @@ class Submissions(Queues, Keys, Classes):
         return [Accepted(run.id, RunState.QUEUED if run.id in queued else RunState.SCHEDULED, True) for run in runs]
 
     async def _submit_now(self, arguments: list[list[Any]], topics: set[str]) -> None:
-        """On a quiet system the commit itself wakes the workers."""
+        """Submit runs that are due now. On a quiet system the commit itself wakes the workers."""
         wakeups = self._wakeups
         ring = (None if wakeups is None else wakeups.take_along(topics)) or (None, None)
         if len(arguments[0]) == 1:
@@ -144,7 +144,7 @@ class Submissions(Queues, Keys, Classes):
             others |= {run.id: answer.id for run, answer in zip(part, made, strict=True) if run.id != answer.id}
         if len(turns) == 1:
             return list(answers.values())
-        # One that was made in an earlier turn may have been replaced or changed in a later one.
+        # A run made in an earlier turn may have been replaced or changed in a later one.
         rows = await connection.fetch(self._db.sql["states"], sorted({answer.id for answer in answers.values()}))
         states = {row["id"]: shown_state(row) for row in rows}
         return [
@@ -155,14 +155,14 @@ class Submissions(Queues, Keys, Classes):
     async def _submit_checked(
         self, connection: Connection, runs: Sequence[NewRun], others: Mapping[RunId, RunId] = MappingProxyType({})
     ) -> list[Accepted]:
-        """Look before inserting: which ids and idempotency keys are new, and who gets its ordering key."""
+        """Check before inserting: which ids and idempotency keys are new, and which runs get their ordering keys."""
         used, taken = await self._use_new_keys(connection, runs)
         wanted = [run for run in runs if run.id not in used]
         there = await self._use_uniques(connection, wanted)
         wanted = [run for run in wanted if run.id not in there]
         made = await self._insert_bodies(connection, wanted)
         new = {row["id"] for row in made}
-        # Somebody else has just made the very same run.
+        # Another transaction has just made the same run.
         await self._free_keys(connection, [key for key in taken if key.id not in new])
         states: dict[RunId, RunState] = {}
         if new:
@@ -188,7 +188,9 @@ class Submissions(Queues, Keys, Classes):
     async def _use_new_keys(
         self, connection: Connection, runs: Sequence[NewRun]
     ) -> tuple[dict[RunId, KeyUsed], list[KeyWanted]]:
-        """Runs that are not made because their idempotency key was used, and the keys that others use now."""
+        """Return the runs that are not made because their idempotency key was used, and the keys that the other runs
+        take.
+        """
         keyed = [run for run in runs if run.idempotency is not None]
         if not keyed:
             return {}, []
@@ -202,7 +204,7 @@ class Submissions(Queues, Keys, Classes):
             if run.idempotency is not None and run.id not in known
         }
         before, taken = await self._take_keys(connection, list(wanted.values()), RUN)
-        # Whoever meets itself is known by its id.
+        # A run that finds itself under its key is a known id.
         used = {run: used for run, used in zip(wanted, before, strict=True) if used is not None and used.id != run}
         return used, taken
 
@@ -216,8 +218,8 @@ class Submissions(Queues, Keys, Classes):
     async def _place(
         self, connection: Connection, runs: Sequence[NewRun], now: Instant, others: Mapping[RunId, RunId]
     ) -> dict[RunId, RunState]:
-        """Make runs that are new: where they stand, what they are called, who asked for them."""
-        # In the order in which everybody locks: runs, ordering keys, limits.
+        """Store new runs with their dependencies, tags, audit entries and events; return their states."""
+        # The lock order of all code: runs, ordering keys, limiters.
         family = await self._join(connection, runs, others)
         gates = {run.id: gate for run in runs if (gate := gate_of(run)) is not None}
         taken = await self._lock_gates(connection, gates.values())
@@ -230,7 +232,7 @@ class Submissions(Queues, Keys, Classes):
         if passage is not None:
             await self._carry_out(connection, passage)
         await self._skip(connection, family.hopeless)
-        # In the order they were handed in: the audit names the first.
+        # In the order of submission, because the audit names the first.
         made = list({run.id: run for run in runs}.values())
         await self._label(connection, made)
         replays = [(run.replay_of, self._tenant(run)) for run in made if run.replay_of is not None]
@@ -254,9 +256,9 @@ class Submissions(Queues, Keys, Classes):
         taken: dict[int, str | None],
         family: Family,
     ) -> list[Placed]:
-        """Where new runs stand as far as their parents, their due time and their ordering keys go."""
+        """Decide the states of new runs by their parents, due times and ordering keys."""
         placed: dict[RunId, Placed] = {}
-        # The line of a key goes by (due, id), also inside a batch.
+        # Runs wait for a key in the order of (due, id), also inside a batch.
         lined_up = sorted(
             ((run.at if run.at is not None else now + run.delay, run.id, run) for run in runs),
             key=lambda entry: entry[:2],
@@ -286,7 +288,7 @@ class Submissions(Queues, Keys, Classes):
         leaving: Sequence[Leaver] = (),
         left: Collection[int] = (),
     ) -> Passage | None:
-        """Let new runs pass their limits, or wait for them; what is to be carried out when they are in the tables."""
+        """Decide which new runs pass their limits; the result is carried out once they are in the tables."""
         number_of = self._names.number
         arriving = {one.run.id: one for one in placed if one.state == _QUEUED and one.limits}
         if not arriving and not leaving and not left:
@@ -309,7 +311,7 @@ class Submissions(Queues, Keys, Classes):
         return self._names.number(Kind.TENANT, run.tenant)
 
     async def _label(self, connection: Connection, runs: Sequence[NewRun], bucket: int | None = None) -> None:
-        """Write the tags of runs; beside their bodies, unless it is said where."""
+        """Write the tags of runs, into the buckets of their bodies unless ``bucket`` is given."""
         labels = [
             (bucket_of(run) if bucket is None else bucket, run.id, self._tenant(run), tag)
             for run in runs
@@ -340,9 +342,9 @@ class Submissions(Queues, Keys, Classes):
             await connection.execute(self._db.sql["open_own_lanes"], targets)
 
     def _common(self, one: Placed, now: Instant) -> tuple[object, ...]:
-        """What both tables have of a new run."""
+        """Return the columns of a new run that the queue and the waiting table share."""
         run, due = one.run, one.due
-        # These count from when its rule is met.
+        # For a run that waits for parents, these count from when its dependency rule is met.
         waits = one.state == BY_PARENTS
         return (
             run.id,
@@ -374,7 +376,7 @@ class Submissions(Queues, Keys, Classes):
         return self._names.number(Kind.LABELS, set_of_labels(policy.requires)) if policy.requires else 0
 
     async def _tell(self, connection: Connection, kind: str, runs: Sequence[tuple[RunId, int]]) -> None:
-        """Runs, each with the number of its tenant."""
+        """Emit an event for runs, each given with the number of its tenant."""
         if runs:
             await connection.execute(self._db.sql["tell"], kind, *zip(*runs, strict=True))
 
@@ -393,21 +395,21 @@ class Submissions(Queues, Keys, Classes):
             found |= _cancelled(rows)
             await self._ring(queues)
             if len(found) == before and not await self._states(missing):
-                # Nothing found twice, in two snapshots: these do not exist.
+                # Two snapshots found none of these runs: they do not exist.
                 break
         return found
 
     async def _cancel_rows(
         self, connection: Connection, runs: Sequence[RunId | str]
     ) -> tuple[list[asyncpg.Record], Counter[int]]:
-        """What became of them, and how many others were queued, by queue."""
+        """Cancel runs; return their rows, and how many others were queued, by queue."""
         rows = await connection.fetch(self._db.sql["cancel_waiting"], sorted(set(runs)))
         return rows, await self._let_go(connection, rows)
 
     async def _cancel_audited(
         self, connection: Connection, runs: Collection[RunId], author: Author
     ) -> tuple[dict[RunId, RunState], Counter[int]]:
-        """All rounds in one transaction, so that what was changed is one row."""
+        """Cancel in one transaction, all rounds, so that the audit gets one row for all changes."""
         found: dict[RunId, RunState] = {}
         queues: Counter[int] = Counter()
         changed: dict[RunId, asyncpg.Record] = {}
@@ -431,8 +433,9 @@ class Submissions(Queues, Keys, Classes):
         return found, queues
 
     async def _stop_runs_of(self, connection: Connection, job: JobId, target: str = "") -> None:
-        """Ask all runs of a job to stop, or those for one data centre. Its schedule is locked, so no more will come;
-        what moved is found again."""
+        """Cancel all runs of a job, or only those for one data center. The schedule is locked, so no new runs appear;
+        runs that changed tables are found in the next round.
+        """
         for _ in range(_CANCEL_ROUNDS):
             if target:
                 rows = await connection.fetch(self._db.sql["unstopped_in_place"], job, target)
@@ -451,7 +454,7 @@ class Submissions(Queues, Keys, Classes):
 
 
 def _needs_a_look(run: NewRun) -> bool:
-    """Whether a run takes more than two inserts."""
+    """Whether a run needs more than two inserts."""
     policy = run.policy
     return bool(
         policy.ordering_key

@@ -1,4 +1,4 @@
-"""From first principles: what waits for nothing is let go. Finds nothing as long as everybody keeps their word."""
+"""Sweeps for runs that wait for nothing and releases them. Finds nothing as long as every component does its part."""
 
 import time
 from functools import partial
@@ -8,13 +8,13 @@ from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.work.families import Families
 from mainspring.stores.postgres.work.passage import candidate, gates_in
 
-#: The recount looks at every run that has limits: it takes no more than this part of the time.
+#: The recount reads every run that has limits: it takes at most 1/20 of the time.
 _SHARE = 20
 _NOBODY = "0" * 32
 
 
 class Sweeping(Families):
-    #: Where the last look ended: each goes on from there, and begins anew at the end.
+    #: Where the last sweep ended. Each sweep continues from there, and starts again at the end.
     _limits_swept = -1
     _children_swept = _NOBODY
     _recount_at = 0.0
@@ -35,7 +35,7 @@ class Sweeping(Families):
                 stuck[row["number"]] = 1 if gate is None else gate.kind
                 continue
             state = GateState(used=row["used"], times=tuple(row["times"]), open_until=row["open_until"])
-            # Where it is to be looked at anyway somebody will.
+            # A limiter that has a wake-up time or a recall is checked anyway.
             if row["wake_at"] is None and not row["recalls"] and room(gate, state, row["now"]):
                 stuck[row["number"]] = gate.kind
         if stuck:
@@ -73,7 +73,7 @@ class Sweeping(Families):
         return len(ended) + await self._db.transaction(partial(self._decide_anew, children=decided))
 
     async def _decide_anew(self, connection: Connection, children: list[str]) -> int:
-        """Children all of whose parents have been counted, and that still wait."""
+        """Decide children that still wait although all of their parents have been counted."""
         still = [row["id"] for row in await connection.fetch(self._db.sql["lock_children"], children)]
         rows = await connection.fetch(self._db.sql["count_parents_anew"], still)
         await self._decide_children(connection, rows, {})
