@@ -1,4 +1,4 @@
-"""Runs that are made, or end, inside a transaction of the application."""
+"""Submits and completes runs inside a transaction of the application."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -22,12 +22,12 @@ from mainspring.stores.postgres.work.passage import flat
 from mainspring.stores.postgres.work.submissions import Submissions, _names_of
 from mainspring.stores.postgres.work.workforce import Workforce, _succeeded
 
-#: What one statement takes of runs, and of payloads.
+#: The most runs in one statement, and the most bytes of payloads.
 _MOST_RUNS = 1_000
 _MOST_BYTES = 8 * 1024 * 1024
-#: How many seconds to wait for a new connection.
+#: Seconds to wait for a new connection.
 _PATIENCE = 5
-#: Half of a worker's lease: it is over when others look for the run.
+#: Half of a worker's lease: the transaction has ended before the reaper looks for the run.
 _COMMITS_WITHIN = "5s"
 
 _PATH_WITHOUT_US = """
@@ -43,7 +43,7 @@ _decode = msgspec.json.Decoder(list[tuple[str, int, bool, bool]]).decode
 class Transactions(Submissions, Workforce):
     _engine: Database
     _store_id: str
-    #: Connections for handlers: none of them is used for anything else, since a handler may keep one for long.
+    #: Connections for handlers. The store does not use them for anything else, since a handler may keep one for long.
     _handlers: "Pool | None" = None
     _handlers_path: str | None = None
     _most_handlers: int
@@ -51,7 +51,7 @@ class Transactions(Submissions, Workforce):
     _late: "LateStatements"
 
     async def requests_for(self, runs: Sequence[NewRun]) -> list[Request]:
-        # In transactions of their own: in the caller's, everybody else who needs a new name would wait for its end.
+        # In separate transactions: inside the caller's, every process that needs a new name would wait for its end.
         await self._names.number_all(_names_of(runs))
         for run in runs:
             if run.after is not None or run.unique is not None:
@@ -140,7 +140,7 @@ class Transactions(Submissions, Workforce):
     async def _handlers_pool(self) -> "Pool":
         async with self._opening:
             if self._handlers is None:
-                # Without our settings: what a handler does there is its own business.
+                # Without the store's settings: handlers may do anything on these connections.
                 settings = {"application_name": "mainspring handler"}
                 servers = self._engine.servers
                 if not servers.pooled:
@@ -159,20 +159,21 @@ class Transactions(Submissions, Workforce):
             return self._handlers
 
     async def _path_without_us(self, connection: Connection) -> str | None:
-        """The search path for handlers where the usual one holds our schema, as it does for a role of the same name:
-        an application's table may be called as one of ours."""
+        """Return the search path for handlers if the usual one contains the store's schema, as it does for a role of
+        the same name. An application's table may have the same name as a table of the store.
+        """
         path: str | None = await connection.fetchval(_PATH_WITHOUT_US, self._engine.schema)
         return path
 
     async def _close_handlers(self) -> None:
         pool, self._handlers = self._handlers, None
         if pool is not None:
-            # Whoever still has one has been left behind.
+            # Handlers that still hold a connection have been abandoned.
             pool.terminate()
 
 
 class HandlerTransaction(Workforce):
-    """One run's end, settled on a connection that is not the store's."""
+    """Completes one run on a connection that is not the store's."""
 
     def __init__(self, connection: Connection, held: HeldRun, late: "LateStatements") -> None:
         self.connection = connection
@@ -186,7 +187,7 @@ class HandlerTransaction(Workforce):
             raise Conflict("the handler has ended the transaction that was to complete its run")
         settlement = settle_success(self._run, result)
         # As on all connections of the store: a plan made for an empty table must be good for a full one. From here on
-        # the run is locked: a worker that freezes before its commit must not keep it, and the reapers, for ever.
+        # the run is locked: a worker that freezes before its commit must not block it, and the reaper, forever.
         await connection.execute(
             f"SET LOCAL enable_seqscan = off; SET LOCAL idle_in_transaction_session_timeout = '{_COMMITS_WITHIN}'"
         )
@@ -200,7 +201,7 @@ class HandlerTransaction(Workforce):
 
 
 class LateStatements(Statements):
-    """The store's statements for the end of a transaction that may have begun long ago: they read the clock anew."""
+    """The store's statements for the end of a transaction that may have begun long ago: they read the current time."""
 
     def __init__(self, engine: Database) -> None:
         self.schema = engine.schema
@@ -213,7 +214,7 @@ class LateStatements(Statements):
 
 async def _roll_back(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:
     if connection.is_closed() or not connection.is_in_transaction():
-        # The server rolls back what it loses sight of.
+        # The server rolls back a transaction whose connection is lost.
         return
     await transaction.rollback()
 

@@ -1,4 +1,4 @@
-"""What is past, read for an archive: one partition of history, in the order of ids."""
+"""Reads past history for an archive: one partition, in the order of ids."""
 
 from collections.abc import Sequence
 

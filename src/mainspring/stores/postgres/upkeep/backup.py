@@ -1,7 +1,7 @@
-"""Copies a schema out of one snapshot, and makes a schema of such a copy.
+"""Backs up a schema from one snapshot, and restores a schema from a backup.
 
-Rows go by COPY, table by table, and the schema itself is made by the migrations that had been applied: neither programs
-of PostgreSQL nor the same version of it are needed, and the schema may get another name.
+Rows are copied by COPY, table by table, and the schema itself is made by the migrations that had been applied. So
+neither PostgreSQL's programs nor the same server version are needed, and the schema may get another name.
 """
 
 import re
@@ -35,20 +35,20 @@ from mainspring.stores.postgres.upkeep.belongings import Grant, dependants, gran
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
-#: Long work, in one transaction that waits for nobody.
+#: For long work in one transaction that no other process waits for.
 _SETTINGS = SESSION | {
     "application_name": "mainspring backup",
     "statement_timeout": "0",
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "0",
-    # All of a table is read.
+    # Every table is read completely.
     "enable_seqscan": "on",
-    # Whoever may not see all rows is refused, and does not get those that they may.
+    # A role that may not see all rows is refused, instead of getting only those it may see.
     "row_security": "off",
 }
 _WHO = "it takes the owner of the tables, or a role with pg_read_all_data and BYPASSRLS"
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-# Without those that were detached to be dropped, and without what the migrations say of themselves.
+# Without tables detached to be dropped, and without the record of applied migrations.
 _TABLES = """
 SELECT c.relname AS name, array_agg(a.attname ORDER BY a.attnum) AS columns
 FROM pg_class c
@@ -65,7 +65,7 @@ JOIN pg_class c ON c.oid = t.relid JOIN pg_class p ON p.oid = t.parentrelid
 WHERE root.relnamespace = to_regnamespace($1) AND root.relkind = 'p' AND NOT root.relispartition
 ORDER BY t.level, c.relname
 """
-# One that was never asked has no last value; nor has one that we may not read.
+# A sequence that was never used has no last value; nor has one that this role may not read.
 _SEQUENCES = """
 SELECT sequencename AS name, last_value,
        has_sequence_privilege(format('%I.%I', schemaname, sequencename), 'USAGE, SELECT') AS readable
@@ -80,10 +80,10 @@ FROM {s}.meta m
 _UNFINISHED = """
 SELECT state, count(*) FROM (SELECT state FROM {s}.run UNION ALL SELECT state FROM {s}.waiting) AS unended GROUP BY 1
 """
-# If there is a row in any of these it is not new.
+# The store is not new if any of these has a row.
 _MUST_BE_EMPTY = ("job", "run", "waiting", "history", "audit", "api_key")
-# Places of events are numbers of transactions, and those of another server mean nothing here: events keep their order,
-# all of them before whatever happens here, and readers stand where they stood.
+# Event positions contain transaction numbers, and those of another server mean nothing here. The events keep their
+# order, all before any new event, and the readers keep their cursors.
 _EVENTS = """
 CREATE TEMP TABLE event_before ON COMMIT DROP AS
 SELECT row_number() OVER (ORDER BY xid, id) AS place, * FROM {s}.outbox;
@@ -131,7 +131,7 @@ class PostgresBackups:
                 raise StoreUnavailable(f"there is no store in the schema {schema}")
             await refuse_older_checkout(connection, schema)
             await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            # Before the snapshot is taken, or what is dropped in between would be missing from it.
+            # Before the snapshot is taken: a table dropped in between would be missing from it.
             names = ", ".join(f"{schema}.{table['name']}" for table in tables)
             await connection.execute(f"LOCK TABLE {names} IN ACCESS SHARE MODE")
             facts = await connection.fetchrow(_FACTS.format(s=schema))
@@ -144,7 +144,7 @@ class PostgresBackups:
             parts = [
                 await _copy_out(connection, schema, table["name"], table["columns"], writing, tell) for table in tables
             ]
-            # After the rows: sequences are of no snapshot, and must not be behind.
+            # After the rows: sequences are not part of a snapshot, and must not be behind the rows.
             sequences = await connection.fetch(_SEQUENCES, schema)
             if hidden := [row["name"] for row in sequences if not row["readable"]]:
                 raise Conflict(f"this role may not read {', '.join(hidden)}: {_WHO}")
@@ -185,7 +185,7 @@ class PostgresBackups:
             restored = await self._hold(connection, manifest, unfinished, max(epoch, manifest.store_epoch) + 1)
             await grant_again(connection, self._schema, grants)
             await connection.execute("COMMIT")
-            # Or the first plans would be made for empty tables.
+            # Otherwise the first plans would be made for empty tables.
             names = ", ".join(f"{self._schema}.{name}" for name in manifest.rows)
             await connection.execute(f"ANALYZE {names}")
         return restored
@@ -194,13 +194,13 @@ class PostgresBackups:
         for part in manifest.parts:
             rows = 0
             async for piece in opened(part.name):
-                # One line a row: line breaks in values are written otherwise.
+                # One line per row: COPY escapes line breaks in values.
                 rows += piece.count(b"\n")
             if rows != part.rows:
                 raise Conflict(f"{part.name} has {rows} rows, and {part.rows} were written")
 
     async def _clear(self, connection: Connection, replace: bool) -> tuple[int, list[Grant]]:
-        """Take away what is there, if it may be; its epoch, 0: there was nothing, and what others may do with it."""
+        """Drop what is there, if that is allowed; return its epoch, 0 if there was nothing, and its grants."""
         schema = self._schema
         found = {
             name: await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"{schema}.{name}")
@@ -237,7 +237,7 @@ class PostgresBackups:
     async def _fill(self, connection: Connection, manifest: Manifest, opened: Open, tell: Tell) -> None:
         schema = self._schema
         for partition in manifest.partitions:
-            # Some are made by the migrations.
+            # The migrations make some of them.
             if await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"{schema}.{partition.name}"):
                 continue
             by = f" PARTITION BY {partition.by}" if partition.by else ""
@@ -247,7 +247,7 @@ class PostgresBackups:
             )
         for number, part in enumerate(manifest.parts, 1):
             table = f"{schema}.{part.name}"
-            # What migrations put there; and rows are as they were, whatever triggers would make of new ones.
+            # Migrations may have inserted rows. Triggers are off, so that the rows stay as they were.
             await connection.execute(f"DELETE FROM {table}; ALTER TABLE {table} DISABLE TRIGGER USER")
             done = await connection.copy_to_table(
                 part.name, schema_name=schema, columns=part.columns, source=opened(part.name)
@@ -257,7 +257,7 @@ class PostgresBackups:
                 raise Conflict(f"{part.name} has {rows} rows, and {part.rows} were written")
             tell(part.name, number, len(manifest.parts))
         for name, value in manifest.sequences.items():
-            # Numbers of sessions that were given out after the backup are not given out again.
+            # Session numbers that were handed out after the backup are not handed out again.
             value += LEFT_OUT if name == "session_id_seq" else 0
             await connection.execute("SELECT setval($1::text::regclass, $2)", f"{schema}.{name}", value)
 

@@ -1,4 +1,4 @@
-"""What others have tied to a schema: objects of theirs that use it, and the rights that they were given."""
+"""Dependent objects and grants: what other roles have tied to a schema."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -8,8 +8,8 @@ import msgspec
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
-# Whatever would go with the schema and is not of it. Views and foreign tables in it are not ours, either. What is in
-# pg_toast belongs to the tables; default rights are given again.
+# What DROP SCHEMA would drop although it is not the store's, such as views and foreign tables in the schema. Objects in
+# pg_toast belong to the tables; default privileges are granted again.
 _DEPENDANTS = """
 WITH RECURSIVE tied AS (
     SELECT d.classid, d.objid FROM pg_depend d
@@ -25,7 +25,7 @@ WHERE o.type <> 'default acl' AND (
     OR o.type IN ('view', 'materialized view', 'foreign table') OR o.type LIKE 'publication %')
 ORDER BY 1
 """
-# Of a column its name is the part. Without partitions' rights nobody reads less: they are asked for at their table.
+# ``part`` is the name of a column. Losing a grant on a partition takes no read access: the parent's grants count.
 _OBJECTS = """
 SELECT 'SCHEMA' AS kind, quote_ident(n.nspname) AS object, '' AS part, n.nspacl AS acl, n.nspowner AS owner
 FROM pg_namespace n WHERE n.nspname = $1
@@ -42,7 +42,7 @@ SELECT 'ROUTINE', format('%I.%I(%s)', $1::text, p.proname, pg_get_function_ident
        p.proowner
 FROM pg_proc p WHERE p.pronamespace = to_regnamespace($1)
 """
-# Our own roles that read are given what they need when they are needed.
+# The store's own reader roles get their grants when they are needed.
 _GRANTS = f"""
 SELECT o.kind, o.object, o.part, a.privilege_type AS privilege, a.is_grantable,
        CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(r.rolname) END AS grantee, NULL AS by_role
@@ -59,7 +59,7 @@ WHERE d.defaclnamespace = to_regnamespace($1) AND a.grantee <> d.defaclrole AND 
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """A right that a role was given."""
+    """A privilege that a role was granted."""
 
     kind: str
     object: str
@@ -67,7 +67,7 @@ class Grant(msgspec.Struct, frozen=True):
     privilege: str
     is_grantable: bool
     grantee: str
-    #: Of what this role will make in the schema; None: of something that is there.
+    #: For future objects of this role in the schema; None: for an existing object.
     by_role: str | None
 
     def statement(self) -> str:
@@ -80,17 +80,17 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 async def dependants(connection: Connection, schema: str) -> list[str]:
-    """Objects of others that would go with the schema."""
+    """Return the objects of others that would be dropped with the schema."""
     return [row["name"] for row in await connection.fetch(_DEPENDANTS, schema)]
 
 
 async def grants_of(connection: Connection, schema: str) -> list[Grant]:
-    """What others than their owner may do with the schema and with what is in it."""
+    """Return the privileges of roles other than the owner on the schema and on its objects."""
     return [Grant(**row) for row in await connection.fetch(_GRANTS, schema)]
 
 
 async def grant_again(connection: Connection, schema: str, grants: Sequence[Grant]) -> None:
-    """As far as there is what they were given on."""
+    """Grant privileges again, except on objects that no longer exist."""
     rows = await connection.fetch(f"SELECT kind, object, part FROM ({_OBJECTS}) AS o", schema)
     there = {(row["kind"], row["object"], row["part"]) for row in rows}
     for grant in grants:

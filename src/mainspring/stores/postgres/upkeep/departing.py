@@ -1,4 +1,4 @@
-"""A place leaves a server with all its rows, and comes to another. Each step is a transaction that may be repeated."""
+"""Moves a placement group with all its rows to another server. Each step is a transaction that may be repeated."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES, Partition
 from mainspring.stores.postgres.work.places import WITH_SHARD, WITH_TENANT, Places
 from mainspring.stores.postgres.work.queues import Queues
 
-#: Of each table the column whose id carries the place; in this order rows are put into the other server.
+#: Table → the column whose id determines the placement group. The other server inserts the rows in this order.
 _BY_ID = {
     "job": "id",
     "job_version": "job_id",
@@ -41,15 +41,15 @@ _BY_ID = {
     "log_kept": "run_id",
 }
 _BY_TENANT = ("calendar", "budget", "dead_group")
-#: Rows at a time.
+#: Rows per chunk.
 _CHUNK = 2_000
-#: How many seconds one statement may take. Nobody else waits for the answer.
+#: Seconds that one statement may take. No other process waits for its answer.
 _LONGEST = 600
 #: The columns that hold the number of a name.
 _NUMBERS = ("tenant", "task", "queue")
-#: Where the histories of the classes are.
+#: History class → history table.
 _HISTORY_OF = {1: "history_succeeded", 2: "history_unsuccessful"} | {n + 2: name for n, name in HISTORIES.items()}
-#: Which day a row of a partitioned table belongs to.
+#: Partitioned table → function that returns the parent table and day of a row.
 _DAYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, int]]] = {
     "body": lambda row: ("body", row["bucket"]),
     "label": lambda row: ("label", row["bucket"]),
@@ -64,17 +64,17 @@ _DAYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, int]]] = {
 
 
 class Baggage(msgspec.Struct):
-    """A place on its way: its rows by table, in chunks, with the words that the numbers in them stand for."""
+    """A placement group in transit: its rows by table, in chunks, and the names behind the numbers in them."""
 
     target: int
     version: int
-    #: As they were sent. Rows that were all read at once would take several times the memory, and so long that the
-    #: server ends the transaction of whoever is silent meanwhile.
+    #: Encoded, as they were sent. Decoding all rows at once would take several times the memory, and so long that the
+    #: server would end the idle transaction.
     chunks: list[tuple[str, str]]
     names: dict[int, tuple[int, str]]
 
     def rows(self, *kinds: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Chunk by chunk; of these tables, or of all."""
+        """Yield decoded rows chunk by chunk, of these tables or of all."""
         for kind, rows in self.chunks:
             if not kinds or kind in kinds:
                 yield kind, msgspec.json.decode(rows)
@@ -84,12 +84,14 @@ class Departing(Places, Queues):
     _partitions: Partitions
 
     async def depart(self, place: int, target: int) -> bool:
-        """Give a place up to another server, rows and all; False: it is not here. From then on it is refused here."""
+        """Hand a placement group over to another server with all rows; False: it is not here. Its rows are refused from
+        then on.
+        """
 
         async def work(connection: Connection) -> bool:
             schema = self._db.schema
             await connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on")
-            # Whoever writes ends first, and the next waits until this is done: it is refused then.
+            # Writers in progress finish first. Later ones wait until this is done, and are then refused.
             tables = ", ".join(f"{schema}.{table}" for table in _moved())
             await connection.execute(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
             version = await connection.fetchval(self._db.sql["leave_place"], place)
@@ -115,8 +117,8 @@ class Departing(Places, Queues):
         where |= dict.fromkeys(_BY_TENANT, f"t.tenant = ANY (ARRAY({tenants}))")
         where["replay"] = f"t.tenant = ANY (ARRAY({named}))"
         number = 0
-        # Before the runs that are inside are gone. A gate does not say whose it is: its times go along wherever they
-        # are, since no other tenant has a gate of that number.
+        # Before the runs inside the limits are deleted. A limiter does not name its tenant: its times are copied in any
+        # case, since no other tenant has a limiter of that number.
         inside = " UNION ".join(
             f"SELECT g.number FROM {schema}.{table} t, {schema}.gates(t.limits) AS g "
             f"WHERE t.limits IS NOT NULL AND {where[table]}"
@@ -139,7 +141,7 @@ class Departing(Places, Queues):
         await self._stow(connection, place, number, "weighted", weighted)
 
     async def _stow(self, connection: Connection, place: int, number: int, kind: str, rows: str) -> int:
-        """Put the rows of a query into the outbox; the number of the next chunk."""
+        """Put the rows of a query into the outbox of departures; return the number of the next chunk."""
         status = await connection.execute(
             f"INSERT INTO {self._db.schema}.departed (place, number, kind, rows) "
             f"SELECT {place}, {number} + n / {_CHUNK}, '{kind}', jsonb_agg(r) "
@@ -149,7 +151,7 @@ class Departing(Places, Queues):
         return number + int(status.rsplit(" ", 1)[-1])
 
     async def baggage(self, place: int) -> Baggage | None:
-        """What a place has left with; None: it is not on its way."""
+        """Return what a placement group has left with; None: it is not in transit."""
 
         async def work(connection: Connection) -> Baggage | None:
             departure = await connection.fetchrow(self._db.sql["departure"], place)
@@ -168,7 +170,7 @@ class Departing(Places, Queues):
         return await self._db.transaction(work)
 
     async def arrive(self, place: int, baggage: Baggage) -> None:
-        """Take a place in, rows and all. Done once, however often it is asked."""
+        """Take in a placement group with all rows. A repeated call changes nothing."""
         await self._make_room(baggage)
         numbers = await self._numbers_of(baggage)
         schema = self._db.schema
@@ -182,11 +184,11 @@ class Departing(Places, Queues):
                 raise Conflict(f"there is no place {place}")
             if held["version"] >= baggage.version:
                 return
-            # One arrival at a time, and the tables in the same order as for a departure: moves wait for each other.
+            # One arrival at a time, with the tables in the same order as for a departure: moves wait for each other.
             await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"{schema}.arrivals")
             tables = ", ".join(f"{schema}.{table}" for table in _moved())
             await connection.execute(f"LOCK TABLE {tables} IN ROW EXCLUSIVE MODE")
-            # Most of it is history, and comes in while everybody else goes on.
+            # Most rows are history, and are inserted while all other work continues.
             for kind, rows in baggage.rows():
                 if kind not in (*WITH_SHARD, *WITH_TENANT, "weighted"):
                     await self._unpack(connection, kind, [_translated(row, numbers) for row in rows])
@@ -219,7 +221,7 @@ class Departing(Places, Queues):
         )
 
     async def _make_room(self, baggage: Baggage) -> None:
-        """Partitions for the days of what comes. They do no harm if nothing does."""
+        """Make partitions for the days of the arriving rows. They do no harm if the rows never arrive."""
         wanted: dict[str, set[int]] = {}
         for kind, rows in baggage.rows(*_DAYS):
             for family, day in map(_DAYS[kind], rows):
@@ -229,13 +231,13 @@ class Departing(Places, Queues):
         await self._partitions.make(wanted)
 
     async def _numbers_of(self, baggage: Baggage) -> dict[int, int]:
-        """What stands for the numbers of the other server's names here."""
+        """Map the numbers of names on the other server to their numbers here."""
         words = {number: (Kind(kind), name) for number, (kind, name) in baggage.names.items()}
         await self._names.number_all(pair for pair in words.values() if pair[0] is not Kind.TURN)
         numbers = {number: self._names.number(*pair) for number, pair in words.items() if pair[0] is not Kind.TURN}
         for number, (kind, name) in words.items():
             if kind is Kind.TURN:
-                # Back to the lane that it would be otherwise. Whoever claims moves it on, where that is the rule here.
+                # Back to the base lane. A claim moves the run to a finer lane if the queue has lanes here.
                 lane = int(name.split(":")[1])
                 numbers[number] = numbers.get(lane, lane)
         weighted = [words[row["queue"]][1] for _, rows in baggage.rows("weighted") for row in rows]
@@ -243,12 +245,12 @@ class Departing(Places, Queues):
         return numbers
 
     async def forget_departures(self, places: Sequence[int]) -> None:
-        """The other server has it all."""
+        """Delete what was kept for the other server, which has taken in everything."""
         await self._db.execute("forget_departed", places)
 
 
 def _moved() -> list[str]:
-    """The tables that a place has rows in, in the order in which they are locked."""
+    """Return the tables with rows of placement groups, in the order in which they are locked."""
     return sorted((*_BY_ID, *_BY_TENANT, "limiter", "replay"))
 
 

@@ -45,7 +45,7 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 _MIB = 1 << 20
 _OLDEST_SERVER = 140000
 _ROUND_TRIPS = 7
-#: So many transactions held back are reported.
+#: A slot or a standby that holds back this many transactions is reported, however recent.
 _FAR_BACK = 10_000_000
 #: Connections of a process beyond its pool: wake-ups, heartbeat, and those for user reads.
 _CONNECTIONS_BESIDE = 5

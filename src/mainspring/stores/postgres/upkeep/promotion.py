@@ -1,4 +1,4 @@
-"""Makes a standby the primary, and everything that the old one may still give out older than what this one will."""
+"""Promotes a standby, and raises the store epoch so that everything the old primary may still hand out is older."""
 
 import asyncio
 import re
@@ -18,17 +18,17 @@ from mainspring.stores.postgres.servers import split
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
-#: Seconds that a server of the old region may take to answer, …
+#: Seconds that a server of the old region may take to answer.
 _ANSWER = 3
-#: … and that the standby may take to replay what it has received.
+#: Seconds that the standby may take to replay what it has received.
 _PATIENCE = 600
 _STOP_IT = "stop it first, or what it acknowledges from now on is lost (--force promotes all the same)"
-#: A server that was heard of this many seconds ago is there. Who decides that a region is lost takes longer.
+#: A server that sent something this many seconds ago is alive. Deciding that a region is lost takes longer.
 _FRESH = 10
-# Whoever waits for a standby that is no more must not keep this from being written.
+# Commit locally: waiting for a standby that no longer exists must not block these writes.
 _SETTINGS = {"application_name": "mainspring promote", "synchronous_commit": "local"}
 _LAST = "SELECT (extract(epoch FROM pg_last_xact_replay_timestamp()) * 1000000)::bigint"
-# Whom it follows. Who may not see that sees nothing.
+# Which server it follows. A role without the right to see that gets no rows or values.
 _FOLLOWS = """
 SELECT pg_is_in_recovery() AS is_standby, (SELECT setting FROM pg_settings WHERE name = 'primary_conninfo') AS conninfo,
        r.status, r.sender_host, r.sender_port,
@@ -43,8 +43,9 @@ SELECT CASE WHEN EXISTS (SELECT FROM pg_stat_replication WHERE sync_state IN ('s
 
 
 async def promote(address: str, store: str, schema: str, clock: Clock, *, force: bool) -> Promoted:
-    """Promote the server at ``address``, unless another one that ``store`` names, or that it follows, still writes.
-    Asked again it does what was left undone."""
+    """Promote the server at ``address``, unless another one that ``store`` names, or that it follows, still writes. A
+    repeated call completes what was left undone.
+    """
     others = [] if force else _without(split(store), [address])
     is_away = await _refuse_alive(others)
     with connecting():
@@ -64,7 +65,7 @@ async def promote(address: str, store: str, schema: str, clock: Clock, *, force:
 
 
 async def _promote(connection: Connection, address: str, schema: str, clock: Clock) -> Promoted:
-    # Before anything is changed: is this the database?
+    # Fails before anything is changed if this is not the store's database.
     before: int = await connection.fetchval(f"SELECT store_epoch FROM {schema}.meta")
     began = clock.monotonic()
     last = None
@@ -93,7 +94,7 @@ async def _promote(connection: Connection, address: str, schema: str, clock: Clo
 
 
 async def _refuse_alive(servers: Sequence[str]) -> bool:
-    """Whether one of them is away that may have been the primary; ``Conflict`` if one is not."""
+    """Raise ``Conflict`` if a server is alive; return whether one is unreachable that may have been the primary."""
     signs = await asyncio.gather(*map(_sign_of_life, servers))
     alive = [f"{':'.join(_place(dsn))} {sign}" for dsn, sign in zip(servers, signs, strict=True) if sign]
     if alive:
@@ -102,7 +103,9 @@ async def _refuse_alive(servers: Sequence[str]) -> bool:
 
 
 async def _refuse_followed(connection: Connection, address: str, asked: Sequence[str], *, is_away: bool) -> None:
-    """``Conflict`` if the standby still hears of its primary, if that answers, or if nobody can be asked."""
+    """Raise ``Conflict`` if the standby still receives data, if the server it follows answers, or if
+    none can be asked.
+    """
     row = await connection.fetchrow(_FOLLOWS)
     assert row is not None
     if not row["is_standby"]:
@@ -113,7 +116,7 @@ async def _refuse_followed(connection: Connection, address: str, asked: Sequence
     places = _places_in(row["conninfo"] or "")
     if row["sender_host"]:
         places.append((row["sender_host"], str(row["sender_port"])))
-    # What is local there is another server here.
+    # A local address seen from a remote standby would mean another server here.
     seen = [place for place in places if not _is_local(place[0]) or _is_local(_place(address)[0])]
     followed = _without([_at(address, *place) for place in seen], [address, *asked])
     if not await _refuse_alive(followed) and not is_away:
@@ -129,7 +132,7 @@ def _without(servers: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 def _places_in(conninfo: str) -> list[tuple[str, str]]:
-    """Hosts and ports in what libpq is given."""
+    """Return the hosts and ports of a libpq connection string."""
     if conninfo.startswith(("postgresql://", "postgres://")):
         return [_place(dsn) for dsn in split(conninfo)]
     words = {key: re.sub(r"\\(.)", r"\1", value.strip("'")) for key, value in _WORD.findall(conninfo)}
@@ -143,7 +146,7 @@ def _is_local(host: str) -> bool:
 
 
 def _at(address: str, host: str, port: str) -> str:
-    """The same role and database of another server: a standby has those of its primary."""
+    """Return the address of another server with the same role and database: a standby has those of its primary."""
     parts = urlsplit(address)
     user, at, _ = parts.netloc.rpartition("@")
     query = urlencode([word for word in parse_qsl(parts.query) if word[0] not in ("host", "port")])
@@ -154,7 +157,7 @@ def _at(address: str, host: str, port: str) -> str:
 
 
 def _place(dsn: str) -> tuple[str, str]:
-    """Which server an address of one means, however it is written."""
+    """Return host and port of the server that an address means, however it is written."""
     parts = urlsplit(dsn)
     query = dict(parse_qsl(parts.query))
     host, _, port = parts.netloc.rpartition("@")[2].rpartition(":")
@@ -164,7 +167,7 @@ def _place(dsn: str) -> tuple[str, str]:
 
 
 async def _sign_of_life(dsn: str) -> str | None:
-    """Why a server must be taken for one that writes; empty: it is away. None: it is a standby."""
+    """Return why a server must be assumed to write; empty: it is unreachable; None: it is a standby."""
     try:
         async with asyncio.timeout(_ANSWER):
             connection: Connection = await asyncpg.connect(dsn)
@@ -177,8 +180,8 @@ async def _sign_of_life(dsn: str) -> str | None:
 
 
 def _is_away(error: Exception) -> bool:
-    """Whether nobody is there. One that has no connection to spare, or lets us not in, writes for others."""
-    # Of these two the first is about certificates, and the second is asyncpg's of a server that has no TLS.
+    """Whether no server is there. One that has no free connection, or rejects the login, writes for others."""
+    # SSLError is about certificates; asyncpg raises a plain ConnectionError for a server without TLS. Both answered.
     if isinstance(error, ssl.SSLError) or type(error) is ConnectionError:
         return False
     return isinstance(error, OSError | asyncpg.ConnectionDoesNotExistError | asyncpg.CannotConnectNowError)

@@ -1,4 +1,4 @@
-"""Takes in everything that another store holds, in one transaction: all of it, or nothing."""
+"""Imports everything that another store holds, in one transaction: all of it, or nothing."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ from mainspring.stores.postgres.servers import servers_of
 from mainspring.stores.postgres.store import PostgresStore
 from mainspring.stores.postgres.work.queues import read_policy
 
-#: If there is a row in any of these the store is not new.
+#: The store is not new if any of these has a row.
 _MUST_BE_EMPTY = (
     "job",
     "run",
@@ -55,12 +55,12 @@ _MUST_BE_EMPTY = (
     "replay",
     "body",
 )
-#: Nobody writes these meanwhile.
+#: Locked, so that no other process writes them meanwhile.
 _LOCKED = ("meta", "session", "job", "run", "waiting")
 _DEAD = {"open": 1, "replayed": 2, "discarded": 3}
 _SETTINGS = SESSION | {"statement_timeout": "0", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "0"}
 _CHUNK = 20_000
-#: Where each kind is found again, with the columns of ``KINDS`` by their names.
+#: Kind → query that reads the imported rows back, with the columns of ``KINDS`` by name.
 _FOUND: Mapping[str, str] = {
     "session": "SELECT id FROM {s}.session",
     "tenant": "SELECT created_at, quotas FROM {s}.tenant",
@@ -145,7 +145,7 @@ class PostgresTarget:
                 f"the new store has {store.shards} shards and the old one {facts.shards}: ids would not fit; "
                 "name a schema that is not there yet"
             )
-        # Both are of use to nobody else, and do no harm if the move ends here.
+        # Partitions and names are made outside the transaction. They do no harm if the import ends here.
         await store._partitions.make({family: set(days) for family, days in facts.days.items() if family in FAMILIES})
         wanted = [(Kind.TENANT, name) for name in facts.tenants] + [(Kind.TASK, name) for name in facts.tasks]
         wanted += [(Kind.QUEUE, name) for name in facts.queues]
@@ -190,7 +190,7 @@ class PostgresTarget:
         assert facts is not None
         assert connection is not None
         if not self._is_there:
-            # A step further: whatever the old store gave out is older than all that this one will.
+            # One step further: everything that the old store handed out is older than what this one will.
             await connection.execute(
                 f"UPDATE {schema}.meta SET store_id = $1, store_epoch = $2", facts.store_id, facts.store_epoch + 1
             )
@@ -214,7 +214,7 @@ class PostgresTarget:
             if facts.counted_until:
                 await connection.execute(f"UPDATE {schema}.rolled_up SET until = $1", facts.counted_until)
         await connection.execute("COMMIT")
-        # Or the first plans would be made for empty tables.
+        # Otherwise the first plans would be made for empty tables.
         await connection.execute(
             "ANALYZE "
             + ", ".join(f"{schema}.{table}" for table in ("run", "waiting", "job", "schedule", "body", "history"))
@@ -262,7 +262,7 @@ class PostgresTarget:
                     f"the new store is not empty: there are rows in {table}; name another schema or database"
                 )
         assert self._connection is not None
-        # What processes that were tried out there have left: the ids are wanted.
+        # Sessions left by processes that were tried out there: their ids are needed.
         await self._connection.execute(f"DELETE FROM {self._schema}.session")
 
     def _number(self, kind: Kind, name: str) -> int:
@@ -376,7 +376,7 @@ class PostgresTarget:
         }
 
     def _of_a_run(self, row: Row) -> dict[str, Any]:
-        """What a run has wherever it is."""
+        """Return the columns that a run has in every table."""
         job, version = row["job_id"], row["job_version"]
         return {
             "id": row["id"],
@@ -445,7 +445,7 @@ class PostgresTarget:
             "class": _class_of(row),
             "finished_at": row["finished_at"],
             "started_at": row["started_at"],
-            # Only where the attempt itself ended the run: so a settlement that comes again is known.
+            # Only if the attempt itself ended the run, so that a repeated completion is recognized.
             "session": row["session"] if row["by_attempt"] else None,
             "result": row["result"],
             "reason": row["reason"],
@@ -546,7 +546,7 @@ def _policies(row: Row) -> dict[str, Any]:
 def _waiting_state(row: Row) -> int:
     if row["waits_for_parents"]:
         return BY_PARENTS
-    # In front of a limit: the first to look there sees which.
+    # Blocked by a limit: the first check finds out by which.
     if row["state"] == RunState.BLOCKED and row["limits"] is not None and (row["gate"] is None or row["holds"]):
         return AT_LIMIT
     return STATE_CODES[RunState(row["state"])]
@@ -562,7 +562,7 @@ def _limiter(row: Row) -> Mapping[str, Any]:
         "open_until": row["open_until"],
         "forget_at": times[-1] + row["per"] if times else 0,
         "recalls": bool(row["spilling"]),
-        # Who waits there, and until when, is seen by the first look.
+        # The first check finds out which runs wait there, and until when.
         "head": 1,
         "wake_at": 0,
     }

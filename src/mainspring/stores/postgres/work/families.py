@@ -1,4 +1,4 @@
-"""Dependencies: runs that wait for others, and what becomes of them when those have ended."""
+"""Dependencies: runs that wait for parents, and the decision about them when the parents have ended."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,27 +18,27 @@ from mainspring.stores.postgres.rows import RULE_CODES, RULES, STATE_CODES, STAT
 from mainspring.stores.postgres.work.gates import Gates
 
 _SUCCEEDED, _FAILED = STATE_CODES[RunState.SUCCEEDED], STATE_CODES[RunState.FAILED]
-#: A run may move between two tables while it is looked for in the one and in the other.
+#: How often parents are looked for: a run may move between two tables during the search.
 _LOOKS = 3
-#: Parents that are looked at in one go.
+#: How many ended parents are resolved at once.
 _PARENTS = 500
-#: What a settlement resolves at once.
+#: How many children a completion resolves at once.
 FEW = 100
 
 
 class Family(msgspec.Struct, frozen=True):
     """What the parents of new runs mean for them."""
 
-    #: They wait until their rule is met.
+    #: Runs that wait until their rule is met.
     waiting: frozenset[RunId] = frozenset()
-    #: Their rule can never be met: with the reason. They wait, too, until they are skipped in the same transaction.
+    #: Runs whose rule can never be met, with the reason. They also wait, until the same transaction skips them.
     hopeless: Mapping[RunId, str] = {}
-    #: Others of the same batch wait for them.
+    #: Runs that others of the same batch wait for.
     parents: frozenset[RunId] = frozenset()
 
 
 def check_circles(runs: Sequence[NewRun]) -> None:
-    """Those of a batch that wait for each other."""
+    """Raise an error if runs of a batch wait for each other."""
     edges = {run.id: run.after.parents for run in runs if run.after is not None}
     if edges:
         check_no_circle({child: [parent for parent in parents if parent in edges] for child, parents in edges.items()})
@@ -46,9 +46,9 @@ def check_circles(runs: Sequence[NewRun]) -> None:
 
 class Families(Gates):
     async def _join(self, connection: Connection, runs: Sequence[NewRun], others: Mapping[RunId, RunId]) -> Family:
-        """Tie new runs to those they wait for, which do not end before this is kept.
+        """Store the dependencies of new runs. Their parents are locked and do not end before this commits.
 
-        ``others``: which runs stand for those of the same batch that were not made.
+        ``others``: for runs of the same batch that were not made, the runs that stand for them.
         """
         children = [run for run in runs if run.after is not None]
         if not children:
@@ -105,11 +105,11 @@ class Families(Gates):
     async def _find_parents(
         self, connection: Connection, parents: Iterable[RunId]
     ) -> dict[RunId, tuple[int, int | None]]:
-        """Tenant and state of runs; those that have not ended are locked, and know that somebody waits for them."""
+        """Return tenant and state of parents. Those that have not ended are locked, and marked as having children."""
         found: dict[RunId, tuple[int, int | None]] = {}
         missing = sorted(parents)
         for _ in range(_LOOKS):
-            # A statement each: who was quicker and has ended one of them meanwhile is seen by the last.
+            # Separate statements: the last one sees a parent that another transaction has ended meanwhile.
             for name in ("lock_waiting_parents", "lock_live_parents", "ended_parents"):
                 if missing:
                     rows = await connection.fetch(self._db.sql[name], missing)
@@ -133,7 +133,9 @@ class Families(Gates):
         return changed
 
     async def _resolve(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:
-        """Decide children of some runs that have ended: how much was done, and how many were queued, by queue."""
+        """Decide children of ended parents; return how many dependencies were handled, and how many runs were queued,
+        by queue.
+        """
         sql = self._db.sql
         parents = {
             row["run_id"]: row["state"]
@@ -149,12 +151,12 @@ class Families(Gates):
         return max(len(edges), 1), queues
 
     async def _count(self, connection: Connection, edges: Sequence[asyncpg.Record]) -> Counter[int]:
-        """Children whose parents have ended: some of them go on, or are skipped."""
+        """Count the ended parents of children, then release or skip the children whose rule is decided."""
         by_child: dict[str, list[tuple[RunId, int]]] = {}
         for edge in edges:
             by_child.setdefault(edge["child"], []).append((RunId(edge["parent"]), edge["state"]))
         children = sorted(by_child)
-        # Who has gone on before, by an earlier parent, or was cancelled, is not there any more.
+        # A child that an earlier parent released, or that was canceled, no longer waits.
         still = {row["id"] for row in await connection.fetch(self._db.sql["lock_children"], children)}
         counts = [_ended(0, (state for _, state in by_child[child])) for child in children]
         rows = await connection.fetch(
@@ -172,7 +174,7 @@ class Families(Gates):
         rows: Sequence[asyncpg.Record],
         by_child: Mapping[str, Sequence[tuple[RunId, int]]],
     ) -> Counter[int]:
-        """Children that are locked, with what is counted of their parents."""
+        """Decide locked children by the counts of their parents; return how many runs were queued, by queue."""
         going: list[str] = []
         skipped: dict[RunId, str] = {}
         for row in rows:
@@ -196,7 +198,7 @@ class Families(Gates):
         return queues
 
     async def _skip(self, connection: Connection, reasons: Mapping[RunId, str]) -> Counter[int]:
-        """End what has not started; how many others were queued instead, by queue."""
+        """Skip runs that have not started; return how many others were queued because of it, by queue."""
         if not reasons:
             return Counter()
         ordered = sorted(reasons)
@@ -212,7 +214,7 @@ def _ended(parents: int, states: Iterable[int | None]) -> Ended:
 
 
 def _reason(rule: Rule, parents: Iterable[tuple[RunId, int | None]]) -> str:
-    """Of several that ended at once the first one that did not succeed."""
+    """Return the reason of a skip. Of several parents it names the first that did not succeed."""
     ended = [(parent, state) for parent, state in parents if state is not None]
     if not ended:
         return "its parents ended otherwise"

@@ -1,4 +1,4 @@
-"""Ticks that are recorded one by one: of jobs whose runs have a key, or a rule for each data centre."""
+"""Ticks that are recorded one by one, for jobs whose runs have a key or an overlap rule per data center."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from mainspring.stores.postgres.rows import STATE_CODES, TICK, TICK_OF_DELAY, cl
 from mainspring.stores.postgres.work.passage import flat
 from mainspring.stores.postgres.work.submissions import Submissions
 
-#: So many bodies of versions for data centres are remembered as made.
+#: How many bodies are remembered as made.
 _REMEMBERED = 10_000
 
 
@@ -26,7 +26,9 @@ class Firing(Submissions):
     _bodies_made: set[str]
 
     async def _add_bodies(self, fires: Sequence[Fire]) -> None:
-        """Before runs for a data centre are made: the version's payload, with a policy that names it."""
+        """Make the bodies of runs for one data center: the version's payload, with a policy that names
+        the data center.
+        """
         missing = {
             body: (body, version_body_id(fire.job.id, fire.job.version), placed(fire.job.spec.policy, tick.target))
             for fire in fires
@@ -45,7 +47,9 @@ class Firing(Submissions):
         self._bodies_made |= set(ids)
 
     async def _add_classed(self, fires: Sequence[Fire]) -> None:
-        """Before runs that are kept otherwise than the standard says are made: the version's payload beside theirs."""
+        """Make the bodies of runs of a non-standard retention class: the version's payload, in the
+        bucket of the class.
+        """
         await self._mind_classes()
         missing = {}
         for fire in fires:
@@ -125,8 +129,11 @@ class Firing(Submissions):
         ]
 
     async def _fire_gated(self, connection: Connection, owner: SessionId, fire: Fire) -> Fired:
-        """One job whose runs have a key, or a rule for each data centre: its schedule moves, then its ticks take the
-        key, queue behind it, or not, in each data centre by itself."""
+        """Fire one job whose runs have a key, or an overlap rule per data center.
+
+        The schedule moves first. Then, for each data center by itself, the ticks take the key, queue behind it or are
+        skipped.
+        """
         job = fire.job
         moved = await connection.fetchrow(
             self._db.sql["move_schedule"],
@@ -149,7 +156,7 @@ class Firing(Submissions):
         return Fired(applied=True, runs=made, queues=(job.spec.queue,) if made else ())
 
     async def _fire_in_place(self, connection: Connection, fire: Fire, target: str, moved: asyncpg.Record) -> int:
-        """The ticks for one data centre, or for none; how many runs were made."""
+        """Record the ticks for one data center, or for none; return how many runs were made."""
         job, gate = fire.job, gate_of_job(fire.job, target)
         active = await self._active(connection, job.id, target)
         ticks = [tick for tick in fire.ticks if tick.target == target]
@@ -244,7 +251,7 @@ class Firing(Submissions):
                 queued = (*common, rank_of(now, job.spec.priority, late=tick.late), None)
                 await connection.execute(self._db.sql["insert_queued"], *([value] for value in queued))
             else:
-                # What holds its key and has limits is made as scheduled, and passes them now.
+                # A run that holds its key and has limits is made as scheduled, and tries its limits below.
                 holds = state is RunState.QUEUED
                 code = STATE_CODES[RunState.SCHEDULED if holds else state]
                 waiting = (*common, code, tick.late, None, holds)
@@ -257,7 +264,7 @@ class Firing(Submissions):
 
 
 def _keep_run(fire: Fire, at: Instant | None) -> Fire:
-    """The same fire with this tick as its only run. The others that would run are skipped for overlap."""
+    """Return the fire with this tick as its only run. The other ticks that would run are skipped for overlap."""
     ticks = tuple(
         tick
         if tick.decision == "skipped" or tick.scheduled_at == at

@@ -1,4 +1,4 @@
-"""Idempotency keys: a tenant uses one once, for a run or for a job."""
+"""Idempotency keys: a tenant uses each one once, for a run or for a job."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -13,12 +13,12 @@ from mainspring.stores.postgres.names import Kind
 from mainspring.stores.postgres.work.uniques import Uniques
 
 RUN, JOB = 1, 2
-#: A key that is just being forgotten or freed is asked for again.
+#: How often a key is requested again while it is being deleted or freed.
 _ROUNDS = 5
 
 
 class KeyWanted(msgspec.Struct, frozen=True):
-    """A key that is to be used for something new."""
+    """A key to be used for a new run or job."""
 
     tenant: int
     key: bytes
@@ -31,7 +31,7 @@ class KeyWanted(msgspec.Struct, frozen=True):
 
 
 class KeyUsed(msgspec.Struct, frozen=True):
-    """What a key was used for before."""
+    """The run or job that a key was used for before."""
 
     id: str
     kind: int
@@ -58,9 +58,9 @@ class Keys(Uniques):
     async def _take_keys(
         self, connection: Connection, wanted: Sequence[KeyWanted], kind: int
     ) -> tuple[list[KeyUsed | None], list[KeyWanted]]:
-        """Use keys, each for the first that wants it.
+        """Take keys, each for the first run or job of the batch that wants it.
 
-        For each that is wanted what its key was used for before, if it was; and those that have it now.
+        Return the earlier use of each wanted key, or None; and the keys that this call has taken.
         """
         first: dict[tuple[int, bytes], KeyWanted] = {}
         for want in wanted:
@@ -94,7 +94,7 @@ class Keys(Uniques):
     async def _look_at_keys(
         self, connection: Connection, wanted: dict[tuple[int, bytes], KeyWanted], kind: int
     ) -> tuple[dict[tuple[int, bytes], KeyUsed], list[KeyWanted]]:
-        """What keys were used for. Those whose time is over, or whose run or job is gone, are taken."""
+        """Return the earlier uses of keys. Keys that have expired, or whose run or job is gone, are taken."""
         places = [list(column) for column in zip(*sorted(wanted), strict=True)]
         await connection.fetch(self._db.sql["lock_keys"], *places)
         used: dict[tuple[int, bytes], KeyUsed] = {}
@@ -109,14 +109,14 @@ class Keys(Uniques):
         return used, free
 
     async def _free_keys(self, connection: Connection, wanted: Sequence[KeyWanted]) -> None:
-        """What was taken for something that was not made after all."""
+        """Free keys that were taken for something that was not made after all."""
         if wanted:
             await connection.execute(
                 self._db.sql["free_keys"], [want.tenant for want in wanted], [want.key for want in wanted]
             )
 
     async def _use_keys(self, connection: Connection, wanted: Sequence[KeyWanted], kind: int) -> None:
-        """Keys that this transaction has locked are used for these from now on."""
+        """Use keys that this transaction has locked."""
         if wanted:
             columns = _columns({want.place: want for want in wanted})
             await connection.execute(self._db.sql["use_keys"], *columns, kind, KEYS_KEPT)

@@ -60,7 +60,7 @@ class Candidate(NamedTuple):
     waits: int | None = None
     #: Whether it is not yet in any table.
     is_new: bool = False
-    #: Whether the event of its previous state is emitted, which implies that it is queued: no event of its own then.
+    #: Whether another event already implies that it is queued, so that none is emitted for it.
     is_told: bool = False
 
 

@@ -1,4 +1,4 @@
-"""A server as one of several: which places it has, and sessions that were opened on another one."""
+"""A server of a sharded store: which placement groups it has, and sessions that were opened on another server."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -15,31 +15,31 @@ from mainspring.stores.postgres.work.workforce import KINDS
 
 #: The error code that the triggers of ``refuse_elsewhere`` raise.
 _ELSEWHERE = "MS010"
-#: Numbers of sessions are a server's own by their remainder: so many servers there can be.
+#: The most servers a sharded store can have. The session numbers of a server share a remainder modulo this.
 MOST_SERVERS = 64
-#: Where rows carry a shard, and where they carry a tenant: what is not at home is refused there.
+#: Tables whose rows carry a shard, and tables whose rows carry a tenant. They refuse rows of groups on other servers.
 WITH_SHARD = ("run", "waiting", "schedule")
 WITH_TENANT = ("calendar", "budget")
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says of itself."""
+    """What a server reports about its part in a sharded store."""
 
     store_id: str
     shards: int
-    #: The store that it is one server of; None: of none yet.
+    #: The sharded store that it belongs to; None: to none yet.
     set_id: str | None
     number: int | None
-    #: The places that it has, with their versions.
+    #: The placement groups that it has, with their versions.
     places: dict[int, int]
-    #: Places that have left and are not taken in yet: by number the server that shall have them.
+    #: Placement groups that have left and have not arrived yet → the number of the server that will have them.
     departing: dict[int, int]
-    #: There is work in it, or was.
+    #: Whether it holds work, or ever held any.
     used: bool
 
 
 def is_elsewhere(error: BaseException) -> bool:
-    """Whether a server refused something because its place lies on another one."""
+    """Whether a server refused a row because its placement group is on another server."""
     cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
     return isinstance(cause, asyncpg.PostgresError) and cause.sqlstate == _ELSEWHERE
 
@@ -58,7 +58,7 @@ class Places(Part):
         )
 
     async def while_alone(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something, on other connections, that nobody else who asks for the same does at the same time."""
+        """Run work that uses other connections, while no other process runs work under the same name."""
 
         async def inside(connection: Connection) -> None:
             await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL lock_timeout = 0")
@@ -75,8 +75,10 @@ class Places(Part):
         here: Sequence[int] = (),
         departing: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        """Become a server of a store over several, with these of its places; others are on their way to the servers of
-        these numbers. Only while nothing was ever in it."""
+        """Make this a server of a sharded store with the groups ``here``, allowed only while it never held any work.
+
+        ``departing``: placement groups that are in transit, and the numbers of the servers that will have them.
+        """
 
         async def work(connection: Connection) -> None:
             await connection.execute(self._db.sql["join_set"], set_id, number)
@@ -93,7 +95,7 @@ class Places(Part):
         await self._db.transaction(work)
 
     async def _guard(self, connection: Connection) -> None:
-        """Refuse rows of places that are not here, from this transaction on."""
+        """Refuse rows of placement groups that are not here, from this transaction on."""
         schema = self._db.schema
         rows = await connection.fetch(self._db.sql["shards_elsewhere"])
         shards = ",".join(str(row["id"]) for row in rows)
@@ -109,7 +111,7 @@ class Places(Part):
             )
 
     async def adopt_session(self, session: SessionView, ttl: Micros) -> bool:
-        """Know a session that lives on another server, under its number; whether it was known here before."""
+        """Register a session of another server under its number; return whether it was known here before."""
         [row] = await self._db.fetch(
             "adopt_session",
             session.id,

@@ -1,4 +1,4 @@
-"""Policies of queues, and claims from queues that have one."""
+"""Queue policies, and claims from queues that have one."""
 
 import asyncio
 from collections import Counter
@@ -19,14 +19,16 @@ from mainspring.stores.postgres.names import Kind
 from mainspring.stores.postgres.part import Part
 from mainspring.stores.unreadable import UNREADABLE
 
-#: So many strays of a fair queue are moved to their lanes with a claim, and at least twice as many as it takes.
+#: A claim moves up to this many stray runs to their lanes, or twice as many as it takes if that is more.
 _STRAYS = 1_000
-#: Seconds after which a process asks again which queues are fair. What it puts into the wrong lane meanwhile is moved.
+#: Seconds after which a process reads again which queues have lanes. Runs put into the wrong lane meanwhile are moved.
 _ASK_AGAIN = 1.0
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a claim may look: a queue, one tenant of it or all, and what of it is paused or has no room."""
+    """Where a claim may look: a queue, one tenant or all, the tenants that are paused, and the room
+    that quotas leave.
+    """
 
     queue: int
     want: Want
@@ -37,28 +39,28 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """What the name of a lane says: 0 is any."""
+    """A lane as its name describes it: tenant, base lane and priority; 0 is any."""
 
     tenant: int
     base: int
     priority: int
 
     def is_stray(self, *, fair: bool, pooled: bool) -> bool:
-        """Whether the runs in it belong elsewhere. Lanes that are finer than they need be are left alone."""
+        """Whether its runs belong to another lane. A lane that is finer than necessary is not a stray."""
         return (fair and not self.tenant) or (pooled and not self.priority)
 
 
 class Queues(Part):
-    #: Queues with a policy that a claim must look at, when this process last looked.
+    #: Queues with a policy that a claim must check, when this process last looked.
     _policed: set[str]
-    #: Those that let only so many run at once.
+    #: Policed queues with a concurrency limit.
     _bounded: set[str]
-    #: Numbers of queues with lanes for tenants or priorities: which of both; and when they were asked for.
+    #: Number of each queue with lanes → whether it has lanes per tenant and per priority; and when that was read.
     _laned: Mapping[int, tuple[bool, bool]] = {}
     _laned_at: float = -_ASK_AGAIN
-    #: Queues of which the store knows that there may be heavy runs in them.
+    #: Queues that the store knows may have runs with a weight above 1.
     _weighted: set[str]
-    #: … and of which it knows that a worker has a pool for each priority.
+    #: Queues for which the store knows that a worker has a slot pool per priority.
     _pooled: set[str]
 
     async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:
@@ -68,7 +70,7 @@ class Queues(Part):
         budget = policy.retries
 
         async def work(connection: Connection) -> None:
-            # Whoever is just claiming ends first. Others wait behind this, so not for long.
+            # Claims in progress finish first. Other claims wait behind this lock, so it must not wait long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
             await connection.execute(self._db.sql["lock_queue_policies"])
             before = read_policy(await connection.fetchval(self._db.sql["queue_policy"], number))
@@ -97,7 +99,7 @@ class Queues(Part):
     # Submitting
 
     async def _mind_policies(self, runs: Sequence[NewRun]) -> None:
-        """What the queues must know before these are made, and what is to be known of the queues."""
+        """Before runs are made: mark queues that get heavy runs, and make the lanes that the runs need."""
         await self._mark_weighted(run.queue for run in runs if run.policy.weight > 1)
         now = asyncio.get_running_loop().time()
         if now - self._laned_at >= _ASK_AGAIN:
@@ -110,7 +112,7 @@ class Queues(Part):
             )
 
     async def _mark_weighted(self, queues: Iterable[str]) -> None:
-        """There are heavy runs: before the first of them is made."""
+        """Mark queues before their first run with a weight above 1 is made."""
         new = set(queues) - self._weighted
         if new:
             await self._names.number_all((Kind.QUEUE, queue) for queue in new)
@@ -121,7 +123,7 @@ class Queues(Part):
         return bool(self._laned) and self._names.number(Kind.QUEUE, run.queue) in self._laned
 
     def _turn(self, run: NewRun) -> str:
-        """The name of a lane for tenants or priorities."""
+        """Return the name of the run's lane for its tenant or priority."""
         fair, pooled = self._laned[self._names.number(Kind.QUEUE, run.queue)]
         tenant = self._names.number(Kind.TENANT, run.tenant) if fair else 0
         return f"{tenant}:{self._lane(run.policy)}:{run.priority if pooled else 0}"
@@ -132,7 +134,7 @@ class Queues(Part):
         return self._lane(run.policy, run.target)
 
     async def _mark_pooled(self, wants: Sequence[Want]) -> None:
-        """There are workers with a pool of slots for each priority."""
+        """Mark queues for which a worker has a slot pool per priority."""
         new = {want.queue for want in wants if want.priority is not None} - self._pooled
         if new:
             await self._db.execute("mark_pooled", sorted(self._names.number(Kind.QUEUE, queue) for queue in new))
@@ -146,7 +148,7 @@ class Queues(Part):
     # Claiming
 
     async def _choose(self, connection: Connection, places: Sequence[Place]) -> list[RunId]:
-        """The best of queues with policies, locked. One claim at a time of each of them."""
+        """Choose and lock the best runs of queues with policies. Each of these queues serves one claim at a time."""
         numbers = sorted({place.queue for place in places})
         rows = await connection.fetch(self._db.sql["lock_policies"], numbers)
         policies = {row["queue"]: row for row in rows}
@@ -192,7 +194,7 @@ class Queues(Part):
         pick = _Pick(self, connection, place, groups, row is not None and row["weighted"], taken)
         chosen: list[Candidate] = []
         if "" in groups:
-            # Not fair, or for this worker alone.
+            # Lanes of a queue that is not fair, and the worker's own lane.
             chosen += await pick.choose(limit, most, None, room)
             limit -= sum(min(candidate.weight, place.want.slots or limit) for candidate in chosen)
         if policy.fair and row is not None and limit > 0:
@@ -216,7 +218,7 @@ class Queues(Part):
     async def _lanes_of(
         self, connection: Connection, place: Place, row: asyncpg.Record | None, *, fair: bool
     ) -> dict[int, int | None]:
-        """The lanes to look at, each with its tenant, if it has one."""
+        """Return the lanes to search, each with its tenant if it has one."""
         allowed = {0, *place.lanes}
         pooled = row is not None and row["pooled"]
         if row is None or not row["laned"]:
@@ -252,7 +254,7 @@ class Queues(Part):
 
 
 class _Pick:
-    """Runs a choice: fetches the candidates that it asks for."""
+    """Runs a choice and fetches the candidates that it asks for."""
 
     def __init__(
         self,
@@ -313,7 +315,9 @@ def _lane_read(row: asyncpg.Record) -> Lane:
 
 
 def read_policy(encoded: bytes | None) -> QueuePolicy:
-    """One that this program cannot read, say a newer one's, holds nobody up."""
+    """Decode a policy. One that this program cannot read, such as a newer program's, counts as none
+    and blocks no run.
+    """
     try:
         return NO_POLICY if encoded is None else msgspec.json.decode(encoded, type=QueuePolicy)
     except UNREADABLE:

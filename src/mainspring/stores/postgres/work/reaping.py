@@ -1,4 +1,4 @@
-"""Finding what was lost, ending what came too late, forgetting what is old."""
+"""The reaper: finds lost runs, ends overdue ones and prunes old data."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -22,25 +22,25 @@ from mainspring.stores.postgres.work.passage import candidate
 from mainspring.stores.postgres.work.sweeping import Sweeping
 from mainspring.stores.postgres.work.workforce import Workforce
 
-#: A dead session is kept this long for those who ask what happened.
+#: An ended session is kept this long for diagnosis.
 _SESSIONS_KEPT = 7 * DAY
-#: Another process is just dropping the same partition, or has dropped it.
+#: Another process is dropping the same partition, or has dropped it.
 _SOMEBODY_ELSE = (asyncpg.ObjectNotInPrerequisiteStateError, asyncpg.UndefinedTableError)
 
-#: The numbers of the classes that may be kept longer than attempts, ticks and lines are.
+#: Numbers of the retention classes that may be kept longer than attempts, ticks and log lines.
 _LONGER = (2, 3)
-#: Which of those belong to runs of such a class.
+#: Condition for rows ``x`` that belong to runs of such a class.
 _OF_A_LONGER_RUN = "EXISTS (SELECT FROM {schema}.history h WHERE h.id = x.run_id AND h.class IN (4, 5))"
 _KEPT_FOR_LONGER = {"attempt": "x.body_bucket >= 199999", "ledger": _OF_A_LONGER_RUN, "log": _OF_A_LONGER_RUN}
 _COLUMNS = (
     "SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute "
     "WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped"
 )
-#: The histories of each class, by number.
+#: The history tables of each retention class, by number.
 _HISTORIES_OF = (("history_succeeded", "history_unsuccessful"), *((family,) for family in HISTORIES.values()))
-#: So many bodies are kept elsewhere at a time.
+#: How many bodies are moved at a time.
 _AT_ONCE = 2_000
-#: So many blocks of a table are looked through at a time: 8 MB.
+#: How many blocks of a table one statement scans: 8 MB.
 _BLOCKS = 1_000
 
 
@@ -68,7 +68,7 @@ class Reaping(Sweeping, Workforce, Reading):
             gates = [row["gate"] for row in await connection.fetch(self._db.sql["stuck_gates"], limit)]
             opened = []
             if gates:
-                # Made where they are missing: a line without its gate would never move again.
+                # Missing key locks are made here: a line without its key lock would never move again.
                 await connection.fetch(self._db.sql["lock_gates"], sorted(gates))
                 opened = await self._open_gates(connection, sorted(gates))
                 limited = [candidate(row) for row in opened if row["limits"] is not None]
@@ -92,7 +92,7 @@ class Reaping(Sweeping, Workforce, Reading):
             for day in _past(days, family, retention.cut(CLASSES[number], now), UNITS[number] * DAY):
                 gone += await self._drop(family, day, number)
         succeeded, unsuccessful = retention.cut("succeeded", now), retention.cut("unsuccessful", now)
-        # Nothing is moved aside for its runs, and it may be longer than the others.
+        # Nothing is moved aside for runs of this class, and it may be kept longer than the others.
         short = retention.cut("short", now)
         for family, cut in (
             ("history_succeeded", succeeded),
@@ -131,11 +131,13 @@ class Reaping(Sweeping, Workforce, Reading):
         return True
 
     async def _keep_longer(self, family: str, day: int) -> None:
-        """What belongs to runs of the longer classes is moved aside before its day is dropped, some MB at a time."""
+        """Move rows of runs of the longer classes aside before their day is dropped, some MB at a time."""
         schema, table, kept = self._db.schema, f"{self._db.schema}.{family}_d{day}", f"{self._db.schema}.{family}_kept"
 
         async def look(connection: Connection) -> tuple[int, str]:
-            """How many blocks there are, and which columns: a later migration may add some to the one alone."""
+            """Return the number of blocks and the columns: a later migration may add columns to only
+            one of the tables.
+            """
             blocks = await connection.fetchval("SELECT pg_relation_size($1::text::regclass) / 8192 + 1", table)
             return blocks, await connection.fetchval(_COLUMNS, kept)
 
@@ -156,8 +158,9 @@ class Reaping(Sweeping, Workforce, Reading):
             return
 
     async def _forget_beside(self, history: str, bucket: int) -> None:
-        """What belongs to runs and is not dropped by the day goes with their history: bodies that outlived their day,
-        and what only few runs have."""
+        """Delete rows of runs together with their history where they are not dropped by the day: bodies and labels that
+        outlived their day, and rows that only few runs have.
+        """
         schema = self._db.schema
         for table, column, where in (
             ("body", "id", f"b.bucket IN ({KEPT_BUCKET}, {bucket}) AND "),
@@ -181,10 +184,12 @@ class Reaping(Sweeping, Workforce, Reading):
                 pass
 
     async def _empty(self, bucket: int) -> bool:
-        """Keep elsewhere what is still needed of a day of bodies; whether nothing points at it any more."""
+        """Move the bodies out of a bucket that are still needed; return whether nothing refers to the
+        bucket any more.
+        """
         if not await self._db.transaction(partial(self._empty_of_live, bucket=bucket)):
             return False
-        # Nothing live is left there, so nothing more of that day can end.
+        # No live run is left in the bucket, so no more runs of that day can end.
         number = class_of_bucket(bucket)
         unit = UNITS[number] * DAY
         first = (bucket - number * CLASS_WIDTH) * unit
@@ -192,7 +197,7 @@ class Reaping(Sweeping, Workforce, Reading):
         try:
             for family in _HISTORIES_OF[number]:
                 for day in sorted(days.get(family, ())):
-                    # A body lies so many days ahead at most, so nothing that ended before can have one here.
+                    # A body lies at most this many days ahead, so runs that ended earlier have none here.
                     if (day + 1) * unit > first - DAYS_AHEAD * DAY:
                         await self._keep_bodies_of(f"{family}_d{day}", bucket, first + unit)
         except _SOMEBODY_ELSE:
@@ -200,8 +205,9 @@ class Reaping(Sweeping, Workforce, Reading):
         return True
 
     async def _keep_bodies_of(self, history: str, bucket: int, over: Instant) -> None:
-        """Of a past day's runs that ended much later there are few. They are found by their ids, which say when they
-        were made: not after that day was over, on clocks that differ by less than another."""
+        """Move the bodies of a past day's runs that ended much later, which are few. They are found by id, which
+        contains when they were made: before that day was over, on clocks that differ by less than a day.
+        """
         ended = (
             f"SELECT id FROM {self._db.schema}.{history} "
             "WHERE id > $1::uuid AND id < $2::uuid AND body_bucket = $3 ORDER BY id LIMIT $4"
@@ -220,8 +226,8 @@ class Reaping(Sweeping, Workforce, Reading):
     async def _empty_of_live(self, connection: Connection, bucket: int) -> bool:
         schema = self._db.schema
         day, kept_in = bucket, class_of_bucket(bucket) * CLASS_WIDTH + KEPT_BUCKET
-        # A waiting run that was never claimed lies in the day it is due. Past that it only waits for somebody to look
-        # after its shard: then it moves, and until then the day stays.
+        # A waiting run that was never claimed lies in the bucket of its due day. If it is overdue, it only waits for a
+        # scheduler that owns its shard. Then it moves, and until then the bucket stays.
         queued, kept = "body_bucket = ANY ($1)", "body_bucket = ANY ($1) AND (fence > 0 OR state + 0 IN (2, 9, 10))"
         overdue = (
             f"body_bucket = ANY ($1) AND state = 1 AND due <= {schema}.now_us() "
@@ -230,13 +236,13 @@ class Reaping(Sweeping, Workforce, Reading):
         live = f"SELECT id FROM {schema}.run WHERE {queued} UNION ALL SELECT id FROM {schema}.waiting WHERE {kept}"
         await self._keep_bodies(connection, [day], live, kept_in)
         for table, these in (("run", queued), ("waiting", kept)):
-            # Only those whose body was moved: what has come from the other table since is left for the next time.
+            # Only runs whose body was moved: one that has since come from the other table is left for the next time.
             await connection.execute(
                 f"UPDATE {schema}.{table} r SET body_bucket = {kept_in} "
                 f"WHERE {these} AND EXISTS (SELECT FROM {schema}.body b WHERE b.bucket = {kept_in} AND b.id = r.id)",
                 [day],
             )
-        # One snapshot over both tables: a run that moved between them while they were updated is found here.
+        # One snapshot over both tables: it finds a run that moved between them during the updates.
         left = f"{live} UNION ALL SELECT id FROM {schema}.waiting WHERE {overdue} LIMIT 1"
         return not await connection.fetch(left, [day])
 
@@ -257,13 +263,14 @@ class Reaping(Sweeping, Workforce, Reading):
 
 
 def _past(days: dict[str, set[int]], family: str, kept_since: Instant, unit: Micros = DAY) -> list[int]:
-    """The days of a family, or what its partitions span, that lie wholly before an instant."""
+    """Return the days, or wider units, of a parent table's partitions that lie entirely before an instant."""
     return sorted(day for day in days.get(family, ()) if (day + 1) * unit <= kept_since)
 
 
 def _past_bodies(buckets: Collection[int], cuts: Sequence[Instant]) -> list[int]:
-    """Those that hold bodies of one day, or what their class has, and hardly any of what is not forgotten: most runs
-    end on the day they are for or on the next. ``cuts``: by the number of the class."""
+    """Return the buckets of past days, or wider units of a class, that hold hardly any body still needed: most runs end
+    on the day they are for, or on the next. ``cuts``: the oldest instant kept, by class number.
+    """
     past = []
     for bucket in buckets:
         number = class_of_bucket(bucket)

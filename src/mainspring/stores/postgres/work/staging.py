@@ -1,4 +1,4 @@
-"""What a scheduler does: stage what is due, fire ticks."""
+"""What a scheduler does: stage due runs and fire ticks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from mainspring.stores.postgres.work.firing import Firing, last_tick
 from mainspring.stores.postgres.work.passage import flat
 
 _NOT_APPLIED = Fired(applied=False)
-#: Gates of limits that are looked at in one transaction.
+#: Limiters checked in one transaction.
 _AT_ONCE = 200
 
 
@@ -56,7 +56,7 @@ class Staging(Firing):
     async def _stage_gated(
         self, connection: Connection, owner: SessionId, shards: Sequence[int], limit: int
     ) -> tuple[int, Counter[int]]:
-        """Due runs that must take their key or pass their limits: how many there were, and how many were queued."""
+        """Let due runs take their keys and pass their limits; return how many there were, and how many were queued."""
         rows = await connection.fetch(self._db.sql["gated_due"], owner, list(shards), limit)
         queued = await self._enter(connection, rows)
         return len(rows), queued
@@ -107,14 +107,14 @@ class Staging(Firing):
             and not fired.runs
         ]
         if stalled:
-            # A fixed delay whose tick left no run: nothing will end that could start it again.
+            # The tick of a fixed delay made no run: no end of a run would restart the delay.
             await self._db.execute("end_delay", sorted(stalled))
         return [answers.get(fire.job.id, _NOT_APPLIED) for fire in fires]
 
     async def _fire_limited(
         self, connection: Connection, owner: SessionId, arguments: Sequence[object], runs: Sequence[RunId]
     ) -> list[asyncpg.Record]:
-        """Some of the runs have limits: they are made as scheduled, and those that are due go on at once."""
+        """Fire ticks whose runs have limits: the runs are made as scheduled, and due ones try their limits at once."""
         rows = await connection.fetch(self._db.sql["fire"], owner, *arguments)
         due = await connection.fetch(self._db.sql["due_rows"], sorted(runs))
         await self._enter(connection, due, is_told=True)
@@ -156,5 +156,5 @@ def _has_limits(fire: Fire) -> bool:
 
 
 def _goes_alone(job: Job) -> bool:
-    """Whether its ticks must be recorded one by one: they have a key, or a rule for each data centre."""
+    """Whether its ticks must be recorded one by one: they have a key, or an overlap rule per data center."""
     return gate_of_job(job) is not None or (bool(job.spec.datacenters) and job.spec.overlap is Overlap.SKIP)

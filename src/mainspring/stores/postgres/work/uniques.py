@@ -1,4 +1,4 @@
-"""Unique runs: of one key there is one, and what a second one does."""
+"""Unique runs: one run per key, and what happens to a second one."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from mainspring.stores.postgres.names import Kind
 from mainspring.stores.postgres.rows import bucket_of
 from mainspring.stores.postgres.work.families import Families
 
-#: A key that is just being forgotten is asked for again.
+#: How often a key is requested again while it is being deleted.
 _ROUNDS = 5
 
 #: A tenant's number and the hash of the key.
@@ -27,14 +27,16 @@ _Place = tuple[int, bytes]
 
 
 def in_turns(runs: Sequence[NewRun]) -> Iterator[list[int]]:
-    """The places of a batch in parts in which no key is twice: what a second one does depends on the first."""
+    """Split a batch so that no part has a key twice: what happens to the second run depends on the first. Yields
+    positions.
+    """
     keys = [(run.tenant, run.unique.key) for run in runs if run.unique is not None]
     if len(set(keys)) == len(keys):
         yield list(range(len(runs)))
         return
     turn: list[int] = []
     seen: set[tuple[str, str]] = set()
-    # Whoever is waited for comes before whoever waits, and otherwise in order.
+    # Parents come before their children, otherwise the order of the batch is kept.
     edges = {run.id: () if run.after is None else run.after.parents for run in runs}
     order = {run: number for number, run in enumerate(parents_first(edges))}
     for place in sorted(range(len(runs)), key=lambda place: order[runs[place].id]):
@@ -51,11 +53,11 @@ def in_turns(runs: Sequence[NewRun]) -> Iterator[list[int]]:
 
 class Uniques(Families):
     async def _edit_first(self, connection: Connection, run: NewRun, tenant: int) -> RunState | None:
-        """Give a run that never started another payload, due time …; None: it has started meanwhile."""
+        """Give a run that never started another payload, due time and so on; None: it has started meanwhile."""
         raise NotImplementedError
 
     async def _use_uniques(self, connection: Connection, runs: Sequence[NewRun]) -> dict[RunId, Accepted]:
-        """Take the keys of unique runs; what is answered for those that are not made because there is one."""
+        """Take the keys of unique runs; return the answers for runs that are not made because their key is in use."""
         keyed = [run for run in runs if run.unique is not None]
         if not keyed:
             return {}
@@ -89,12 +91,12 @@ class Uniques(Families):
         raise StoreUnavailable("a unique key is used by too many at once")
 
     async def _second(self, connection: Connection, run: NewRun, first: asyncpg.Record) -> Accepted | None:
-        """What a run does whose key is locked and was used before; None: it is made, and the key is its own."""
+        """Handle a run whose locked key was used before; None: the run is made and gets the key."""
         assert run.unique is not None
         before = RunId(first["run_id"])
         if not first["counts"] or before == run.id:
             return None
-        # The state is looked up after all is done.
+        # The caller looks up the state after everything is done.
         there = Accepted(before, RunState.QUEUED, False)
         match run.unique.otherwise:
             case "reject":

@@ -1,6 +1,6 @@
-"""What is due every few seconds: vacuum of the live tables, figures by the minute, and what is to be forgotten.
+"""Maintenance every few seconds: vacuum of the live tables, metrics per minute, ended pauses and pruning.
 
-Autovacuum looks once a minute, and a queue cannot wait that long.
+Autovacuum runs once a minute, which is too rare for a queue.
 """
 
 import time
@@ -17,15 +17,15 @@ from mainspring.stores.postgres.rows import STATES
 
 _log = get_logger("mainspring.upkeep")
 
-#: Dead rows make claims slower from about here on; a vacuum then takes some tens of milliseconds.
+#: Claims become slower from about this many dead rows; a vacuum then takes some tens of milliseconds.
 _DEAD_ROWS = 50_000
 _AGAIN_IN_SECONDS = 20
-#: What is forgotten at a time.
+#: How many rows are pruned at a time.
 _AT_ONCE = 10_000
 _RESUMED = 1_000
-#: Figures keep this far behind: longer than a transaction may take, so that nothing ends behind their back.
+#: Metrics stay this far behind. It is longer than a transaction may take, so no run ends in a period already counted.
 _BEHIND: Micros = 15 * SECOND
-#: History is rolled up in pieces of this length, and so many of them at a time: an hour in each call.
+#: History is rolled up in pieces of this length, and at most ``_PIECES`` of them per call: an hour.
 _PIECE: Micros = 2 * MINUTE
 _PIECES = 30
 
@@ -35,7 +35,7 @@ class Upkeep(Reading):
     _in_vain: dict[str, float]
 
     async def tidy(self) -> list[Unattempted]:
-        # First: the queues wait for it. Figures may have an hour to catch up on.
+        # First, because the queues need it. The roll-up may have an hour to catch up on.
         await self._db.run(self._vacuum)
         await self._db.transaction(self._forget)
         await self._db.transaction(self._end_pauses)
@@ -64,19 +64,21 @@ class Upkeep(Reading):
         await connection.execute(self._db.sql["prune_keys"], _AT_ONCE)
 
     async def _end_pauses(self, connection: Connection) -> None:
-        """Those that were to end by now."""
+        """End the pauses whose end time has passed."""
         await connection.execute(self._db.sql["resume_due"], _RESUMED)
         await connection.execute(self._db.sql["forget_pauses"])
 
     async def _close_own_lanes(self, connection: Connection) -> None:
-        """Workers that have nothing left for them alone claim as all others again."""
+        """Close the own lanes of workers that no run targets any more: they claim like all others again."""
         locked = await connection.fetch(self._db.sql["lock_own_lanes"])
         if locked:
-            # A statement of its own: it sees whatever was made before the locks.
+            # A separate statement: it sees every run that was made before the locks.
             await connection.execute(self._db.sql["close_own_lanes"], [row["id"] for row in locked])
 
     async def _roll_up(self, connection: Connection) -> tuple[bool, list[asyncpg.Record]]:
-        """A piece of history into the figures; whether there is more, and what of it ended without an attempt."""
+        """Roll up a piece of history; return whether there is more, and the runs in it that ended
+        without an attempt.
+        """
         if not await self._is_mine(connection):
             return False, []
         row = await connection.fetchrow(self._db.sql["rolled_up"], _BEHIND)
@@ -90,7 +92,7 @@ class Upkeep(Reading):
         return bool(until < end), await connection.fetch(self._db.sql["unattempted"], since, until)
 
     async def _is_mine(self, connection: Connection) -> bool:
-        """One process at a time; who comes second leaves it to the first."""
+        """Whether this process may tidy. One does at a time; a second process leaves it to the first."""
         name = f"{self._db.schema}.tidy"
         return bool(await connection.fetchval(self._db.sql["try_to_tidy"], name))
 
@@ -101,16 +103,16 @@ class Upkeep(Reading):
             row["relname"] for row in rows if row["dead"] > _DEAD_ROWS and now >= self._in_vain.get(row["relname"], 0)
         ]
         if not due or connection.is_in_transaction():
-            # Behind a pooler all is done in transactions, and this cannot be: autovacuum does it.
+            # Behind a pooler everything runs in transactions, where VACUUM cannot: it is left to autovacuum.
             return
         try:
             for table in due:
-                # What another process is just vacuuming is passed over. A lock of our own would outlive a caller that
-                # is cancelled here: the connection goes back to the pool, and the lock with it.
-                # Truncating would need a lock that stops everybody; the pages are wanted again at once anyway.
+                # SKIP_LOCKED skips a table that another process is vacuuming. An advisory lock would outlive a caller
+                # that is canceled here: the connection returns to the pool with its lock. Truncating would need a lock
+                # that blocks every query, and the pages are needed again at once.
                 await connection.execute(f"VACUUM (TRUNCATE off, SKIP_LOCKED on) {self._db.schema}.{table}")
             left = {row["relname"]: row["dead"] for row in await connection.fetch(self._db.sql["dead_rows"])}
-            # Somebody may still see them: to go through all of them again soon would help nobody.
+            # A transaction may still see these rows: scanning all of them again soon would not help.
             self._in_vain |= {table: now + _AGAIN_IN_SECONDS for table in due if left[table] > _DEAD_ROWS}
         except asyncpg.QueryCanceledError:
             _log.warning("a vacuum took too long; autovacuum will do it", tables=due)
