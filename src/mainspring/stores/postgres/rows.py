@@ -1,4 +1,4 @@
-"""Rows of PostgreSQL as values of the domain, and back."""
+"""Converts rows of PostgreSQL to domain values, and back."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,7 +28,7 @@ STATE_CODES: dict[RunState, int] = {
     RunState.CANCELLED: 7,
     RunState.SKIPPED: 8,
 }
-#: Both are blocked: in front of a limit, and by its parents.
+#: State codes of blocked runs: blocked by a limit, and waiting for parents.
 AT_LIMIT, BY_PARENTS = 9, 10
 STATES = {code: state for state, code in STATE_CODES.items()} | dict.fromkeys((AT_LIMIT, BY_PARENTS), RunState.BLOCKED)
 OUTCOME_CODES: dict[Outcome, int] = {
@@ -57,11 +57,11 @@ RULES = {code: rule for rule, code in RULE_CODES.items()}
 
 SUBMITTED, TICK, TICK_OF_DELAY, MANUAL, BACKFILL = 1, 2, 3, 4, 5
 
-#: Bodies of runs that outlive their day, and of job versions.
+#: The bucket of bodies that outlive their day, and the bucket of the bodies of job versions.
 KEPT_BUCKET, FOREVER_BUCKET = -1, 0
-#: A bucket says the class of retention of its runs, too: those of class n lie n times this further.
+#: A bucket also contains the retention class of its runs: those of class n are offset by n times this number.
 CLASS_WIDTH = 100_000
-#: How many days the partitions of each class span: who keeps for long has few that are wide.
+#: How many days a partition of each class spans: a class with a long retention has few, wide partitions.
 UNITS = (1, 1, 7, 30)
 #: How many days of partitions are made ahead.
 DAYS_AHEAD = 8
@@ -73,7 +73,7 @@ _decode_about = msgspec.json.Decoder(About).decode
 
 
 class Policies:
-    """Encodes and decodes policies; the same few come by the million."""
+    """Encodes and decodes policies with a cache, because millions of runs share a few policies."""
 
     def __init__(self) -> None:
         self._by_bytes: dict[bytes, RunPolicy] = {}
@@ -85,13 +85,13 @@ class Policies:
         known = self._by_policy.get(policy, b"")
         if known == b"":
             known = _encode(policy)
-            # One with a trace does not come again.
+            # A policy with a trace is used only once.
             if len(self._by_policy) < 10_000 and not policy.trace:
                 self._by_policy[policy] = known
         return known
 
     def decode_to_show(self, encoded: bytes | None) -> RunPolicy:
-        """One that this program cannot read is not worth an error where somebody only looks."""
+        """Decode a policy for display. One that this program cannot read shows as the default."""
         try:
             return self.decode(encoded)
         except UNREADABLE:
@@ -117,7 +117,7 @@ def gate_of(run: NewRun) -> int | None:
 
 
 def gate_of_job(job: Job, target: str = "") -> int | None:
-    """The key that serialises a job's runs: its ordering key, or itself when its ticks queue or cancel."""
+    """Return the key that serializes a job's runs: its ordering key, or the job itself if its ticks queue or cancel."""
     if job.spec.policy.ordering_key:
         return order_gate(job.tenant, job.spec.policy.ordering_key)
     if job.spec.overlap in (Overlap.QUEUE, Overlap.CANCEL):
@@ -126,9 +126,11 @@ def gate_of_job(job: Job, target: str = "") -> int | None:
 
 
 def bucket_of(run: NewRun) -> int:
-    """The day whose partition holds the body: made of the run alone, so that a second submit finds the first."""
+    """Return the bucket of a run's body, usually its day. It depends on the run alone, so that a second submit finds
+    the first.
+    """
     if is_derived(run.id):
-        # It carries the time of what it was derived from: a tick or a failure whose day may be gone.
+        # A derived id carries the time of its origin, a tick or a failure, whose day may be gone.
         return kept_bucket(run.policy)
     made = made_at(run.id)
     day = max(made, run.at if run.at is not None else made + run.delay) // DAY
@@ -157,7 +159,7 @@ def forever_bucket(policy: RunPolicy) -> int:
 def held_runs(
     rows: Sequence[asyncpg.Record], names: Names, policies: Policies
 ) -> tuple[list[HeldRun], list[Settlement]]:
-    """Runs as their workers hold them, and the end of those that cannot be read."""
+    """Return runs as their workers hold them, and completions for those that cannot be read."""
 
     def held_run(row: asyncpg.Record) -> HeldRun:
         held = HeldRun(
@@ -182,11 +184,11 @@ def held_runs(
             or row["limits"] is not None
             or row["has_children"] is not None,
             cancel_requested=row["cancel_at"] is not None,
-            # Only of what was claimed.
+            # Only claims read checkpoints.
             state=row.get("checkpoint"),
         )
         if (ready_at := row["ready_at"]) is not None:
-            # Of few: as an argument it would cost all of them a microsecond.
+            # Few runs have it. As an argument it would cost a microsecond for every run.
             held.ready_at = ready_at
         return held
 
@@ -195,7 +197,7 @@ def held_runs(
 
 
 def shown_state(row: asyncpg.Record) -> RunState:
-    """A run that was asked to stop and has not yet shows as ``cancelling``."""
+    """Return the state to show: a running run that was asked to stop shows as ``cancelling``."""
     state = STATES[row["state"]]
     return RunState.CANCELLING if state is RunState.RUNNING and row["cancel_at"] is not None else state
 
@@ -222,7 +224,7 @@ def origin_of(run: NewRun) -> int:
 
 
 def set_of_labels(requires: tuple[str, ...]) -> str:
-    """The name of a lane."""
+    """Return the name of a label set."""
     return ",".join(requires)
 
 
@@ -279,7 +281,7 @@ def run_view(row: asyncpg.Record, names: Names, policies: Policies) -> RunView:
 
 
 def _class_of_history(number: int | None) -> str:
-    """The first two are the standard: what succeeded, and what did not."""
+    """Return the retention class of a history class. The first two are the standard: succeeded, and all others."""
     return STANDARD if number is None or number < 3 else CLASSES[number - 2]
 
 
@@ -314,7 +316,7 @@ def encode_spec(spec: JobSpec) -> bytes:
 
 
 def decode_spec(encoded: bytes | None) -> JobSpec | None:
-    """Nothing if there is none yet, or none that this program can read."""
+    """Decode a job's spec; None if there is none, or none that this program can read."""
     try:
         return None if encoded is None else _decode_spec(encoded)
     except UNREADABLE:
@@ -322,7 +324,7 @@ def decode_spec(encoded: bytes | None) -> JobSpec | None:
 
 
 def readable_jobs(rows: Sequence[asyncpg.Record], read: Callable[[asyncpg.Record], Job]) -> list[Job]:
-    """The jobs that can be read; the others are named in the log."""
+    """Return the jobs that can be read; the others are named in the log."""
     jobs, unreadable = read_rows(rows, read)
     for row, error in unreadable:
         name_unreadable_job(row["id"], row["version"], str(error))

@@ -1,12 +1,13 @@
 """Migrations: numbered plain SQL, each applied once, under a lock.
 
-The first line of one says what it does to the programs that are running:
+The first line of a migration states what it does to running programs:
 
-    -- expand                whatever worked before works on: nothing that they know is gone or means something else
-    -- contract: needs 31    what programs before schema version 31 used is gone; those that know 31 do without it
+    -- expand                everything still works: nothing that they use is gone or has another meaning
+    -- contract: needs 31    something is gone that programs before schema version 31 use, and later ones do not
 
-One that says neither is for programs that know it, and no others. Every process applies what it knows when it starts,
-but a contract only to a store that it makes: that waits for ``mainspring migrate --contract``.
+A migration that states neither works only with programs that know it. Every process applies the migrations that it
+knows when it starts. It applies a contract only to a store that it creates; otherwise the contract waits for
+``mainspring migrate --contract``.
 """
 
 import re
@@ -39,12 +40,12 @@ _MARK = re.compile(r"-- (?:(expand)|(contract): needs (\d+))\n")
 
 
 def newest() -> int:
-    """The schema version that this program knows."""
+    """Return the newest schema version that this program knows."""
     return named_sql.migrations(PACKAGE)[-1][0]
 
 
 def oldest() -> int:
-    """The schema version that this program needs: all of it but contracts, which may still wait."""
+    """Return the schema version that this program needs: the newest without contracts, which may still wait."""
     known = [read_migration(*migration) for migration in named_sql.migrations(PACKAGE)]
     return max(migration.number for migration in known if migration.kind is not MigrationKind.CONTRACT)
 
@@ -59,7 +60,9 @@ def read_migration(number: int, name: str, text: str) -> Migration:
 
 
 async def migrate(database: Database, shards: int, *, contract: bool = False) -> Migrated:
-    """Bring the schema up to date; what was done, and what is left. Refuses a schema that needs a newer program."""
+    """Bring the schema up to date; return what was applied, and what waits. Refuses a schema that needs a newer
+    program.
+    """
     known = [(read_migration(*migration), migration[2]) for migration in named_sql.migrations(PACKAGE)]
     schema = database.schema
 
@@ -91,7 +94,7 @@ async def migrate(database: Database, shards: int, *, contract: bool = False) ->
 
 
 async def make_at(connection: "asyncpg.Connection[asyncpg.Record]", schema: str, versions: Collection[int]) -> None:
-    """Make the schema as it is when these migrations have been applied."""
+    """Create the schema as it is after exactly these migrations."""
     if not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema):
         await connection.execute(f"CREATE SCHEMA {schema}")
     await connection.execute(_CREATE.format(schema=schema))
@@ -102,7 +105,7 @@ async def make_at(connection: "asyncpg.Connection[asyncpg.Record]", schema: str,
 
 
 async def go_on(connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
-    """Apply what is missing, but no contracts."""
+    """Apply missing migrations, but no contracts."""
     applied = {row["version"] for row in await connection.fetch(_APPLIED.format(schema=schema))}
     for number, name, text in named_sql.migrations(PACKAGE):
         migration = read_migration(number, name, text)
@@ -119,7 +122,9 @@ async def _apply(
 
 
 async def is_current(database: Database) -> bool:
-    """Whether there is nothing to migrate: asked first, so that an ordinary start takes no lock and needs no rights."""
+    """Whether there is nothing to migrate. Checked first, so that an ordinary start takes no lock and
+    needs no rights.
+    """
 
     async def work(connection: Connection) -> bool:
         try:
@@ -143,7 +148,9 @@ async def refuse_older_checkout(connection: "Connection | asyncpg.Connection[asy
 
 
 def _refuse_newer(applied: dict[int, int]) -> None:
-    """A newer program may have changed the schema, and said that this one still works on it."""
+    """Raise ``Conflict`` if the schema needs a newer program; warn if it is newer, but still works
+    with this program.
+    """
     version, needed, known = max(applied, default=0), max(applied.values(), default=0), newest()
     if needed > known:
         raise Conflict(

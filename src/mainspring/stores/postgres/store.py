@@ -54,7 +54,7 @@ class PostgresStore(
     Departing,
     PostgresArchiving,
 ):
-    """Implements the store, the coordination port, and all that the API asks for."""
+    """Implements the store, the coordination port and everything that the API reads and changes."""
 
     def __init__(
         self,
@@ -69,8 +69,9 @@ class PostgresStore(
         replica: tuple[str, Micros] | None = None,
         one_of_several: bool = False,
     ) -> None:
-        """``wakeups``: those that a submit may send with its commit. ``transactions``: connections for handlers.
-        ``replica``: the address of a standby for lists, and how far it may be behind."""
+        """``wakeups``: notifications that a submit may send with its commit. ``transactions``: connections for
+        handlers. ``replica``: the address of a standby for lists, and how far it may be behind.
+        """
         assert 0 < shards <= MAX_SHARDS
         self.shards = shards
         self._engine = Database(dsn, schema, connections)
@@ -146,14 +147,16 @@ class PostgresStore(
         await self._engine.close()
 
     def _forget_what_was_learnt(self) -> None:
-        """Another server has taken over, which may lack what the old one wrote last: names, partitions, policies."""
+        """Forget cached data after another server has taken over, which may lack the last names, partitions and
+        policies.
+        """
         self._names.forget()
         self._partitions.forget()
         for remembered in (self._with_lanes, self._policed, self._bounded, self._weighted, self._pooled):
             remembered.clear()
 
     def seen_by(self, tenant: str | None) -> Reads:
-        # Who is bound to no tenant sees all: there is nothing to be walled off.
+        # A user without a tenant sees all tenants, so no tenant scope is needed.
         return self if tenant is None else Seen(tenant, self._walled(tenant), self._names, self._policies)
 
     def listed_by(self, tenant: str | None) -> Reads:

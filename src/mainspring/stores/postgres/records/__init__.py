@@ -1,1 +1,1 @@
-"""Everything else that is kept on PostgreSQL."""
+"""Everything stored on PostgreSQL beside the work itself: catalog, access, usage and other records."""

@@ -1,4 +1,4 @@
-"""Tenants, keys and the audit."""
+"""Tenants, API keys and the audit."""
 
 import asyncpg
 import msgspec
@@ -22,7 +22,8 @@ class Access(Part):
         number = self._names.number(Kind.TENANT, tenant.name)
 
         async def put(connection: Connection) -> Tenant:
-            # Whoever claims with another quota, or none, ends first. Others wait behind this, so not for long.
+            # Claims in progress with the old quota finish first. Others wait behind this lock, so it must not wait
+            # long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
             await connection.execute(self._db.sql["lock_tenants"])
             row = await connection.fetchrow(self._db.sql["tenant"], number)

@@ -91,7 +91,9 @@ class Calendars(CalendarReads):
         return await self._db.transaction(delete)
 
     async def _hold(self, connection: Connection, tenant: str, name: str) -> Calendar | None:
-        """Nobody else changes the tenant's calendars, or declares jobs that mind them; the newest version of one."""
+        """Lock out other changes of the tenant's calendars, and jobs that use them; return the newest
+        version of one.
+        """
         number = self._names.number(Kind.TENANT, tenant)
         await connection.execute(self._db.sql["hold_calendars"], number)
         rows = await connection.fetch(self._db.sql["calendar_versions"], number, name, 1)
@@ -119,7 +121,7 @@ class Calendars(CalendarReads):
         await self._audit(connection, action, author, [Change(made.tenant, made.name, *calendar_differs(before, made))])
 
     async def _mind_calendars(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, int]:
-        """Refuse jobs that name what is not there; how many changes the calendars of their tenants have seen."""
+        """Refuse jobs that name missing calendars; return how many changes the calendars of each tenant have had."""
         tenants = {job.tenant for job in jobs}
         numbers = sorted(self._names.number(Kind.TENANT, tenant) for tenant in tenants)
         await connection.execute(self._db.sql["share_calendars"], numbers)

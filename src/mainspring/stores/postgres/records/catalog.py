@@ -1,4 +1,4 @@
-"""What people look at: lists, figures, logs, and what attempts tell while they run."""
+"""Lists, counts, metrics and logs for users, and the reports of running attempts."""
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from typing import Literal
@@ -57,8 +57,8 @@ from mainspring.stores.postgres.work.workforce import KINDS
 _CHUNK = 1_000
 #: Where few rows are candidates, each statement examines four times as many as the one before, up to this.
 _LARGEST_STEP = 16_000
-#: One read of a list ends after as much work as examining this many rows. It is several times as much to look into the
-#: body of a row, and again to read all of a candidate.
+#: One read of a list ends after as much work as examining this many rows. Looking into the body of a row costs several
+#: times as much, and reading all of a candidate costs more again.
 _MOST_EXAMINED = 16_000
 _BODY_COST = 4
 _VIEW_COST = 80
@@ -80,11 +80,11 @@ _FIGURES = (
 )
 
 
-#: As statements return it: 0 is one that was asked to stop.
+#: The state codes that statements return; 0 is a running run that was asked to stop.
 _STANDS = {0: RunState.CANCELLING, **STATES}
 
 
-#: What a filter can see of a row, and where its body is. Neither a waiting run nor one that waited shows its task.
+#: The columns that filters test, and where the body is. The task is empty for a run that waits, or that has waited.
 _BODY = "body_bucket AS bucket, CASE WHEN body_id IS NULL THEN id ELSE body_id END AS body"
 _COLUMNS = {
     "run": (
@@ -103,7 +103,7 @@ _DEAD_COLUMNS = (
 
 
 class _Examined(msgspec.Struct, frozen=True):
-    """A run that a list has come to: with its view if it matches."""
+    """A run that a list has reached, with its view if it matches."""
 
     id: RunId
     view: RunView | None
@@ -111,14 +111,14 @@ class _Examined(msgspec.Struct, frozen=True):
 
 
 class _UnderWay(msgspec.Struct, frozen=True):
-    """An attempt that runs."""
+    """A running attempt."""
 
     number: int
     tenant: int
 
 
 class _Sources:
-    """Where runs are looked for. The first arguments are always: ids from, ids below, and how many."""
+    """The tables to search for runs. The first arguments are always: ids from, ids below, and how many."""
 
     def __init__(self, wanted: RunFilter) -> None:
         self.selects: list[str] = []
@@ -138,7 +138,7 @@ class _Sources:
         self.selects.append(f"(SELECT {columns} FROM {table} WHERE {within} ORDER BY {key} DESC LIMIT $3)")
 
     def count_among(self, columns: str, table: str, conditions: Sequence[str], which: str) -> None:
-        """Of the newest only, however few of them are meant: no index knows their states and queues."""
+        """Count among the newest rows only, however few of them match: no index covers their states and queues."""
         within = " AND ".join(["id >= $1::uuid", "id < $2::uuid", *conditions])
         newest = f"SELECT {columns} FROM {table} WHERE {within} ORDER BY id DESC LIMIT {COUNTED_AMONG}"
         self.selects.append(f"(SELECT * FROM ({newest}) AS newest WHERE {which} LIMIT $3)")
@@ -210,7 +210,7 @@ class Catalog(Reading):
         size = _CHUNK if filtered else min(size, _CHUNK)
         while True:
             [row] = await self._fetch(statement, sources.arguments(below, size))
-            # A run has two label rows while its body is moved.
+            # A run has two label rows while its body is being moved.
             candidates = list(dict.fromkeys(map(RunId, row["candidates"])))
             for start, stop in _growing(few, len(candidates)):
                 views = await self._views(candidates[start:stop], results=False)
@@ -227,7 +227,10 @@ class Catalog(Reading):
                 size = _CHUNK if is_cut else min(size * 4, _LARGEST_STEP // weight)
 
     async def _conditions(self, wanted: RunFilter, sources: _Sources) -> list[str] | None:
-        """What makes an examined row a candidate; None if no run can match. Some rows do not show all of their run."""
+        """Return the conditions that make an examined row a candidate; None if no run can match.
+
+        A field that a row lacks is looked up in the body, or counts as a match.
+        """
         conditions: list[str] = []
         if wanted.states:
             codes = sources.argument([code for code, state in _STANDS.items() if state in wanted.states])
@@ -258,12 +261,12 @@ class Catalog(Reading):
         return conditions
 
     def _of_body(self, column: str) -> str:
-        """An expression about the body of an examined row, which may have been moved to the bucket -1."""
+        """Return an expression about the body of an examined row, which may have been moved to the bucket -1."""
         found = f"SELECT {column} FROM {self._db.schema}.body b WHERE b.id = examined.body AND b.bucket ="
         return f"coalesce(({found} examined.bucket), ({found} -1))"
 
     async def _sources(self, wanted: RunFilter, *, exactly: bool = False) -> _Sources:
-        """Where to look, by what has an index. ``exactly``: nothing but what is wanted."""
+        """Choose the tables to search by their indexes. ``exactly``: only rows that match all of the filter."""
         sources = _Sources(wanted)
         tenant = await self._scope_number(wanted.tenant)
         queue = await self._names.find(Kind.QUEUE, wanted.queue) if wanted.queue else None
@@ -286,7 +289,7 @@ class Catalog(Reading):
             if mine:
                 sources.look_in(_LABEL_COLUMNS, f"{schema}.label", "id", [*mine, tag])
             else:
-                # The index begins with the tenant: each is asked for its newest.
+                # The index begins with the tenant, so every tenant is searched for its newest.
                 tenants = sources.argument(await self._tenant_numbers())
                 sources.selects.append(
                     f"(SELECT l.* FROM unnest({tenants}::int[]) AS t(number), LATERAL ("
@@ -296,7 +299,7 @@ class Catalog(Reading):
             return sources
         own: list[list[str]] = [[]]
         if wanted.job is not None:
-            # By the index of the job, not of the tenant: it has fewer runs. A one-off job also has its own run.
+            # By the index of the job, not of the tenant: a job has fewer runs. A one-off job also has its own run.
             mine = [condition.replace("tenant =", "tenant + 0 =") for condition in mine]
             job = f"{sources.argument(wanted.job)}::uuid"
             own = [[f"job_id = {job}"], [f"id = {job}", "job_id IS NULL"]]
@@ -397,7 +400,7 @@ class Catalog(Reading):
     async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
         rows = await self._db.fetch("held", list(runs))
         await self._names.name_all({row[column] for row in rows for column in ("task", "queue", "tenant")})
-        # What cannot be read nobody holds; whoever claims it ends it.
+        # A run that cannot be read has no holder; the worker that claims it ends it.
         readable, _ = held_runs(rows, self._names, self._policies)
         held = {run.id: run for run in readable}
         for row in rows:
@@ -457,7 +460,7 @@ class Catalog(Reading):
         )
 
     async def _queue_number(self, queue: str | None) -> int | None:
-        """0 is none."""
+        """Return the number of a queue, 0 if it is unknown, None for all queues."""
         return None if queue is None else await self._names.find(Kind.QUEUE, queue) or 0
 
     async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
@@ -479,7 +482,7 @@ class Catalog(Reading):
             arguments.append(value)
             conditions.append(text.format(f"${len(arguments)}"))
 
-        # Only what is asked for is said: of a range that may be anything the planner believes that it is small.
+        # Without conditions that always hold: the planner expects few rows of any range, even of one that covers all.
         if wanted.since is not None:
             condition("d.run_id >= {}::uuid", sources.first)
         if wanted.until is not None:
@@ -494,7 +497,7 @@ class Catalog(Reading):
         if wanted.fingerprint:
             condition("d.fingerprint = {}::text", wanted.fingerprint)
         if wanted.tag or wanted.text or wanted.job is not None or wanted.one_off:
-            # What the dead letters themselves do not know is looked up one by one.
+            # Filters on what dead letters do not contain are tested run by run.
             examined = [one async for one in self._examine(wanted, None, _CHUNK)]
             found = [one.id for one in examined if one.view is not None]
             condition("d.run_id = ANY ({}::uuid[])", found)
@@ -520,7 +523,7 @@ class Catalog(Reading):
         return groups
 
     async def _samples(self, groups: Sequence[asyncpg.Record], tenant: int | None) -> dict[str, asyncpg.Record]:
-        """The newest of each group, by id: when it died says in which days to look."""
+        """Return the newest dead letter of each group, by id. The times of death limit the days to search."""
         if not groups:
             return {}
         ids, times = [group["sample"] for group in groups], [group["last_at"] for group in groups]
@@ -600,7 +603,7 @@ class Catalog(Reading):
         await self._db.execute("forget_logs", list(runs))
 
     async def _under_way(self, connection: Connection, runs: list[RunId]) -> dict[tuple[RunId, int], _UnderWay]:
-        """The attempts among these that run, by run and fence."""
+        """Return those of the runs that are running an attempt, by run and fence."""
         rows = await connection.fetch(self._db.sql["attempts_under_way"], runs)
         return {(RunId(row["id"]), row["fence"]): _UnderWay(row["attempt"], row["tenant"]) for row in rows}
 
@@ -635,7 +638,7 @@ def session_view(row: asyncpg.Record) -> SessionView:
 
 
 def _bound(instant: Instant | None, otherwise: str) -> str:
-    """The first id that could have been made at an instant."""
+    """Return the lowest id that could have been made at an instant."""
     if instant is None:
         return otherwise
     millisecond = min(max(-(-instant // MILLISECOND), 0), (1 << 48) - 1)
@@ -648,7 +651,7 @@ def _is_filtered(wanted: RunFilter) -> bool:
 
 
 def _growing(first: int, total: int) -> Iterator[tuple[int, int]]:
-    """Ranges up to a total, each twice as large as the one before: the caller may have enough after the first."""
+    """Yield ranges up to a total, each twice as large as the one before: the caller may have enough after the first."""
     start = 0
     while start < total:
         yield start, start + first
@@ -662,12 +665,14 @@ def _is_in(state: RunState) -> str:
         case RunState.RUNNING:
             return "state = 4 AND cancel_at IS NULL"
         case RunState.BLOCKED:
-            # In the line of a key, in front of a limit, or by its parents.
+            # In line for a key, blocked by a limit, or waiting for parents.
             return f"state IN ({STATE_CODES[state]}, {AT_LIMIT}, {BY_PARENTS})"
         case _:
             return f"state = {STATE_CODES[state]}"
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text stands in JSON as it is, and has no letters whose case the server may see otherwise."""
+    """Whether a text appears unchanged in JSON, and has no letters that the server may convert to lower case
+    differently.
+    """
     return text.isascii() and text.isprintable() and not {'"', "\\"} & set(text)

@@ -1,4 +1,4 @@
-"""Shards owned by lease, in the store itself."""
+"""Coordination inside the store: shards owned by lease."""
 
 from collections.abc import Collection, Mapping
 
@@ -20,7 +20,7 @@ class Coordination(Part):
         return SessionId(rows[0]["id"])
 
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:
-        # Statements of their own, none waiting for the client inside a transaction: a frozen member holds no lock.
+        # Separate statements, none inside a transaction that waits for the client: a frozen member holds no lock.
         async def work(connection: Connection) -> Membership:
             now = await connection.fetchval(self._db.sql["renew"], member, ttl)
             if now is None:

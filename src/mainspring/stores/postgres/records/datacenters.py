@@ -1,4 +1,4 @@
-"""Where processes are, and who stands in for whom."""
+"""Where processes run, and which data center serves each preference."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,7 @@ class Datacenters(Part):
         lanes = [row["lane"] for row in moving]
         serves, whys = [orders[lane].serving for lane in lanes], [orders[lane].why for lane in lanes]
         moved = {row["lane"] for row in await connection.fetch(sql["move_orders"], lanes, serves, whys)}
-        # What is served for the first time has come from nowhere.
+        # A preference that is served for the first time has not moved.
         for row in moving:
             if row["lane"] in moved and row["serving"] is not None:
                 order = orders[row["lane"]]
@@ -82,5 +82,5 @@ def _order(row: asyncpg.Record, seen: dict[str, int], now: int) -> Order:
 
 
 def _besides(requires: str, word: str) -> str:
-    """What else is required; an empty text is an empty set."""
+    """Return the other labels that are required; an empty text is an empty set."""
     return set_of_labels(tuple(other for other in requires.split(",") if other != word))

@@ -1,4 +1,4 @@
-"""Dead letters that are watched, and replays."""
+"""Watches dead letters, and stores replays."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from mainspring.core.model.runs.replay import Replay
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.part import Part
 
-#: Longer than a transaction may take, so that nothing dies behind our back.
+#: The watch stays this far behind: longer than a transaction may take, so that it misses no dead letter.
 _BEHIND: Micros = 15 * SECOND
 _KEPT: Micros = 30 * DAY
 _IDLE: Micros = HOUR
@@ -39,7 +39,7 @@ class DeadLetters(Part):
             if alarm is not None:
                 await connection.execute(sql["tell_dead"], alarm, row["tenant"], row["sample"])
                 alarms += 1
-        # Not at every look: a database at rest is not written to.
+        # Not on every watch: an idle database is not written to.
         await connection.execute(sql["dead_seen"], _BEHIND, 0 if rows else _IDLE)
         await connection.execute(sql["forget_dead_groups"], QUIET + _BEHIND)
         await connection.execute(sql["forget_replays"], _KEPT)
@@ -71,10 +71,12 @@ def _replay(row: asyncpg.Record) -> Replay:
 
 
 def dead_groups_sql(schema: str, conditions: str) -> str:
-    """Groups of those dead letters ``d`` that meet the conditions. For those that are shown, and only for them, the
-    trend is made of what died within its hours, and the newest is looked up."""
+    """Return SQL for the groups of dead letters ``d`` that meet the conditions.
+
+    Only for the groups that are returned, it counts the trend within its hours and looks up the newest dead letter.
+    """
     hours = ", ".join(f"coalesce(sum(count) FILTER (WHERE hour = {ago}), 0)" for ago in reversed(range(TREND)))
-    # A sub-select, or the clock would be asked for every row.
+    # A sub-select, because the clock would be read for every row otherwise.
     now = f"(SELECT {schema}.now_us())"
     return f"""
         WITH g AS MATERIALIZED (

@@ -1,4 +1,4 @@
-"""What an answer to "why?" needs."""
+"""Reads the data that answers "why?" questions."""
 
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant

@@ -1,4 +1,4 @@
-"""What is kept of notifications."""
+"""Stores alert rules and the state of alerts."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from mainspring.core.ports.storage.notifications import NotificationRows
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.part import Part
 
-#: The row that says how many changes there were. Nothing else has this name.
+#: The name of the row that counts changes. No other row has this name.
 _REV = ""
 
 

@@ -1,4 +1,4 @@
-"""What people change, beyond submitting."""
+"""Changes that users make, beyond submitting."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -40,8 +40,8 @@ from mainspring.stores.postgres.work.jobs import OVER, Jobs
 from mainspring.stores.postgres.work.passage import Leaver, candidate, gates_in
 from mainspring.stores.postgres.work.submissions import Placed, moved_state
 
-#: A run may come due between a look at the one table and at the other; and whoever edits it writes its row anew, so
-#: that those who waited for the old one find nothing.
+#: How often both tables are searched. A run may come due in between. An edit also replaces its row, so that a
+#: transaction that waited for the old row finds nothing.
 _LOOKS = 20
 
 
@@ -60,7 +60,7 @@ class Operations(Jobs):
             row = await self._editable(connection, run.id, tenant)
             if row is None:
                 return None
-            # New tags are written under this lock: they are read before the edit, or come after it.
+            # Tags are written under this lock: new ones are read before the edit, or written after it.
             await connection.fetch(self._db.sql["lock_bodies"], [run.id], [row["body_bucket"]])
             before = (await self._views([run.id], payloads=True, within=connection))[run.id]
             if was is not None and words_of_run(was) != words_of_run(before):
@@ -75,7 +75,7 @@ class Operations(Jobs):
         return await self._db.transaction(edit)
 
     async def _editable(self, connection: Connection, run: RunId, tenant: int) -> asyncpg.Record | None:
-        """The row of a one-off that never started, locked."""
+        """Lock and return the row of a one-off run that never started."""
         for _ in range(_LOOKS):
             for name in ("editable_waiting", "editable_queued"):
                 row = await connection.fetchrow(self._db.sql[name], run, tenant)
@@ -84,9 +84,9 @@ class Operations(Jobs):
         return None
 
     async def _edit(self, connection: Connection, run: NewRun, row: asyncpg.Record) -> RunState:
-        """Give a run another due time, key, queue … and the place that goes with them; its state there.
+        """Give a run another due time, key or queue, and the state that follows from them; return that state.
 
-        What stays queued keeps its age. What holds its key keeps it as long as it is the first of its line.
+        A run that stays queued keeps its age. A run that holds its key keeps it while it is the first in line.
         """
         now: Instant = row["now"]
         was, old_gate, gate = STATES[row["state"]], row["gate"], gate_of(run)
@@ -109,7 +109,7 @@ class Operations(Jobs):
             state = RunState.BLOCKED
         placed = Placed(run, due, STATE_CODES[state], gate, limits, row["has_children"])
         state = await self._change(connection, row, placed)
-        # What was made in the same transaction has just been told of.
+        # For a run made in the same transaction, an event was emitted just now.
         if state is RunState.QUEUED and was is not RunState.QUEUED and row["created_at"] != now:
             await self._tell(connection, "run.queued", [(run.id, self._tenant(run))])
         if held and not kept:
@@ -118,13 +118,15 @@ class Operations(Jobs):
             if limited:
                 await self._pass(connection, (), limited)
             if state is RunState.BLOCKED:
-                # With nobody before it in its line it holds its key again.
+                # The run holds its key again if no other run is before it in line.
                 [now_row] = await connection.fetch(self._db.sql["states"], [run.id])
                 state = STATES[now_row["state"]]
         return state
 
     async def _change(self, connection: Connection, row: asyncpg.Record, placed: Placed) -> RunState:
-        """Move its row, and let it leave the limits it was inside and pass those it has now; its state after that."""
+        """Replace the run's row: it leaves its old limits and tries to pass the new ones. Return its
+        state after that.
+        """
         run = placed.run
         inside = () if row["limits"] is None else gates_in(row["limits"])
         was_queued = STATES[row["state"]] is RunState.QUEUED
@@ -209,11 +211,11 @@ class Operations(Jobs):
     async def _finish(
         self, connection: Connection, known: Mapping[RunId, KnownEnd], author: Author
     ) -> tuple[dict[RunId, RunState], Counter[int]]:
-        """What they are now, and how many others were queued, by queue."""
+        """Return the states of the runs now, and how many others were queued, by queue."""
         found: dict[RunId, RunState] = {}
         changed: dict[RunId, asyncpg.Record] = {}
         queues: Counter[int] = Counter()
-        # What moved from one table to the other meanwhile is found by asking again.
+        # Another round finds runs that moved from one table to the other meanwhile.
         for _ in range(_LOOKS):
             missing = [known[run] for run in sorted(known) if run not in found]
             if not missing:
@@ -250,7 +252,7 @@ class Operations(Jobs):
     async def _changes(
         self, connection: Connection, ids: Collection[str], rows: dict[str, asyncpg.Record]
     ) -> list[Change]:
-        """Those of the ids that have a row, in the order they were given."""
+        """Return the changes of the ids that have a row, in the order given."""
         await self._names.name_all({row["tenant"] for row in rows.values()}, connection)
         return [
             Change(self._names.name(rows[identifier]["tenant"]), identifier)
@@ -342,7 +344,7 @@ class Operations(Jobs):
         rows = {row["id"]: row for row in await connection.fetch(sql["lock_jobs"], sorted(set(ids)))}
         if not rows:
             return {}
-        # All that there are: the tasks of these jobs are among them.
+        # 0 is no name, so all names are loaded, the tasks of these jobs among them.
         await self._names.name_all([0], connection)
         versions = [row["version"] for row in rows.values()]
         bodies = [version_body_id(JobId(job), row["version"]) for job, row in rows.items()]
@@ -380,7 +382,7 @@ class Operations(Jobs):
         queue = 0 if pause.queue is None else self._names.number(Kind.QUEUE, pause.queue)
 
         async def work(connection: Connection) -> None:
-            # Whoever is just claiming ends first. Others wait behind this, so not for long.
+            # Claims in progress finish first. Other claims wait behind this lock, so it must not wait long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
             await connection.execute(self._db.sql["lock_pauses"])
             if await connection.fetch(self._db.sql["pause"], tenant, queue, author.name, author.why, pause.until):

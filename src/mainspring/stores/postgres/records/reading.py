@@ -1,4 +1,4 @@
-"""What can be asked, and the events of what happened."""
+"""Reads runs, jobs, queues and events."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -21,9 +21,9 @@ from mainspring.stores.postgres.part import Part
 from mainspring.stores.postgres.rows import OUTCOMES, job_of, ledger_entry, readable_jobs, run_view
 
 _is_position = re.compile(r"[0-9]{20}\.[0-9]{20}").fullmatch
-#: As many as there can be.
+#: The largest bigint: no limit.
 _ALL = 2**63 - 1
-#: The tenant of what happens to workers.
+#: The tenant number of events about workers.
 _NOBODY = 0
 
 
@@ -39,7 +39,7 @@ class Reading(Part):
     async def _views(
         self, ids: Sequence[RunId], *, payloads: bool = False, results: bool = True, within: "Connection | None" = None
     ) -> dict[RunId, RunView]:
-        """Runs by id; inside a transaction if its connection is given."""
+        """Return runs by id. ``within``: the connection of a transaction to read in."""
         arguments = (list(ids), payloads, results, await self._scope_number())
         if within is None:
             rows = await self._db.fetch("runs", *arguments)
@@ -136,7 +136,7 @@ class Reading(Part):
         ]
 
     async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
-        # Events of dead letters name a run that has ended a while before.
+        # Events of dead letters name runs that ended a while before.
         rows = await self._db.fetch("facts_of", list(runs), since - HOUR, MAX_TOLD_ERROR)
         names = self._names
         await names.name_all({row[column] for row in rows for column in ("queue", "task")} - {None})
@@ -174,7 +174,8 @@ class Reading(Part):
         async def attach(connection: Connection) -> None:
             if rows_of(await connection.execute(self._db.sql["keep_reader"], name, ttl)):
                 return
-            # What is under way has not seen this reader: it ends first. Others wait behind this, so not for long.
+            # Transactions in progress do not know this reader: they finish first. Others wait behind this lock, so not
+            # for long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
             await connection.execute(self._db.sql["lock_readers"])
             await connection.execute(self._db.sql["begin_outbox"])
@@ -190,7 +191,7 @@ class Reading(Part):
         await self._db.transaction(detach)
 
     async def _forget_events(self, connection: Connection, limit: int) -> int:
-        """What nobody needs any more, oldest first; without a reader that is all of it."""
+        """Delete events that no reader needs any more, oldest first; without a reader, all of them. Return how many."""
         gone: int = await connection.fetchval(self._db.sql["prune_outbox"], limit, EVENTS_KEPT)
         return gone
 
@@ -202,11 +203,11 @@ class Reading(Part):
         if position is not None:
             place = _place_of(position)
             rows = await self._db.fetch("events_after", *place, limit)
-        # After the events: what was forgotten before they were read is behind the horizon by now.
+        # After the events: the horizon then covers every event that was deleted before they were read.
         ends = (await self._db.fetch("outbox_ends"))[0]
         horizon = (ends["horizon_xid"], ends["horizon_id"])
         if position is None:
-            # Whatever is still to come has xmin at least, and is behind the horizon.
+            # Every event still to come has at least xmin, and is after the horizon.
             return [], _position(*max((ends["xmin"] - 1, _ALL), horizon))
         if place < horizon or place[0] >= ends["xmax"]:
             raise NotFound("the events after this position are not kept any more")
@@ -239,7 +240,7 @@ def _position(xid: int, number: int) -> str:
 
 
 def _place_of(position: str) -> tuple[int, int]:
-    """Both parts of a position: the transaction's, and the event's."""
+    """Split a position into the numbers of its transaction and its event."""
     if _is_position(position) is None:
         raise NotFound(f"{position!r:.60} is no position")
     xid, number = int(position[:20]), int(position[21:])

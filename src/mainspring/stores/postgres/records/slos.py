@@ -1,4 +1,4 @@
-"""What schedules owe, and whether they keep it."""
+"""The SLOs of schedules, and whether they are met."""
 
 from collections.abc import Collection, Sequence
 

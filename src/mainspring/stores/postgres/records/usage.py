@@ -1,4 +1,4 @@
-"""What work has cost, and what it may cost."""
+"""The usage of work, and budgets for it."""
 
 from collections.abc import Collection
 
@@ -15,7 +15,7 @@ from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import Kind
 from mainspring.stores.postgres.part import Part
 
-#: Of a one-off.
+#: The job id in the usage of one-off runs.
 NO_JOB = "0" * 32
 #: A number that nothing has.
 _NOBODY = -1
@@ -119,7 +119,9 @@ class Budgeting(UsageReading):
         return len(await self._db.fetch("lower", tenant, task, job, limit))
 
     async def _of(self, budget: Budget) -> tuple[int, int | None, str | None]:
-        """The tenant by number, and the task or the job if it is for one. What is not there has used nothing."""
+        """Return the tenant's number, and the number of the task or the id of the job if the budget is for one. A name
+        that does not exist has used nothing.
+        """
         tenant = await self._names.find(Kind.TENANT, budget.tenant) or _NOBODY
         task = await self._names.find(Kind.TASK, budget.target) or _NOBODY if budget.of == "task" else None
         job: JobId | None = None

@@ -35,7 +35,7 @@ from mainspring.stores.postgres.upkeep.belongings import Grant, dependants, gran
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
-#: For long work in one transaction that no other process waits for.
+#: For long work, in one transaction that does not wait for others.
 _SETTINGS = SESSION | {
     "application_name": "mainspring backup",
     "statement_timeout": "0",

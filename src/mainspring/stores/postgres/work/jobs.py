@@ -1,4 +1,4 @@
-"""Recurring jobs: declared, paused, resumed, cancelled, read."""
+"""Recurring jobs: put, pause, resume, cancel and read them."""
 
 from collections.abc import Collection, Sequence
 from itertools import islice
@@ -26,16 +26,16 @@ from mainspring.stores.postgres.work.staging import Staging
 
 OVER = (JobState.FINISHED, JobState.CANCELLED)
 _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
-#: Their next ticks are computed in one go, between two statements of a transaction.
+#: How many jobs are put at once: their next ticks are computed between two statements of a transaction.
 _AT_ONCE = 500
 
 
 class _Placed(msgspec.Struct, frozen=True):
-    """What became of a declaration."""
+    """The result of a declaration."""
 
     id: JobId
     outcome: PutOutcome
-    #: Of what was changed, for the audit.
+    #: What was changed, for the audit.
     change: Change | None = None
 
 
@@ -52,7 +52,7 @@ class Jobs(Staging, Reading, Calendars):
                 (Kind.QUEUE, job.spec.queue),
             )
         )
-        # One order for everybody who declares: two nodes that start together do not deadlock.
+        # All processes use one order: two nodes that start together do not deadlock.
         order = sorted(range(len(jobs)), key=lambda index: (jobs[index].tenant, jobs[index].spec.name))
 
         async def put(connection: Connection) -> tuple[dict[int, _Placed], dict[int, KeyUsed]]:
@@ -62,7 +62,7 @@ class Jobs(Staging, Reading, Calendars):
             while left:
                 turn: dict[tuple[str, str], int] = {}
                 for index in islice(left, _AT_ONCE):
-                    # A statement puts a name once: who comes a second time has to wait for the next turn.
+                    # A statement puts a name only once: its second declaration waits for the next turn.
                     turn.setdefault((jobs[index].tenant, jobs[index].spec.name), index)
                 put = await self._put(connection, [jobs[index] for index in turn.values()])
                 for index, answer in zip(turn.values(), put, strict=True):
@@ -70,7 +70,7 @@ class Jobs(Staging, Reading, Calendars):
                     del left[index]
             await self._settle_job_keys(connection, taken, placed)
             await self._audit_put(connection, jobs, placed)
-            # One key twice in a batch: the second is told of what became of the first.
+            # One key twice in a batch: the second declaration gets the result of the first.
             became = {want.id: placed[index].id for index, want in taken.items()}
             return placed, {
                 index: msgspec.structs.replace(before, id=became.get(before.id, before.id))
@@ -80,7 +80,7 @@ class Jobs(Staging, Reading, Calendars):
         try:
             placed, used = await self._db.transaction(put)
         except asyncpg.UniqueViolationError:
-            # One declaration sent twice can meet itself at its id before it does at its name; now the winner is there.
+            # A declaration that was sent twice can collide at its id before its name. Now the winner is there.
             placed, used = await self._db.transaction(put)
         ids = [answer.id for answer in placed.values()] + [JobId(before.id) for before in used.values()]
         found = {job.id: job for job in await self.jobs(ids) if job is not None}
@@ -94,7 +94,9 @@ class Jobs(Staging, Reading, Calendars):
     async def _use_new_job_keys(
         self, connection: Connection, jobs: Sequence[NewJob]
     ) -> tuple[dict[int, KeyUsed], dict[int, KeyWanted]]:
-        """Jobs that are left alone because their idempotency key was used, and the keys that others use now."""
+        """Return the jobs that are left alone because their idempotency key was used, and the keys that the others
+        take.
+        """
         number = self._names.number
         wanted = {
             index: key_wanted(number(Kind.TENANT, job.tenant), job.idempotency, job.id)
@@ -110,7 +112,7 @@ class Jobs(Staging, Reading, Calendars):
     async def _settle_job_keys(
         self, connection: Connection, taken: dict[int, KeyWanted], placed: dict[int, _Placed]
     ) -> None:
-        """What was refused uses no key; a job that was there before has another id than the declaration."""
+        """Free the keys of refused jobs; point the others to their job, which may have existed under another id."""
         refused = (PutOutcome.EXISTS, PutOutcome.STALE)
         await self._free_keys(connection, [want for index, want in taken.items() if placed[index].outcome in refused])
         others = [
@@ -132,7 +134,7 @@ class Jobs(Staging, Reading, Calendars):
             await self._audit(connection, "jobs.put", Author(author, why=whys[author]), changes)
 
     async def _put(self, connection: Connection, jobs: list[NewJob]) -> list[_Placed]:
-        """Jobs of different names, in a few statements, however many they are."""
+        """Put jobs of different names in a few statements, however many there are."""
         sql, number = self._db.sql, self._names.number
         calendar_revs = await self._mind_calendars(connection, jobs)
         tenants = [number(Kind.TENANT, job.tenant) for job in jobs]
@@ -232,13 +234,13 @@ class Jobs(Staging, Reading, Calendars):
         )
 
     async def _drop_ticks(self, connection: Connection, jobs: list[JobId], reason: str) -> None:
-        """The schedules of these jobs, if they have any, end here: what is due of them is written down."""
+        """Record the due ticks of these jobs as dropped, because their schedules end or change."""
         for row in await connection.fetch(self._db.sql["ending_schedules"], jobs):
             spec = decode_spec(row["spec"])
             if spec is None:
-                # Which ticks it had nobody can say.
+                # Nothing tells which ticks an unreadable job had.
                 continue
-            # Tenant, state and payload have no say in it.
+            # Tenant, state and payload do not matter for the ticks.
             job = _as_it_is(
                 JobId(row["job_id"]), "", spec, row["version"], JobState.SCHEDULED, row["tick"] or row["next_fire"]
             )
@@ -287,7 +289,7 @@ class Jobs(Staging, Reading, Calendars):
                 differs = job_moved(before, state, row["resume_at"], until)
                 changes.append(Change(self._names.name(row["tenant"]), job_id, *(differs or ())))
                 await connection.execute(self._db.sql["set_job_state"], job_id, JOB_STATE_CODES[state])
-                # The schedule is closed first: no tick can slip in between it and the cancel of what is active.
+                # The schedule is closed first: no tick can slip in before the active runs are canceled.
                 await connection.execute(self._db.sql["touch_schedule"], [job_id], state is not JobState.CANCELLED)
                 await connection.execute(self._db.sql["note_pause"], job_id, until, why, before is JobState.PAUSED)
                 if state is JobState.CANCELLED:
@@ -303,7 +305,7 @@ class Jobs(Staging, Reading, Calendars):
 
 
 def _put_before(new: NewJob, used: KeyUsed, found: dict[JobId, Job]) -> Put:
-    """The idempotency key was used: for the same, or for something else."""
+    """Answer a declaration whose idempotency key was used, for the same job or for something else."""
     job = found.get(JobId(used.id))
     if job is not None and used.kind == JOB:
         same = new.idempotency is not None and new.idempotency.fingerprint == used.fingerprint

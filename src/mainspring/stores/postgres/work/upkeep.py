@@ -64,7 +64,7 @@ class Upkeep(Reading):
         await connection.execute(self._db.sql["prune_keys"], _AT_ONCE)
 
     async def _end_pauses(self, connection: Connection) -> None:
-        """End the pauses whose end time has passed."""
+        """Resume jobs whose pause has ended, and delete pauses of queues that ended a day ago."""
         await connection.execute(self._db.sql["resume_due"], _RESUMED)
         await connection.execute(self._db.sql["forget_pauses"])
 

@@ -1,4 +1,4 @@
-"""Sessions, claims, beats and settlements."""
+"""Sessions, heartbeats, claims and completions."""
 
 import asyncio
 from collections import Counter
@@ -26,12 +26,12 @@ _NOTHING = Spent()
 
 
 class Workforce(Queues, Families):
-    #: Something was paused, or a tenant had a quota, when this process last looked: then a claim looks closer at once.
+    #: Something was paused, or a tenant had a quota, when this process last looked: claims then check both at once.
     _limited = False
-    #: Sessions that had lanes of their own, or met limits per period, when this process last looked: then a claim asks
-    #: for those at once.
+    #: Sessions that had lanes of their own, or met limits per period, when this process last looked: claims then start
+    #: with the statement for those.
     _with_lanes: set[SessionId]
-    #: Where claims begin to look in queues, and who looks whether that is still right.
+    #: Where claims start to search queues, and the task that checks whether that is still right.
     _ranks: Floors
     _looking: asyncio.Task[None] | None = None
 
@@ -64,7 +64,7 @@ class Workforce(Queues, Families):
     ) -> Beat:
         row = (await self._db.fetch("beat", session, ttl, list(held), list(pending), last_claim))[0]
         if row["other_unknown"]:
-            # Nobody runs them. What is missed here the next beat finds again.
+            # No process runs these. The next heartbeat finds runs that are missed here.
             await self._release_unknown(session, row["other_unknown"], last_claim)
         return Beat(
             now=row["now"],
@@ -114,12 +114,12 @@ class Workforce(Queues, Families):
         with_lanes = session in self._with_lanes
         rows = await (self._claim_lanes if with_lanes else self._claim)(session, number, wants)
         if not rows:
-            # The statements find nothing where there is a pause or a quota, and the first none for those with lanes,
-            # or with limits per period.
+            # The statements find nothing in a queue with a pause or a quota. `_claim` also finds nothing for sessions
+            # with lanes, or with limits per period.
             queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
             why = (await self._db.fetch("why_nothing", session, queues))[0]
             if why["policed"]:
-                # None of them, if there is a policy of one: then each in its own way.
+                # If one queue has a policy they find nothing in any: claim again, each queue in its own way.
                 self._policed |= {self._names.name(queue) for queue in why["policed"]}
                 return await self.claim(session, number, wants)
             (self._with_lanes.add if why["for_lanes"] else self._with_lanes.discard)(session)
@@ -145,7 +145,7 @@ class Workforce(Queues, Families):
             self._ranks.took((row["queue"], row["rank"]) for row in found)
             rows += found
             if self._ranks.wants_look(began) and (self._looking is None or self._looking.done()):
-                # Beside the claims: none has to wait for it.
+                # Beside the claims: no claim has to wait for it.
                 self._looking = asyncio.create_task(self._look_from_front(queues), name="look-from-front")
         return rows
 
@@ -155,7 +155,7 @@ class Workforce(Queues, Families):
             began = self._ranks.begin()
             rows = await self._db.fetch("lowest_ranks", queues)
         except StoreUnavailable:
-            # Whoever claims is told.
+            # The next claim raises the error.
             return
         self._ranks.looked(began, dead["run"], {row["queue"]: row["rank"] for row in rows})
 
@@ -167,12 +167,12 @@ class Workforce(Queues, Families):
         limits.subtract(row["queue"] for row in rows)
         left = +limits
         if rows and left:
-            # What others have taken since it was looked at may be made good from another lane.
+            # Make up from other lanes for runs that other workers have taken meanwhile.
             rows += await self._db.fetch("claim_lanes", session, number, list(left), list(left.values()))
         return rows
 
     async def _claim_policed(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
-        """From queues with a policy that a claim must look at."""
+        """Claim from queues with a policy that a claim must check."""
         tenants = {want.tenant: await self._names.find(Kind.TENANT, want.tenant) for want in wants if want.tenant}
         wants = [want for want in wants if want.tenant is None or tenants[want.tenant] is not None]
 
@@ -198,7 +198,7 @@ class Workforce(Queues, Families):
         return held
 
     async def _claim_closely(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
-        """Where something is paused, a tenant has a quota, or only one tenant's runs are wanted."""
+        """Claim where something is paused, a tenant has a quota, or only one tenant's runs are wanted."""
         numbers = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
         policed = await self._db.fetch("policed", numbers)
         if policed:
@@ -230,7 +230,7 @@ class Workforce(Queues, Families):
         return await self._held(await self._db.transaction(work)) if places else []
 
     async def _paused(self, connection: Connection, queues: set[int]) -> dict[int, set[int]]:
-        """The tenants that are paused, by queue; 0 is every one."""
+        """Return the paused tenants, by queue; 0 means all tenants."""
         paused: dict[int, set[int]] = {}
         for row in await connection.fetch(self._db.sql["paused_here"], sorted(queues)):
             for queue in queues if row["queue"] == 0 else [row["queue"]]:
@@ -238,7 +238,7 @@ class Workforce(Queues, Families):
         return paused
 
     async def _rooms(self, connection: Connection, tenants: list[int | None]) -> dict[int, int]:
-        """How many more may run, of tenants with a quota. Who asks has the answer to itself until it commits."""
+        """Return how many more runs may start, for tenants with a quota. Their quotas are locked until the commit."""
         asked = None if None in tenants else sorted({tenant for tenant in tenants if tenant is not None})
         quotas = {row["number"]: row["running"] for row in await connection.fetch(self._db.sql["lock_quotas"], asked)}
         if not quotas:
@@ -258,7 +258,9 @@ class Workforce(Queues, Families):
         room: dict[int, int],
         chosen: Sequence[RunId],
     ) -> list[RunId]:
-        """The best of a queue. Who has no room left does not take the place of others: they are asked for anew."""
+        """Return the best runs of a queue. Tenants without room do not use up the limit: the others
+        are queried again.
+        """
         best: list[RunId] = []
         while len(best) < limit:
             full = {number for number, left in room.items() if left <= 0}
@@ -292,7 +294,7 @@ class Workforce(Queues, Families):
         try:
             held, unreadable = held_runs(rows, self._names, self._policies)
         except Unnamed:
-            # Somebody has brought a name since they were read.
+            # Another process has added a name since the names were read.
             await self._names.name_all([0])
             held, unreadable = held_runs(rows, self._names, self._policies)
         await self.settle(unreadable)
@@ -303,7 +305,7 @@ class Workforce(Queues, Families):
             return []
         first, again = _once_each(settlements)
         if again:
-            # A statement ends a run once: who comes a second time, under another fence perhaps, comes after it.
+            # A statement ends a run only once: its second completion, perhaps with another fence, comes afterwards.
             verdicts = dict(zip(first, await self.settle([settlements[index] for index in first]), strict=True))
             verdicts |= dict(zip(again, await self.settle([settlements[index] for index in again]), strict=True))
             return [verdicts[index] for index in range(len(settlements))]
@@ -327,7 +329,7 @@ class Workforce(Queues, Families):
             has_children |= _any_has_children(rows)
             await self._ring(queues)
         if has_children:
-            # Small families at once. Whatever is left is resolved by whoever comes next.
+            # A few children are resolved at once. The next call of ``resolve`` handles the rest.
             await self.resolve(FEW)
         if len(applied) == len(settlements):
             return [Verdict.APPLIED] * len(settlements)
@@ -336,7 +338,7 @@ class Workforce(Queues, Families):
     async def _settle_keyed(
         self, connection: Connection, settlements: list[Settlement]
     ) -> tuple[list[asyncpg.Record], Counter[int]]:
-        """What was ended, and how many others were queued, by queue."""
+        """Complete runs that let others pass; return the rows that ended, and how many others were queued, by queue."""
         rows = await connection.fetch(self._db.sql["settle_other"], *_others(settlements))
         return rows, await self._let_go(connection, rows)
 
@@ -360,7 +362,7 @@ class Workforce(Queues, Families):
 
 
 def _once_each(settlements: Sequence[Settlement]) -> tuple[list[int], list[int]]:
-    """Where each run stands for the first time, and where it stands again."""
+    """Return the positions where each run appears for the first time, and where it appears again."""
     if len({item.run for item in settlements}) == len(settlements):
         return [], []
     first = {item.run: index for index, item in reversed(list(enumerate(settlements)))}
@@ -378,7 +380,7 @@ def _succeeded(settlements: list[Settlement]) -> list[object]:
 
 
 def _spent(settlements: list[Settlement]) -> tuple[list[int | None] | None, list[str | None] | None]:
-    """CPU and units, where anybody told of any."""
+    """Return the columns of CPU and units, or None for a column that no completion reports."""
     if all(item.spent is None for item in settlements):
         return None, None
     spent = [item.spent or _NOTHING for item in settlements]
