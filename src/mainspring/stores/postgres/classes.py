@@ -28,8 +28,9 @@ class Classes(Part):
     _classes_at: float = -_ASK_AGAIN
 
     async def _classed(self, runs: Sequence[NewRun]) -> Sequence[NewRun]:
-        """Return the runs with their tenant's retention class where they choose none, after making the partitions of
-        each class.
+        """Return the runs with the retention class of their tenant where they choose none.
+
+        The partitions of every class are made before.
         """
         await self._mind_classes()
         if self._classes_of:

@@ -348,8 +348,9 @@ class Database(Statements):
 
 
 async def wait_for_turn(connection: Connection, name: str) -> None:
-    """Serialize steps of processes that start together, in a transaction that holds no locks yet. The first may take
-    long, so the others wait longer than for any other lock.
+    """Serialize steps of processes that start together, in a transaction that holds no locks yet.
+
+    The first process may take long, so the others wait longer than for any other lock.
     """
     await connection.execute(f"SET LOCAL lock_timeout = '{_TURN}s'; SET LOCAL statement_timeout = '{_TURN}s'")
     await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", name, timeout=_TURN + 5)

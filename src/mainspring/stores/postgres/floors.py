@@ -41,8 +41,9 @@ class Floors:
         return [self._lowest.get(queue, 0) for queue in queues]
 
     def took(self, runs: Iterable[tuple[int, int]]) -> None:
-        """Raise the starting ranks after a claim. ``runs``: queue and rank of the runs it took, its best from the old
-        ranks on.
+        """Raise the starting ranks after a claim.
+
+        ``runs``: queue and rank of the runs that the claim took. They are the best from the old ranks on.
         """
         if not self._slow:
             return

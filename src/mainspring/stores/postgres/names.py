@@ -18,8 +18,9 @@ class Kind(IntEnum):
 
 
 class Unnamed(StoreUnavailable):
-    """A name or number is missing from the cache. If the caller had made sure of it before, another server has taken
-    over.
+    """A name or number is missing from the cache.
+
+    If the caller had made sure of it before, another server has taken over meanwhile.
     """
 
     def __init__(self) -> None:

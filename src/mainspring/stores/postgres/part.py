@@ -22,8 +22,9 @@ class Part:
     _bound_to: str | None = None
 
     def _shards_of(self, identifiers: Sequence[str]) -> list[int]:
-        """Return the shards of ids. An id whose shard the store does not have is rejected: no process would ever scan
-        it.
+        """Return the shards of ids; raise ``Invalid`` for a shard that the store does not have.
+
+        No process would ever scan such a shard.
         """
         shards = [shard_of(identifier) for identifier in identifiers]
         if shards and max(shards) >= self.shards:
@@ -32,8 +33,9 @@ class Part:
         return shards
 
     def _scope(self, asked: str | None) -> str | None:
-        """Return the tenant to filter by; None: all tenants. For a tenant out of scope it is a space, which matches no
-        name.
+        """Return the tenant to filter by; None: all tenants.
+
+        For a tenant out of scope it is a space, which matches no name.
         """
         if self._bound_to is None:
             return asked
@@ -47,8 +49,9 @@ class Part:
     async def _audit(
         self, connection: Connection, action: str, author: Author | None, changes: Iterable[Change]
     ) -> None:
-        """Write one audit row per tenant, inside the transaction of the change; none without an author or without
-        changes.
+        """Write one audit row per tenant, inside the transaction of the change.
+
+        Without an author or without changes, nothing is written.
         """
         if author is None:
             return

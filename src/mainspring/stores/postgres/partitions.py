@@ -39,8 +39,9 @@ class Partitions:
         self._classes = set()
 
     async def make_ledger(self, days: set[int]) -> None:
-        """Make the ledger partitions of ticks. A tick can be older than the store, so its day is made when needed, also
-        after it was dropped.
+        """Make the ledger partitions of ticks.
+
+        A tick can be older than the store, so its day is made when needed, and again after it was dropped.
         """
         missing = days - self._made_ahead
         if missing:
@@ -68,8 +69,9 @@ class Partitions:
         self._made_ahead = ahead
 
     async def make_classes(self, numbers: set[int], today: int) -> None:
-        """Make the partitions of retention classes before their first run. A class that is not used costs no
-        partitions.
+        """Make the partitions of retention classes before their first run.
+
+        A class that is not used costs no partitions.
         """
         if not numbers <= self._classes:
             self._classes |= numbers

@@ -126,8 +126,9 @@ def gate_of_job(job: Job, target: str = "") -> int | None:
 
 
 def bucket_of(run: NewRun) -> int:
-    """Return the bucket of a run's body, usually its day. It depends on the run alone, so that a second submit finds
-    the first.
+    """Return the bucket of a run's body, usually its day.
+
+    It depends on the run alone, so that a second submit finds the first.
     """
     if is_derived(run.id):
         # A derived id carries the time of its origin, a tick or a failure, whose day may be gone.

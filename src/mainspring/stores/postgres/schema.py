@@ -60,8 +60,9 @@ def read_migration(number: int, name: str, text: str) -> Migration:
 
 
 async def migrate(database: Database, shards: int, *, contract: bool = False) -> Migrated:
-    """Bring the schema up to date; return what was applied, and what waits. Refuses a schema that needs a newer
-    program.
+    """Bring the schema up to date; return what was applied, and what waits.
+
+    Raise ``Conflict`` if the schema needs a newer program.
     """
     known = [(read_migration(*migration), migration[2]) for migration in named_sql.migrations(PACKAGE)]
     schema = database.schema
@@ -122,8 +123,9 @@ async def _apply(
 
 
 async def is_current(database: Database) -> bool:
-    """Whether there is nothing to migrate. Checked first, so that an ordinary start takes no lock and
-    needs no rights.
+    """Whether there is nothing to migrate.
+
+    Checked first, so that an ordinary start takes no lock and needs no rights.
     """
 
     async def work(connection: Connection) -> bool:
@@ -148,8 +150,9 @@ async def refuse_older_checkout(connection: "Connection | asyncpg.Connection[asy
 
 
 def _refuse_newer(applied: dict[int, int]) -> None:
-    """Raise ``Conflict`` if the schema needs a newer program; warn if it is newer, but still works
-    with this program.
+    """Raise ``Conflict`` if the schema needs a newer program.
+
+    Log a warning if the schema is newer than this program, but still works with it.
     """
     version, needed, known = max(applied, default=0), max(applied.values(), default=0), newest()
     if needed > known:

@@ -1,4 +1,4 @@
-"""The servers that an address names: which of them is the primary, and whether a pooler stands in front of it."""
+"""The servers that an address names: which of them is the primary, and whether a pooler is in front of it."""
 
 import asyncio
 import functools
@@ -166,8 +166,9 @@ class Servers:
                     connection.terminate()
 
     async def watch(self) -> None:
-        """Check forever whether another server was promoted while the known primary is still up. A process that is
-        connected to the old primary would not notice otherwise.
+        """Check forever whether another server was promoted while the known primary is still up.
+
+        A process that is connected to the old primary would not notice otherwise.
         """
         while True:
             await asyncio.sleep(self.watch_every * (0.5 + random.random()))  # noqa: TID251
@@ -223,8 +224,9 @@ class Servers:
         self._primary, self._standing = dsn, standing
 
     def _leave(self) -> None:
-        """Close the connections to the old server, so that their callers fail at once. It may be up, with commits that
-        wait for a standby that no longer follows it.
+        """Close the connections to the old server, so that their callers fail at once.
+
+        It may be up, with commits that wait for a standby that no longer follows it.
         """
         made, self._made = self._made, WeakSet()
         for connection in made:
@@ -242,8 +244,9 @@ def _servers_of(dsn: str, reading: bool) -> Servers:
 
 
 def split(dsn: str, *, reading: bool = False) -> list[str]:
-    """Return one address per server. ``target_session_attrs`` is removed: all uses of the store need a server that
-    writes.
+    """Return one address per server.
+
+    ``target_session_attrs`` is removed: all uses of the store need a server that writes.
     """
     try:
         parts = urlsplit(dsn)

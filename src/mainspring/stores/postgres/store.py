@@ -69,8 +69,11 @@ class PostgresStore(
         replica: tuple[str, Micros] | None = None,
         one_of_several: bool = False,
     ) -> None:
-        """``wakeups``: notifications that a submit may send with its commit. ``transactions``: connections for
-        handlers. ``replica``: the address of a standby for lists, and how far it may be behind.
+        """Set up the store without connecting.
+
+        ``wakeups``: notifications that a submit may send with its commit.
+        ``transactions``: how many connections handlers get.
+        ``replica``: the address of a standby for lists, and how far it may be behind.
         """
         assert 0 < shards <= MAX_SHARDS
         self.shards = shards
@@ -147,8 +150,9 @@ class PostgresStore(
         await self._engine.close()
 
     def _forget_what_was_learnt(self) -> None:
-        """Forget cached data after another server has taken over, which may lack the last names, partitions and
-        policies.
+        """Forget cached data after another server has taken over.
+
+        The new server may lack what the old one wrote last: names, partitions and policies.
         """
         self._names.forget()
         self._partitions.forget()

@@ -159,8 +159,10 @@ class Transactions(Submissions, Workforce):
             return self._handlers
 
     async def _path_without_us(self, connection: Connection) -> str | None:
-        """Return the search path for handlers if the usual one contains the store's schema, as it does for a role of
-        the same name. An application's table may have the same name as a table of the store.
+        """Return the search path for handlers, without the store's schema; None: the usual path does not contain it.
+
+        The usual path contains it for a role of the same name. An application's table may have the same name as a table
+        of the store.
         """
         path: str | None = await connection.fetchval(_PATH_WITHOUT_US, self._engine.schema)
         return path

@@ -26,8 +26,9 @@ _LOOK_AT_SERVERS = 1
 
 
 class PostgresWakeups:
-    """Notifies every process on the same store. Behind a transaction pooler no notification arrives, which is logged
-    once.
+    """Notifies every process on the same store.
+
+    Behind a transaction pooler no notification arrives. That is logged once, and processes poll.
     """
 
     def __init__(self, dsn: str, clock: Clock, schema: str = "mainspring", local: LocalWakeups | None = None) -> None:
@@ -84,8 +85,9 @@ class PostgresWakeups:
         return self._told.issuperset(topics)
 
     def was_taken_along(self, topics: Collection[str]) -> None:
-        """Note that the transaction has committed: the notification that follows at once only needs to reach this
-        process.
+        """Note that the transaction of ``take_along`` has committed.
+
+        The notification of the same topics that follows at once only needs to reach this process.
         """
         self._told = set(topics)
 

@@ -173,8 +173,8 @@ class Walled(Statements):
         number = await self._names.find(Kind.TENANT, self._tenant) or 0
 
         async def inside(connection: Connection) -> Answer:
-            # Runs first, whoever used the connection before: it replaces what they or a canceled call left. A session
-            # setting takes one round trip; a setting local to the transaction, as behind a pooler, takes three.
+            # Runs first, and replaces what an earlier user of the connection or a canceled call left. A session setting
+            # takes one round trip; a setting local to the transaction, as behind a pooler, takes three.
             await connection.execute(_SET, str(number), self._tenant, readers.servers.pooled)
             return await work(connection)
 

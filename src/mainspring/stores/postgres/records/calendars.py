@@ -91,8 +91,9 @@ class Calendars(CalendarReads):
         return await self._db.transaction(delete)
 
     async def _hold(self, connection: Connection, tenant: str, name: str) -> Calendar | None:
-        """Lock out other changes of the tenant's calendars, and jobs that use them; return the newest
-        version of one.
+        """Lock the calendars of a tenant; return the newest version of one of them.
+
+        Until the commit, no other transaction changes them or declares jobs that use them.
         """
         number = self._names.number(Kind.TENANT, tenant)
         await connection.execute(self._db.sql["hold_calendars"], number)

@@ -672,7 +672,5 @@ def _is_in(state: RunState) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text appears unchanged in JSON, and has no letters that the server may convert to lower case
-    differently.
-    """
+    """Whether a text appears unchanged in JSON, and the server lower-cases it in the same way."""
     return text.isascii() and text.isprintable() and not {'"', "\\"} & set(text)

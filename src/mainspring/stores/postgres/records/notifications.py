@@ -1,4 +1,4 @@
-"""Stores alert rules and the state of alerts."""
+"""Stores open problems and pending alerts."""
 
 from collections.abc import Mapping
 

@@ -124,8 +124,9 @@ class Operations(Jobs):
         return state
 
     async def _change(self, connection: Connection, row: asyncpg.Record, placed: Placed) -> RunState:
-        """Replace the run's row: it leaves its old limits and tries to pass the new ones. Return its
-        state after that.
+        """Replace the row of an edited run, and return the run's state after that.
+
+        The run leaves the limits it was inside, and tries to pass those it has now.
         """
         run = placed.run
         inside = () if row["limits"] is None else gates_in(row["limits"])

@@ -119,8 +119,9 @@ class Budgeting(UsageReading):
         return len(await self._db.fetch("lower", tenant, task, job, limit))
 
     async def _of(self, budget: Budget) -> tuple[int, int | None, str | None]:
-        """Return the tenant's number, and the number of the task or the id of the job if the budget is for one. A name
-        that does not exist has used nothing.
+        """Return the tenant's number, and the task's number or the job's id if the budget is for one.
+
+        For a name that does not exist the number is one that has used nothing.
         """
         tenant = await self._names.find(Kind.TENANT, budget.tenant) or _NOBODY
         task = await self._names.find(Kind.TASK, budget.target) or _NOBODY if budget.of == "task" else None

@@ -84,8 +84,9 @@ class Departing(Places, Queues):
     _partitions: Partitions
 
     async def depart(self, place: int, target: int) -> bool:
-        """Hand a placement group over to another server with all rows; False: it is not here. Its rows are refused from
-        then on.
+        """Hand a placement group over to another server with all rows; False: it is not here.
+
+        From then on, its rows are refused here.
         """
 
         async def work(connection: Connection) -> bool:

@@ -234,8 +234,9 @@ class PostgresHealth:
         return _schema(version, needs), version >= schemas.oldest() and needs <= schemas.newest()
 
     async def _pooler(self, connection: Connection, server: asyncpg.Record) -> Finding:
-        """Detect a pooler: it announces its own process id instead of the server's. In transaction mode the id also
-        changes.
+        """Detect a pooler: it announces its own process id instead of the server's.
+
+        In transaction mode, the server's process id also changes.
         """
         if connection.get_server_pid() == server["pid"] and server["enable_seqscan"] == "off":
             return found("pooler", "none in between")
@@ -254,8 +255,9 @@ class PostgresHealth:
         )
 
     async def _pooler_seen(self, connection: Connection, server: asyncpg.Record) -> Finding:
-        """Report a pooler, and keep the report: among other clients, one in transaction mode may look like session
-        mode.
+        """Detect a pooler, and keep reporting it once one was found.
+
+        Among other clients, a pooler in transaction mode may look like one in session mode.
         """
         if self._pooled is None or self._pooled.level is Level.OK:
             self._pooled = await self._pooler(connection, server)

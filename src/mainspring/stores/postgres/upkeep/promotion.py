@@ -43,8 +43,9 @@ SELECT CASE WHEN EXISTS (SELECT FROM pg_stat_replication WHERE sync_state IN ('s
 
 
 async def promote(address: str, store: str, schema: str, clock: Clock, *, force: bool) -> Promoted:
-    """Promote the server at ``address``, unless another one that ``store`` names, or that it follows, still writes. A
-    repeated call completes what was left undone.
+    """Promote the server at ``address``; a repeated call completes what was left undone.
+
+    Unless ``force`` is set, raise ``Conflict`` if another server that ``store`` names, or that it follows, writes.
     """
     others = [] if force else _without(split(store), [address])
     is_away = await _refuse_alive(others)
@@ -103,8 +104,11 @@ async def _refuse_alive(servers: Sequence[str]) -> bool:
 
 
 async def _refuse_followed(connection: Connection, address: str, asked: Sequence[str], *, is_away: bool) -> None:
-    """Raise ``Conflict`` if the standby still receives data, if the server it follows answers, or if
-    none can be asked.
+    """Raise ``Conflict`` if the old primary may still write.
+
+    1. The standby still receives data from it.
+    2. The server that the standby follows answers.
+    3. No server could be asked.
     """
     row = await connection.fetchrow(_FOLLOWS)
     assert row is not None

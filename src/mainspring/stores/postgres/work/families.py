@@ -133,8 +133,9 @@ class Families(Gates):
         return changed
 
     async def _resolve(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:
-        """Decide children of ended parents; return how many dependencies were handled, and how many runs were queued,
-        by queue.
+        """Decide children of ended parents.
+
+        Return how many dependencies were handled, and how many runs were queued, by queue.
         """
         sql = self._db.sql
         parents = {

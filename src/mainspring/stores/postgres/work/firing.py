@@ -26,8 +26,9 @@ class Firing(Submissions):
     _bodies_made: set[str]
 
     async def _add_bodies(self, fires: Sequence[Fire]) -> None:
-        """Make the bodies of runs for one data center: the version's payload, with a policy that names
-        the data center.
+        """Make the bodies of runs for one data center, before the runs are made.
+
+        A body has the version's payload, and a policy that names the data center.
         """
         missing = {
             body: (body, version_body_id(fire.job.id, fire.job.version), placed(fire.job.spec.policy, tick.target))
@@ -47,8 +48,9 @@ class Firing(Submissions):
         self._bodies_made |= set(ids)
 
     async def _add_classed(self, fires: Sequence[Fire]) -> None:
-        """Make the bodies of runs of a non-standard retention class: the version's payload, in the
-        bucket of the class.
+        """Make the bodies of runs of a non-standard retention class, before the runs are made.
+
+        A body has the version's payload, and is in the bucket of the class.
         """
         await self._mind_classes()
         missing = {}

@@ -65,10 +65,9 @@ class Gates(Part):
     async def _enter(
         self, connection: Connection, rows: Sequence[asyncpg.Record], *, is_told: bool = False
     ) -> Counter[int]:
-        """Let due, locked rows of the waiting table take their keys and pass their limits. They are queued, or wait for
-        either.
+        """Let due, locked rows of the waiting table take their keys and pass their limits.
 
-        Return how many were queued, by queue.
+        The runs are queued, or wait for either. Return how many were queued, by queue.
         """
         taken = await self._lock_gates(
             connection, [row["gate"] for row in rows if row["gate"] is not None and not row["holds"]]
@@ -105,10 +104,11 @@ class Gates(Part):
         arriving: Sequence[Candidate],
         left: Collection[int] = (),
     ) -> Counter[int]:
-        """Let runs leave their limits and others pass, including runs that waited; return how many were queued, by
-        queue.
+        """Let runs leave their limits, and others pass, including runs that waited.
 
         ``left``: limiters that a run no longer waits for; that run may have kept others waiting.
+
+        Return how many runs were queued, by queue.
         """
         passage = await self._decide(connection, leaving, arriving, left)
         return await self._carry_out(connection, passage)
@@ -215,8 +215,9 @@ class Gates(Part):
         return len(due), (await self._look_at_limits(connection, due))[1]
 
     async def _finish_recalls(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:
-        """Continue recalls of opened breakers; return how many runs were called back, and how many others queued, by
-        queue.
+        """Continue the recalls of opened breakers.
+
+        Return how many runs were called back, and how many others were queued, by queue.
         """
         rows = await connection.fetch(self._db.sql["recalling_limiters"], limit)
         return await self._look_at_limits(connection, {row["number"]: row["kind"] for row in rows})

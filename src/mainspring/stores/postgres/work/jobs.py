@@ -94,8 +94,9 @@ class Jobs(Staging, Reading, Calendars):
     async def _use_new_job_keys(
         self, connection: Connection, jobs: Sequence[NewJob]
     ) -> tuple[dict[int, KeyUsed], dict[int, KeyWanted]]:
-        """Return the jobs that are left alone because their idempotency key was used, and the keys that the others
-        take.
+        """Check the idempotency keys of jobs.
+
+        Return the jobs that are left alone because their key was used, and the keys that the others take.
         """
         number = self._names.number
         wanted = {
@@ -238,7 +239,7 @@ class Jobs(Staging, Reading, Calendars):
         for row in await connection.fetch(self._db.sql["ending_schedules"], jobs):
             spec = decode_spec(row["spec"])
             if spec is None:
-                # Nothing tells which ticks an unreadable job had.
+                # The ticks of a job that cannot be read are unknown.
                 continue
             # Tenant, state and payload do not matter for the ticks.
             job = _as_it_is(

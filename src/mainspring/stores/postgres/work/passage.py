@@ -83,7 +83,7 @@ class Passage:
         self._recalls: set[int] = set()
         #: Limits as configured in the runs seen so far; if they differ, the widest.
         self._gates: dict[int, Gate] = {}
-        #: Limiters that may have waiting runs nobody has examined, with ``most`` as the first of those runs has it.
+        #: Limiters that may have waiting runs that were not examined, with ``most`` as the first of those runs has it.
         self._heads: dict[int, int] = {}
         #: Limits where a run found no room: every later run has to wait, too.
         self._closed: dict[int, Gate] = {}
@@ -111,11 +111,11 @@ class Passage:
         return sorted(self._recalls)
 
     def look_at(self, numbers: Iterable[int]) -> None:
-        """Mark limiters to be saved with the time of their next check, whatever is decided."""
+        """Mark limiters to be saved with the time of their next check, even if nothing else changes."""
         self._touched.update(numbers)
 
     def suspect(self, numbers: Iterable[int]) -> None:
-        """Mark limiters as possibly having waiting runs, whatever their rows say."""
+        """Mark limiters as possibly having waiting runs, even if their rows show none."""
         for number in numbers:
             self._heads.setdefault(number, 1)
 
@@ -168,8 +168,9 @@ class Passage:
             self._heads[number] = gate.most
 
     def decide(self, candidates: Iterable[Candidate]) -> None:
-        """Let candidates pass, in order, if all their limits have room. A candidate is left alone if a limiter of it is
-        not locked.
+        """Let candidates pass, in order, if all their limits have room.
+
+        A candidate with a limiter that is not locked is left alone.
         """
         for one in sorted(candidates):
             self.seen.add(one.id)

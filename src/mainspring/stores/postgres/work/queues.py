@@ -26,8 +26,9 @@ _ASK_AGAIN = 1.0
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a claim may look: a queue, one tenant or all, the tenants that are paused, and the room
-    that quotas leave.
+    """Where a claim may look: a queue, and one of its tenants or all.
+
+    It also has the tenants that are paused, and the room that their quotas leave.
     """
 
     queue: int
@@ -53,7 +54,7 @@ class Lane(msgspec.Struct, frozen=True):
 class Queues(Part):
     #: Queues with a policy that a claim must check, when this process last looked.
     _policed: set[str]
-    #: Policed queues with a concurrency limit.
+    #: Queues with a policy that limits how many of their runs are running at once.
     _bounded: set[str]
     #: Number of each queue with lanes → whether it has lanes per tenant and per priority; and when that was read.
     _laned: Mapping[int, tuple[bool, bool]] = {}
@@ -315,8 +316,9 @@ def _lane_read(row: asyncpg.Record) -> Lane:
 
 
 def read_policy(encoded: bytes | None) -> QueuePolicy:
-    """Decode a policy. One that this program cannot read, such as a newer program's, counts as none
-    and blocks no run.
+    """Decode a queue policy.
+
+    A policy that this program cannot read, such as a newer program's, counts as none and blocks no run.
     """
     try:
         return NO_POLICY if encoded is None else msgspec.json.decode(encoded, type=QueuePolicy)

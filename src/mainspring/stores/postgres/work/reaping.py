@@ -135,8 +135,9 @@ class Reaping(Sweeping, Workforce, Reading):
         schema, table, kept = self._db.schema, f"{self._db.schema}.{family}_d{day}", f"{self._db.schema}.{family}_kept"
 
         async def look(connection: Connection) -> tuple[int, str]:
-            """Return the number of blocks and the columns: a later migration may add columns to only
-            one of the tables.
+            """Return the number of blocks, and the columns of the target.
+
+            A later migration may have added columns to only one of the tables.
             """
             blocks = await connection.fetchval("SELECT pg_relation_size($1::text::regclass) / 8192 + 1", table)
             return blocks, await connection.fetchval(_COLUMNS, kept)
@@ -158,8 +159,9 @@ class Reaping(Sweeping, Workforce, Reading):
             return
 
     async def _forget_beside(self, history: str, bucket: int) -> None:
-        """Delete rows of runs together with their history where they are not dropped by the day: bodies and labels that
-        outlived their day, and rows that only few runs have.
+        """Delete rows of runs together with their history, from tables that are not dropped by the day.
+
+        These are bodies and labels that outlived their day, and rows that only few runs have.
         """
         schema = self._db.schema
         for table, column, where in (
@@ -184,9 +186,7 @@ class Reaping(Sweeping, Workforce, Reading):
                 pass
 
     async def _empty(self, bucket: int) -> bool:
-        """Move the bodies out of a bucket that are still needed; return whether nothing refers to the
-        bucket any more.
-        """
+        """Move the bodies that are still needed out of a bucket; return whether nothing refers to it any more."""
         if not await self._db.transaction(partial(self._empty_of_live, bucket=bucket)):
             return False
         # No live run is left in the bucket, so no more runs of that day can end.
@@ -205,8 +205,10 @@ class Reaping(Sweeping, Workforce, Reading):
         return True
 
     async def _keep_bodies_of(self, history: str, bucket: int, over: Instant) -> None:
-        """Move the bodies of a past day's runs that ended much later, which are few. They are found by id, which
-        contains when they were made: before that day was over, on clocks that differ by less than a day.
+        """Move the bodies of a past day's runs that ended much later, which are few.
+
+        The runs are found by id, which contains when they were made. That was before the day was over, on clocks that
+        differ by less than a day.
         """
         ended = (
             f"SELECT id FROM {self._db.schema}.{history} "
@@ -268,8 +270,9 @@ def _past(days: dict[str, set[int]], family: str, kept_since: Instant, unit: Mic
 
 
 def _past_bodies(buckets: Collection[int], cuts: Sequence[Instant]) -> list[int]:
-    """Return the buckets of past days, or wider units of a class, that hold hardly any body still needed: most runs end
-    on the day they are for, or on the next. ``cuts``: the oldest instant kept, by class number.
+    """Return the buckets of past days, or wider units of a class, that hold hardly any body still needed.
+
+    Most runs end on the day they are for, or on the next. ``cuts``: the oldest instant kept, by class number.
     """
     past = []
     for bucket in buckets:

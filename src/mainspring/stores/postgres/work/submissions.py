@@ -188,8 +188,9 @@ class Submissions(Queues, Keys, Classes):
     async def _use_new_keys(
         self, connection: Connection, runs: Sequence[NewRun]
     ) -> tuple[dict[RunId, KeyUsed], list[KeyWanted]]:
-        """Return the runs that are not made because their idempotency key was used, and the keys that the other runs
-        take.
+        """Check the idempotency keys of runs.
+
+        Return the runs that are not made because their key was used, and the keys that the others take.
         """
         keyed = [run for run in runs if run.idempotency is not None]
         if not keyed:
@@ -433,8 +434,9 @@ class Submissions(Queues, Keys, Classes):
         return found, queues
 
     async def _stop_runs_of(self, connection: Connection, job: JobId, target: str = "") -> None:
-        """Cancel all runs of a job, or only those for one data center. The schedule is locked, so no new runs appear;
-        runs that changed tables are found in the next round.
+        """Cancel all runs of a job, or only those for one data center.
+
+        The schedule is locked, so no new runs appear. Runs that changed tables are found in the next round.
         """
         for _ in range(_CANCEL_ROUNDS):
             if target:

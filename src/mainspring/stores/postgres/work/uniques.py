@@ -27,8 +27,9 @@ _Place = tuple[int, bytes]
 
 
 def in_turns(runs: Sequence[NewRun]) -> Iterator[list[int]]:
-    """Split a batch so that no part has a key twice: what happens to the second run depends on the first. Yields
-    positions.
+    """Split a batch so that no part has a key twice; yield the positions of each part.
+
+    What happens to the second run of a key depends on the first.
     """
     keys = [(run.tenant, run.unique.key) for run in runs if run.unique is not None]
     if len(set(keys)) == len(keys):

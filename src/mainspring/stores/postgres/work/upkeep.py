@@ -64,7 +64,7 @@ class Upkeep(Reading):
         await connection.execute(self._db.sql["prune_keys"], _AT_ONCE)
 
     async def _end_pauses(self, connection: Connection) -> None:
-        """Resume jobs whose pause has ended, and delete pauses of queues that ended a day ago."""
+        """Resume jobs whose pause has ended, and delete other pauses a day after their end."""
         await connection.execute(self._db.sql["resume_due"], _RESUMED)
         await connection.execute(self._db.sql["forget_pauses"])
 
@@ -76,8 +76,9 @@ class Upkeep(Reading):
             await connection.execute(self._db.sql["close_own_lanes"], [row["id"] for row in locked])
 
     async def _roll_up(self, connection: Connection) -> tuple[bool, list[asyncpg.Record]]:
-        """Roll up a piece of history; return whether there is more, and the runs in it that ended
-        without an attempt.
+        """Roll up a piece of history into metrics.
+
+        Return whether there is more, and the runs in it that ended without an attempt.
         """
         if not await self._is_mine(connection):
             return False, []
@@ -107,7 +108,7 @@ class Upkeep(Reading):
             return
         try:
             for table in due:
-                # SKIP_LOCKED skips a table that another process is vacuuming. An advisory lock would outlive a caller
+                # SKIP_LOCKED skips a table that another process is vacuuming. A lock of our own would outlive a caller
                 # that is canceled here: the connection returns to the pool with its lock. Truncating would need a lock
                 # that blocks every query, and the pages are needed again at once.
                 await connection.execute(f"VACUUM (TRUNCATE off, SKIP_LOCKED on) {self._db.schema}.{table}")

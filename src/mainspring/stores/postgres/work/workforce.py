@@ -258,8 +258,9 @@ class Workforce(Queues, Families):
         room: dict[int, int],
         chosen: Sequence[RunId],
     ) -> list[RunId]:
-        """Return the best runs of a queue. Tenants without room do not use up the limit: the others
-        are queried again.
+        """Return the best runs of a queue.
+
+        Tenants without room do not use up the limit: the other tenants are queried again.
         """
         best: list[RunId] = []
         while len(best) < limit:
