@@ -54,7 +54,7 @@ def in_turns(runs: Sequence[NewRun]) -> Iterator[list[int]]:
 
 class Uniques(Families):
     async def _edit_first(self, connection: Connection, run: NewRun, tenant: int) -> RunState | None:
-        """Give a run that never started another payload, due time and so on; None: it has started meanwhile."""
+        """Replace payload, due time and so on of a run that never started; None: it has started meanwhile."""
         raise NotImplementedError
 
     async def _use_uniques(self, connection: Connection, runs: Sequence[NewRun]) -> dict[RunId, Accepted]:
