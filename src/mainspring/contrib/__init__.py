@@ -1,1 +1,1 @@
-"""Mainspring inside web frameworks. Nothing here is imported unless you name it."""
+"""Integrations with web frameworks. Mainspring imports none of them by itself."""

@@ -1,4 +1,4 @@
-"""A small application that makes the thing visibly alive: ``mainspring up mainspring.demo:app``."""
+"""A small application to try Mainspring with: ``mainspring up mainspring.demo:app``."""
 
 from mainspring.demo.application import app
 

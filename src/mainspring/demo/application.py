@@ -1,5 +1,5 @@
-"""A few crons, a stream of jobs, some that fail and are tried again, one that is slow and one that is busy, a
-workflow, and a folder with a script."""
+"""The demo application: crons, a stream of jobs, failures and retries, slow and busy tasks, a workflow, and a
+script."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ _random = random.Random()
 
 @app.task(queue="mail", retries=5, retry=RetryPolicy(max_retries=5, first_delay="500ms", max_delay="5s"))
 async def send_welcome(context: Context, user_id: int) -> str:
-    """Fails now and then, as mail servers do."""
+    """Send a welcome mail; fails now and then, as mail servers do."""
     if _random.random() < 0.2:
         raise ConnectionError(f"the mail server hung up (attempt {context.attempt})")
     return f"welcome, user {user_id}"
@@ -21,33 +21,33 @@ async def send_welcome(context: Context, user_id: int) -> str:
 
 @app.task
 async def email_send(context: Context, user_id: int, body: str) -> str:
-    """Logs the mail that it would send."""
+    """Log the mail that it would send."""
     context.log.info("mail to user %s: %s", user_id, body)
     return f"sent to user {user_id}"
 
 
 @app.task(queue="reports", timeout="5s")
 def crunch(numbers: int) -> int:
-    """A sync function: it runs in a child process that can be killed."""
+    """Run as a sync function, in a child process that can be killed."""
     return sum(number * number for number in range(numbers))
 
 
 @app.task(queue="reports", retries=0)
 async def hopeless() -> None:
-    """Ends as a dead letter."""
+    """Fail always, and end as a dead letter."""
     raise ValueError("this one never works")
 
 
 @app.task(queue="reports")
 async def export_orders(context: Context, pages: int) -> int:
-    """Says how far it is, and what it does, in colour."""
+    """Report progress and log in color."""
     orders = 0
     for page in range(1, pages + 1):
         found = _random.randint(10, 99)
         orders += found
         context.progress(page, pages, f"page {page} of {pages}")
         context.log.info("page %s: \x1b[32m%s orders\x1b[0m", page, found)
-        # A handler, as one would write it.
+        # Plain asyncio, as in a user's handler.
         await asyncio.sleep(0.5)  # noqa: TID251
     return orders
 
@@ -60,7 +60,7 @@ async def check_orders(context: Context, what: str) -> str:
 
 @app.task(queue="reports")
 async def publish_orders(context: Context) -> int:
-    """Waits for those that check, as the workflow says."""
+    """Publish after the tasks that check, as the workflow defines."""
     checked = (await context.parents()).results
     context.log.info("\x1b[1mpublished\x1b[0m, checked: %s", ", ".join(checked))
     return len(checked)
@@ -75,7 +75,7 @@ orders.cron("*/30 * * * * *", overlap=Overlap.SKIP)
 
 @app.every("1s")
 async def sign_ups() -> None:
-    """A stream of users, each with a mail now and one in a little while."""
+    """Submit a mail for each of a stream of users now, and another one shortly after."""
     for _ in range(_random.randint(3, 12)):
         user = _random.randint(1, 1_000_000)
         await send_welcome.submit(user)
@@ -84,7 +84,7 @@ async def sign_ups() -> None:
 
 @app.cron("*/5 * * * * *")
 async def five_seconds() -> None:
-    """A cron with seconds."""
+    """Run every five seconds: a cron with seconds."""
     await crunch.submit(_random.randint(10_000, 200_000))
 
 
@@ -95,4 +95,4 @@ async def now_and_then() -> None:
 
 @app.cron("H * * * *")
 async def hourly_report() -> None:
-    """H: a minute of its own, so that not everything happens at :00."""
+    """Run once an hour. ``H`` stands for a minute of its own, so that not everything happens at :00."""

@@ -1,1 +1,1 @@
-"""Where rows live. Statements and access to rows, no rules."""
+"""Store adapters: statements and access to rows, without domain rules."""

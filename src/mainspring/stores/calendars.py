@@ -1,4 +1,4 @@
-"""What the stores have in common about calendars."""
+"""Calendar rules shared by all stores."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -10,12 +10,15 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.calendars import Almanac
 from mainspring.stores.changes import what_differs
 
-#: Told in a refusal.
+#: How many names an error lists.
 _SHOWN = 5
 
 
 def almanacs_of(newest: Iterable[Calendar]) -> list[Almanac]:
-    """``newest``: the newest version of each calendar that ever was, in order. Versions count the changes."""
+    """Group calendars by tenant. ``newest``: the newest version of each calendar, deleted ones too, in order.
+
+    The revision of an almanac is the sum of the versions, so it grows with every change.
+    """
     found: dict[str, list[Calendar]] = {}
     for calendar in newest:
         found.setdefault(calendar.tenant, []).append(calendar)
@@ -38,7 +41,7 @@ def next_version(
     now: Instant,
     expected_version: int | None,
 ) -> Calendar | None:
-    """What a put makes of the newest version; none: it says the same already."""
+    """Return the version that a put creates; None if the spec is unchanged."""
     there = before is not None and not before.deleted
     if before is not None and there and before.spec == spec:
         return None
@@ -71,13 +74,13 @@ def gone(before: Calendar, author: Author, now: Instant) -> Calendar:
 
 
 def calendar_differs(before: Calendar | None, after: Calendar) -> tuple[bytes, bytes]:
-    """For the audit. What a version says is kept with it."""
+    """Return the audit's before and after. They leave out the spec, which is kept with its version."""
     was = {} if before is None else {"version": before.version, "deleted": before.deleted}
     return what_differs(was, {"version": after.version, "deleted": after.deleted}) or (b"{}", b"{}")
 
 
 def refuse_unknown(spec: JobSpec, known: Collection[str]) -> None:
-    """A job cannot mind a calendar that is not there."""
+    """Raise ``Invalid`` if a job names a calendar that does not exist."""
     for name in spec.calendars:
         if name not in known:
             names = ", ".join(sorted(known)) if len(known) <= _SHOWN else f"{len(known)} others"

@@ -1,4 +1,4 @@
-"""What the audit keeps of a change: only what differs, as JSON. The same for every store."""
+"""What the audit stores of a change: only the differences, as JSON. All stores share this."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -39,7 +39,7 @@ def sum_up(author: Author, changes: Iterable[Change]) -> list[tuple[str, Change,
 
 
 def what_differs(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[bytes, bytes] | None:
-    """Both sides of what is not the same; none if everything is. What one side lacks is null there."""
+    """Return both sides of what differs, or None if nothing does. A name that one side lacks is null there."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     if not names:
         return None
@@ -48,7 +48,7 @@ def what_differs(before: Mapping[str, object], after: Mapping[str, object]) -> t
 
 
 def _camel(value: object) -> object:
-    """The same, with names as the API writes them. What people wrote stands in texts and lists, never in names."""
+    """Convert names to the API's camel case. User text occurs only in values, never in names."""
     if not isinstance(value, Mapping):
         return value
     return {_camel_name(name): _camel(inner) for name, inner in value.items()}
@@ -62,7 +62,7 @@ def _camel_name(name: str) -> str:
 def job_moved(
     before: JobState, after: JobState, was: Instant | None, now: Instant | None
 ) -> tuple[bytes, bytes] | None:
-    """A job's states, and when it goes on by itself."""
+    """Return the audit's before and after of a job's state and of its resume time."""
     words = [
         {"state": state.value, "resume_at": None if until is None else isoformat(until)}
         for state, until in ((before, was), (after, now))
@@ -71,14 +71,14 @@ def job_moved(
 
 
 def quotas_changed(before: Quotas | None, after: Quotas) -> tuple[bytes | None, bytes]:
-    """What a tenant might have, and may now. All of it where there was no tenant."""
+    """Return the audit's before and after of a tenant's quotas; all quotas if the tenant is new."""
     words: dict[str, object] = msgspec.to_builtins(after)
     differs = None if before is None else what_differs(msgspec.to_builtins(before), words)
     return (None, _encode(_camel(words))) if differs is None else differs
 
 
 def words_of_key(key: ApiKey) -> bytes:
-    """What a new key may, never what proves it."""
+    """Encode the permissions of a new key, without its secret or hash."""
     return _encode(
         {
             "name": key.name,
@@ -91,13 +91,13 @@ def words_of_key(key: ApiKey) -> bytes:
 
 
 def words_of_job(job: Job) -> dict[str, object]:
-    """A job as the audit compares it. Payloads are kept by its versions."""
+    """Return a job as the audit compares it. Payloads are left out: they are kept with the versions."""
     spec: dict[str, object] = msgspec.to_builtins(job.spec)
     return {"version": job.version, "state": job.state.value, **spec}
 
 
 def words_of_run(run: RunView) -> dict[str, object]:
-    """What can be edited of a run. It has no versions, so its payload is here, as text."""
+    """Return the editable fields of a run. A run has no versions, so its payload is included, as text."""
     return {
         "task": run.task,
         "queue": run.queue,
@@ -112,6 +112,6 @@ def words_of_run(run: RunView) -> dict[str, object]:
 
 
 def retagged(tags: tuple[str, ...], add: Collection[str], remove: Collection[str]) -> tuple[str, ...] | None:
-    """Some taken away, then some added at the end; none if that changes nothing, or would be too many."""
+    """Remove tags, then append others; None if that changes nothing or exceeds the maximum."""
     changed = tuple(dict.fromkeys([*(tag for tag in tags if tag not in remove or tag in add), *add]))
     return None if changed == tags or len(changed) > MAX_TAGS else changed

@@ -1,4 +1,4 @@
-"""Rows of the statement that counts what is in the queues, as depths."""
+"""Folds the rows of the queue count statement into depths."""
 
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -6,12 +6,12 @@ from typing import TypeAlias
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.store import Depth, Pinned
 
-#: Queue, required data center, queued, running, oldest due, oldest ready. Several may be of the same queue.
+#: Queue, required data center, queued, running, oldest due, oldest ready. A queue may have several rows.
 DepthRow: TypeAlias = tuple[str, str | None, int, int, Instant | None, Instant | None]
 
 
 def fold_depths(rows: Iterable[DepthRow]) -> list[Depth]:
-    """Add up rows by queue, in the order of their names."""
+    """Add up the rows of each queue, in the order of the queue names."""
     by_queue: dict[str, list[DepthRow]] = {}
     for row in rows:
         by_queue.setdefault(row[0], []).append(row)
@@ -19,7 +19,7 @@ def fold_depths(rows: Iterable[DepthRow]) -> list[Depth]:
 
 
 def merge_pinned(found: Iterable[Pinned]) -> tuple[Pinned, ...]:
-    """Add up by data center, in the order of their names."""
+    """Add up the counts of each data center, in the order of their names."""
     merged: dict[str, Pinned] = {}
     for one in found:
         other = merged.get(one.datacenter, Pinned(datacenter=one.datacenter, queued=0))

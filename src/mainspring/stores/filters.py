@@ -1,4 +1,4 @@
-"""What a filter finds, for stores that look at rows one by one. SQLite says the same in SQL."""
+"""Filters for stores that check rows one by one. SQLite expresses the same in SQL."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
 
 
 class ListedRun(Protocol):
-    """What a filter looks at: of a row, or of what is shown of it."""
+    """The fields of a run that a filter checks, of a row or of a view."""
 
     @property
     def id(self) -> RunId: ...
@@ -38,7 +38,10 @@ class ListedJob(Protocol):
 
 
 def is_wanted_run(run: ListedRun, shown: RunState, wanted: RunFilter) -> bool:
-    """``shown``: its state as people see it. Whether it is dead, and when it was made, the caller knows."""
+    """Report whether a run matches. ``shown``: its public state.
+
+    The caller checks whether it is a dead letter and when it was created.
+    """
     name, tags = ("", ()) if run.about is None else (run.about.name, run.about.tags)
     return (
         wanted.tenant in (None, run.tenant)

@@ -1,14 +1,14 @@
-"""How much a run may print, and a tenant in a day."""
+"""Limits on log output, per run and per tenant and day."""
 
 from mainspring.core.ports.storage.catalog import LOG_CUT, LOG_DAY_CUT, MOST_LOG_BYTES, MOST_LOG_PIECES
 
 
 class DayRoom:
-    """What the logs of a tenant still take today. ``most``: by its quota; ``used``: what it has printed today."""
+    """Bytes that a tenant may still log today. ``most``: its quota; ``used``: what it has logged today."""
 
     def __init__(self, most: int, used: int) -> None:
         self._left = most - used
-        #: What was taken here.
+        #: Bytes taken through this object.
         self.taken = 0
 
     def take(self, size: int) -> bool:
@@ -20,8 +20,11 @@ class DayRoom:
 
 
 class LogRoom:
-    """What a log still takes. ``pieces`` and ``size`` are what it has; whether it is ``cut`` already; ``today`` is its
-    tenant's, None without a quota."""
+    """Space left in a log.
+
+    ``pieces`` and ``size`` are its current length. ``cut``: it is truncated already. ``today`` is the room of its
+    tenant; None without a quota.
+    """
 
     def __init__(self, pieces: int, size: int, *, cut: bool, today: DayRoom | None = None) -> None:
         self._pieces = pieces
@@ -30,11 +33,11 @@ class LogRoom:
         self._today = today
 
     def fit(self, text: str) -> str | None:
-        """What is kept of a piece: all of it, the last line instead, or after that nothing."""
+        """Return what to store of a piece: all of it, a last line that says the log is cut, or None after that."""
         if self._cut:
             return None
         size = len(text.encode())
-        # One place is left for the last line.
+        # One piece is reserved for the last line.
         if self._pieces + 1 >= MOST_LOG_PIECES or self._size + size > MOST_LOG_BYTES:
             self._cut = True
             return LOG_CUT

@@ -1,4 +1,4 @@
-"""Statements that live in .sql files under their names, where they can be read and explained."""
+"""Loads SQL statements by name from .sql files, where they can be read and explained."""
 
 import functools
 from importlib.resources import files
@@ -22,6 +22,6 @@ def _sections(package: str, file: str) -> dict[str, str]:
 
 
 def migrations(package: str) -> list[tuple[int, str, str]]:
-    """The numbered migrations of a package, in order: number, file name, text."""
+    """Return the numbered migrations of a package, in order: number, file name, text."""
     found = [entry for entry in files(package).joinpath("migrations").iterdir() if entry.name.endswith(".sql")]
     return sorted((int(entry.name.split("_")[0]), entry.name, entry.read_text("utf-8")) for entry in found)

@@ -1,4 +1,4 @@
-"""A store as the people of one tenant see it, where the store itself has no second wall to offer."""
+"""A store limited to one tenant, for stores without row-level security."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ from mainspring.core.store import Depth
 
 
 class Seen:
-    """Names the tenant in every question that takes one, and asks whose the run or the job is in every other."""
+    """Adds the tenant to every query that takes one, and checks the owner of the run or job in all others."""
 
     def __init__(self, store: Reads, tenant: str) -> None:
         self._store = store
@@ -98,7 +98,8 @@ class Seen:
         return await self._store.minutes(self._tenant, since, until, step) if self._is_me(tenant) else []
 
     async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
-        # Of nobody there is nothing, but somebody looked: no name begins with a space.
+        # Query a tenant name that cannot exist, so that sampled minutes are still returned. No name begins with a
+        # space.
         return await self._store.loads(self._tenant if self._is_me(tenant) else " ", queue, since, until)
 
     async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:

@@ -13,7 +13,7 @@ _entry = msgspec.json.Decoder(TaskEntry)
 
 
 def read_tasks(rows: Iterable[Row]) -> list[KnownTask]:
-    """The entries that this program can read. A newer program may have written others."""
+    """Decode the entries that this program can read. A newer program may have written others."""
     return read_rows(rows, _read)[0]
 
 

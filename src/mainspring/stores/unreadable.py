@@ -1,4 +1,4 @@
-"""Rows that this program cannot read, say because a newer one wrote them. They must not take their neighbours along."""
+"""Skips rows that this program cannot decode, for example those of a newer program, and keeps all others."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -11,14 +11,14 @@ from mainspring.core.runtime.log import get_logger
 Row = TypeVar("Row")
 T = TypeVar("T")
 
-#: What reading a row raises that says something else than it should.
+#: Errors raised while decoding a row with unexpected content.
 UNREADABLE = (msgspec.MsgspecError, ValueError)
 
 _log = get_logger("mainspring.store")
 
 
 def read_rows(rows: Iterable[Row], read: Callable[[Row], T]) -> tuple[list[T], list[tuple[Row, Exception]]]:
-    """What could be read, and the rows that could not, each with the reason."""
+    """Return the decoded rows, and the rows that could not be decoded, each with its error."""
     good: list[T] = []
     bad: list[tuple[Row, Exception]] = []
     for row in rows:
@@ -31,5 +31,5 @@ def read_rows(rows: Iterable[Row], read: Callable[[Row], T]) -> tuple[list[T], l
 
 @lru_cache(maxsize=10_000)
 def name_unreadable_job(job: str, version: int, error: str) -> None:
-    """Tell of a job that cannot be read, once: it is looked at many times a second."""
+    """Log a job that cannot be decoded, once: schedulers read it many times a second."""
     _log.error("a job cannot be read and is passed over; declare it again", job=job, version=version, error=error)

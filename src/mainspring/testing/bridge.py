@@ -1,4 +1,4 @@
-"""The engine as code outside its loop sees it: the same calls, done on the engine's loop."""
+"""Forwards calls from other threads and loops to the runtime's loop."""
 
 import asyncio
 import inspect
@@ -9,7 +9,7 @@ from mainspring.testing.loop import EngineLoop
 
 
 class _Part:
-    """A part of the engine. What waits is done over there, and virtual time passes as far as it needs."""
+    """A part of the runtime. Its coroutines run on the runtime's loop, and virtual time passes as far as they need."""
 
     def __init__(self, part: object, loop: EngineLoop) -> None:
         self._part = part
@@ -36,12 +36,12 @@ class _Bridge:
         return _Part(found, self._loop) if name in _PARTS else found
 
     async def open(self) -> None:
-        """It is open as long as the test lasts."""
+        """Do nothing: the runtime is open as long as the test lasts."""
 
 
 _PARTS = ("clock", "jobs", "store", "wakeups")
 
 
 def bridge_to(engine: Engine, loop: EngineLoop) -> Engine:
-    """Stands for the engine on every other loop."""
+    """Wrap the runtime for use on any other loop."""
     return cast(Engine, _Bridge(engine, loop))

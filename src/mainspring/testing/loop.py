@@ -1,15 +1,15 @@
-"""The loop that the engine and the handlers of a test run on: virtual time that passes only when a test lets it.
+"""The event loop of a test's runtime and handlers: virtual time that passes only when a test lets it.
 
-It turns in a thread of its own, so that a test may run on any loop, or on none. What comes from outside is a command;
-while there is none, time stands still. While there is one and nobody can go on, time jumps to what happens next:
+The loop runs in a thread of its own, so that a test may run on any loop, or on none. A call from outside is a command.
+Without a command time stands still. During a command, when no task can proceed, time jumps to the next event:
 
 - a timer of a handler or of a command, or
-- the next change in the store: a run comes due, a schedule ticks, an attempt is out of time, a lease ends.
+- the next change in the store: a run comes due, a schedule ticks, an attempt times out, a lease expires.
 
-The engine's own timers are looks at the store in case something has changed. Nothing changes there by itself but what
-the store can foresee, so these timers wait: a year has 630 million looks of the scheduler and, of an hourly job, 8,760
-changes. At a change the scheduler is told to look, for most are its own. If that does not deal with it, all look, and
-time passes at the pace of their timers until it is dealt with.
+The runtime's own timers only poll the store for changes. The store can predict every change that time alone causes, so
+these timers are held back: a year has 630 million polls of the scheduler, but an hourly job causes 8,760 changes. At a
+change the scheduler is notified first, since most changes are its own. If it does not handle the change, all polls run,
+and time passes at the pace of their timers until the change is handled.
 """
 
 import asyncio
@@ -28,41 +28,41 @@ from mainspring.testing.virtual_time import VirtualLoop, VirtualSelector, whole_
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
-#: Timers of whoever has this set are looks.
+#: Timers that are set in a context with this flag are polls.
 looking: ContextVar[bool] = ContextVar("looking", default=False)
 
-#: Real seconds of silence on open files before a handler that runs counts as waiting for the time instead.
+#: Real seconds without activity on open files after which a running handler counts as waiting for virtual time.
 _SILENCE = 0.1
-#: Virtual seconds for what is left at the end.
+#: Virtual seconds that the remaining tasks get to end.
 _GOODBYE = 60
-#: Looks that nobody minds keeping though they were cancelled.
+#: So many cancelled polls may stay in the heap.
 _FEW = 100
-#: Instants are microseconds; the loop counts in floats.
+#: Half a microsecond: instants are microseconds, but the loop counts in floats.
 _HALF_A_STEP = 0.5 / SECOND
 
 
 class Engine(Protocol):
-    """What the loop asks of the engine."""
+    """The parts of the runtime that the loop calls."""
 
     def next_change(self) -> Instant | None:
-        """When the store changes by itself, or has and nobody has dealt with it."""
+        """Return when time alone next changes the store; a past time means that a change has not been handled."""
         ...
 
     def look(self) -> None:
-        """There is a change, right now."""
+        """Handle a change that happens now."""
         ...
 
 
 class EngineLoop(VirtualLoop):
-    """Made in one thread and run in another."""
+    """An event loop that is created in one thread and runs in another."""
 
     def __init__(self, start: Instant) -> None:
         self._selector_of_time = _EngineSelector(start, self)
         self.engine: Engine | None = None
-        #: How many handlers are under way.
+        #: Number of handlers in progress.
         self.handlers = 0
         self._commands = 0
-        #: Those that came while a thread was at work: most likely it asked, and waits for the answer.
+        #: Commands that came while a thread was busy: most likely the thread sent them and waits for the answer.
         self._asked_by_threads = 0
         self._threads = 0
         self._looks = _Looks()
@@ -71,7 +71,7 @@ class EngineLoop(VirtualLoop):
         super().__init__(start=start, selector=self._selector_of_time)
         self._thread = threading.Thread(target=self._live, name="mainspring test engine", daemon=True)
 
-    # From outside.
+    # Called from other threads.
 
     @property
     def now(self) -> Instant:
@@ -81,29 +81,30 @@ class EngineLoop(VirtualLoop):
         self._thread.start()
 
     def end(self) -> None:
-        """Stop the loop and wait until its thread is gone."""
+        """Stop the loop and wait until its thread has ended."""
         self.call_soon_threadsafe(self.stop)
         self._thread.join()
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the loop's own thread."""
+        """Report whether the caller runs on the loop's own thread."""
         return threading.get_ident() == self._thread.ident
 
     def command(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Have something done on this loop, from another thread. It is done when nobody can go on without time."""
+        """Run a coroutine on this loop, from another thread. It is done when no task can proceed without time
+        passing."""
         return asyncio.run_coroutine_threadsafe(self._obey(work), self)
 
-    # On the loop.
+    # Called on the loop.
 
     async def at_rest(self) -> None:
-        """Returns when nobody else can go on without time."""
+        """Return when no other task can proceed without time passing."""
         waiter = self.create_future()
         self._resting.append(waiter)
         await waiter
 
     async def moved(self) -> None:
-        """Returns when time has moved on, if only a little."""
+        """Return when time has advanced, however little."""
         waiter = self.create_future()
         self._moving.append(waiter)
         await waiter
@@ -146,7 +147,7 @@ class EngineLoop(VirtualLoop):
     def _thread_done(self, _: object) -> None:
         self._threads -= 1
 
-    # Nobody can go on: called by the selector, with the time until the next timer that is no look.
+    # Called by the selector when no task can proceed, with the time until the next timer that is not a poll.
 
     def wait(self, timeout: float | None, files: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
         if self._threads and not self._asked_by_threads:
@@ -170,12 +171,12 @@ class EngineLoop(VirtualLoop):
         return bool(woken)
 
     def _move(self, timeout: float | None) -> None:
-        """To the next timer or the next change, whichever is sooner."""
+        """Advance to the next timer or the next change, whichever is sooner."""
         now = self.now
         timer = None if timeout is None else now + whole_micros(timeout)
         change = None if self.engine is None else self.engine.next_change()
         if change is not None and change <= now:
-            # There is something to be done that the engine has not come round to.
+            # A change has happened that the runtime has not handled yet.
             if self.look_now():
                 return
             to = min(moment for moment in (timer, self._next_look(), now + SECOND) if moment is not None)
@@ -188,7 +189,7 @@ class EngineLoop(VirtualLoop):
             self.engine.look()
 
     def look_now(self) -> bool:
-        """Let the looks go off that are due by now; whether there were any."""
+        """Run the polls that are due; report whether there were any."""
         due = self._looks.take(self.time() + _HALF_A_STEP)
         for look in due:
             self.call_soon(_go_off, look)
@@ -218,13 +219,13 @@ class EngineLoop(VirtualLoop):
             return
         _, stubborn = await asyncio.wait(left, timeout=_GOODBYE)
         for task in stubborn:
-            # Ended here and not by the garbage collector, in the middle of something else.
+            # Otherwise the garbage collector would close it, in the middle of other code.
             with suppress(RuntimeError):
                 cast(Coroutine[Any, Any, Any], task.get_coro()).close()
 
 
 class _Looks:
-    """Timers of the engine, the earliest first."""
+    """Polling timers of the runtime, the earliest first."""
 
     def __init__(self) -> None:
         self._heap: list[asyncio.TimerHandle] = []
@@ -233,7 +234,7 @@ class _Looks:
     def add(self, look: asyncio.TimerHandle) -> None:
         heappush(self._heap, look)
         if len(self._heap) > self._tidy_at:
-            # Nearly all are cancelled: somebody rang before their time.
+            # Nearly all are cancelled, because a notification came first.
             self._heap = [look for look in self._heap if not look.cancelled()]
             heapify(self._heap)
             self._tidy_at = _FEW + 2 * len(self._heap)
@@ -253,13 +254,13 @@ class _Looks:
 
 
 def _go_off(look: asyncio.TimerHandle) -> None:
-    """Unless it was cancelled in the last moment."""
+    """Run a poll unless it was cancelled at the last moment."""
     if not look.cancelled():
         look._run()
 
 
 class _EngineSelector(VirtualSelector):
-    """Looks at real files first; where nothing happens to any, the loop decides about the time."""
+    """Polls real files first; if none is ready, the loop decides how time advances."""
 
     def __init__(self, start: Instant, loop: EngineLoop) -> None:
         super().__init__(start, longest=_FOREVER)

@@ -1,4 +1,4 @@
-"""The handlers of the application, rigged: the next attempts of a task can be made to fail, or to kill their worker."""
+"""Wraps the handlers of the application, so that the next attempts of a task can fail or kill their worker."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -12,12 +12,12 @@ from mainspring.core.worker.handler import AsyncHandler, Handler, HandlerSource,
 from mainspring.core.worker.reporting.capture import capture
 from mainspring.testing.loop import EngineLoop, looking
 
-#: What becomes of an attempt instead of calling its function: this is raised, or, if there is none, its worker dies.
+#: What an attempt does instead of calling its function: it raises this error or, if None, its worker dies.
 Fate = BaseException | None
 
 
 class Rig:
-    """A source of handlers that all run on the engine's loop; functions that block, one at a time on a thread."""
+    """A source of handlers that all run on the runtime's loop; blocking functions run one at a time on a thread."""
 
     def __init__(self, source: HandlerSource, loop: EngineLoop, kill_worker: Callable[[], None]) -> None:
         self._source = source
@@ -44,7 +44,7 @@ class Rig:
 
         async def invoke(held: HeldRun) -> bytes | None:
             token = looking.set(False)
-            # Pytest has another one between two phases of a test.
+            # Pytest installs another output stream between two phases of a test.
             capture.renew()
             self._loop.handlers += 1
             try:
@@ -54,7 +54,7 @@ class Rig:
                 self._loop.handlers -= 1
                 looking.reset(token)
 
-        # There are no child processes to try a suspect alone in.
+        # There are no child processes to isolate a suspect in.
         return AsyncHandler(handler.task, invoke, harmless=True, heartbeat=handler.heartbeat)
 
     def _caller(self, handler: Handler) -> Callable[[HeldRun], Coroutine[None, None, bytes | None]]:
@@ -81,7 +81,8 @@ class Rig:
 
 @asynccontextmanager
 async def _on_time(inner: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
-    """Timers of what the application opens are no looks. It has a task of its own, made when it is entered."""
+    """Keep the timers of the application's resources from being polls. The context has a task of its own, made on
+    entry."""
     token = looking.set(False)
     try:
         await inner.__aenter__()

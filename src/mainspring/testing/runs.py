@@ -1,4 +1,4 @@
-"""What a test asks about runs."""
+"""Runs as a test sees them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from mainspring.core.model.runs.view import RunView
 class Run(RunView, frozen=True, kw_only=True, omit_defaults=True):
     """A run as a test sees it."""
 
-    #: What it returned, decoded from JSON; None if it has not succeeded.
+    #: The return value, decoded from JSON; None if the run has not succeeded.
     result: Any = None
 
 
@@ -22,7 +22,7 @@ def _decoded(view: RunView) -> Run:
 
 
 class Runs:
-    """Runs in the order they were made, as they stood when they were asked for."""
+    """A snapshot of runs, in the order they were created."""
 
     def __init__(self, views: Sequence[RunView]) -> None:
         self._views = tuple(map(_decoded, views))
@@ -42,7 +42,7 @@ class Runs:
 
     @property
     def last(self) -> Run:
-        """The newest one; ``LookupError`` if there is none."""
+        """The newest run; ``LookupError`` if there is none."""
         if not self._views:
             raise LookupError("there are no such runs")
         return self._views[-1]
@@ -54,12 +54,12 @@ class Runs:
 
     @property
     def scheduled(self) -> int:
-        """Those whose time is ahead, retries too."""
+        """Number of runs whose due time is ahead, retries included."""
         return self._count(RunState.SCHEDULED)
 
     @property
     def blocked(self) -> int:
-        """Those that wait for another run to end."""
+        """Number of runs that wait for another run or for a limit."""
         return self._count(RunState.BLOCKED)
 
     @property
@@ -72,7 +72,7 @@ class Runs:
 
     @property
     def cancelling(self) -> int:
-        """Those that were asked to stop and have not yet."""
+        """Number of running runs that were asked to stop."""
         return self._count(RunState.CANCELLING)
 
     @property
@@ -89,7 +89,7 @@ class Runs:
 
     @property
     def skipped(self) -> int:
-        """Those that were not started in time. Ticks that made no run are in the ledger."""
+        """Number of skipped runs, such as those that did not start in time. Ticks without a run are in the ledger."""
         return self._count(RunState.SKIPPED)
 
     def _count(self, state: RunState) -> int:

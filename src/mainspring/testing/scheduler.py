@@ -1,4 +1,4 @@
-"""``TestScheduler``: an application under test, with an engine of its own in virtual time."""
+"""``TestScheduler``: an application under test, with a runtime of its own in virtual time."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Named(Protocol):
-    """A task."""
+    """An object with the name of a task, such as a task."""
 
     @property
     def name(self) -> str: ...
@@ -41,7 +41,7 @@ class Named(Protocol):
 
 @runtime_checkable
 class OneRun(Protocol):
-    """A handle, or what ``runs`` tells of a run."""
+    """A handle, or a run that ``runs`` returned."""
 
     @property
     def id(self) -> RunId: ...
@@ -51,7 +51,7 @@ _PAGE = 10_000
 
 
 class _Session:
-    """An engine that runs, and the application that uses it."""
+    """A running test runtime, and the application that uses it."""
 
     def __init__(self, app: Mainspring, start: Instant) -> None:
         self.app = app
@@ -75,7 +75,7 @@ class _Session:
         self._stack.close()
 
     async def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """On the engine's loop, from whichever loop this is."""
+        """Run a coroutine on the runtime's loop, from any loop."""
         return await (work if self.loop.is_here else asyncio.wrap_future(self.loop.command(work)))
 
     def _engine(self) -> Engine:
@@ -119,7 +119,7 @@ class _Session:
 
 
 class _Surface:
-    """What takes no time, for both kinds of tests."""
+    """Methods that take no virtual time, for async and blocking tests."""
 
     _session: _Session
 
@@ -129,9 +129,9 @@ class _Surface:
         return to_datetime(self._session.loop.now)
 
     def runs(self, task: Named | str | None = None) -> Runs:
-        """The runs of a task, or all of them, in the order they were made.
+        """Return the runs of a task, or all runs, in the order they were created.
 
-        A name may be that of a task which is not the application's own, if something was submitted to it.
+        A name may also be that of a task outside the application, if something was submitted to it.
         """
         if task is None:
             return self._ask(self._session.runs(""))
@@ -141,11 +141,11 @@ class _Surface:
         return found
 
     def log(self, run: OneRun) -> str:
-        """What a run has printed and logged, as far as it was kept."""
+        """Return what a run printed and logged, as far as it was kept."""
         return self._ask(self._session.log(run.id))
 
     def ledger(self, schedule: str) -> list[LedgerEntry]:
-        """What was decided about every tick of a schedule, in order: run, or skipped and why."""
+        """Return the decision about every tick of a schedule, in order: run, or skipped and why."""
         return self._ask(self._session.ledger(schedule))
 
     def fail(
@@ -160,9 +160,9 @@ class _Surface:
         self._doom(task, error() if isinstance(error, type) else error, times)
 
     def lose(self, task: Named | str, times: int = 1) -> None:
-        """Make the worker die in the next attempts of a task. Its runs are found lost when its lease has run out.
+        """Kill the worker in the next attempts of a task. Its runs are found lost when its lease has expired.
 
-        Whatever else it runs dies with it. Another worker starts at once.
+        All other runs of that worker are lost, too. Another worker starts at once.
         """
         self._doom(task, None, times)
 
@@ -172,7 +172,7 @@ class _Surface:
         self._session.site.rig.doom(self._session.name_of(task), fate, times)
 
     def _ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """The store in memory answers without waiting."""
+        """Return the result of a query at once: the memory store answers without awaiting."""
         if not self._session.loop.is_here:
             return self._session.loop.command(question).result()
         try:
@@ -192,29 +192,31 @@ class _Surface:
 
 
 class BlockingTestScheduler(_Surface):
-    """What ``with TestScheduler(app)`` gives: the same for tests without a loop. Methods return when it is done."""
+    """The test scheduler of ``with TestScheduler(app)``, for tests without a loop. Methods return when they are
+    done."""
 
     def __init__(self, session: _Session) -> None:
         self._session = session
 
     def advance(self, duration: Duration) -> None:
-        """Let so much time pass, and everything happen that is due by then."""
+        """Advance the virtual time. Everything that is due by then happens."""
         self._do(self._session.site.sleep_until(self._after(duration)))
 
     def advance_to(self, moment: datetime | str) -> None:
-        """Let time pass up to this moment."""
+        """Advance the virtual time to this moment."""
         self._do(self._session.site.sleep_until(self._moment(moment)))
 
     def run_until_idle(self) -> None:
-        """Let what is due now run to its end, and time pass as far as that needs. Retries ahead are not waited for."""
+        """Run everything that is due now to its end, and let time pass as far as that needs. Later retries are not
+        awaited."""
         self._do(self._session.site.run_until_idle())
 
     def outage(self, duration: Duration) -> None:
-        """Stop scheduler and worker for so long, then start them again. What runs is given back."""
+        """Stop the scheduler and the worker for this long, then start them again. Active runs are released."""
         self._do(self._session.site.outage(parse_duration(duration)))
 
     def cancel(self, what: OneRun | Named | str) -> int:
-        """Ask a run to stop, or all runs of a task that have not ended; how many were asked."""
+        """Request cancellation of a run, or of all runs of a task that have not ended; return how many."""
         return self._do(self._session.cancel(what))
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -222,21 +224,21 @@ class BlockingTestScheduler(_Surface):
 
 
 class TestScheduler(_Surface):
-    """The schedules of an application are declared, and a real scheduler and worker run them in virtual time.
+    """Declares the schedules of an application, and runs them with a real scheduler and worker in virtual time.
 
         async with TestScheduler(app) as s:
             await s.advance("1 day")
             assert s.runs(report).succeeded == 24
 
-    Inside, whatever the application submits goes to this engine. Time passes only in methods that are awaited, here
-    and on handles. Without a loop: ``with TestScheduler(app) as s: s.advance("1 day")``.
+    Inside the block, all submits of the application go to this scheduler. Time passes only in methods that are awaited,
+    here and on handles. Without a loop: ``with TestScheduler(app) as s: s.advance("1 day")``.
     """
 
-    #: Not a test class, whatever its name looks like to pytest.
+    #: Keeps pytest from collecting it as a test class.
     __test__ = False
 
     def __init__(self, app: Mainspring, *, start: datetime | str = "2026-01-01T00:00:00Z") -> None:
-        """``start`` is where virtual time begins."""
+        """Create a test scheduler. ``start`` is the start of virtual time."""
         self._app = app
         self._start = _instant(start, "start")
 
@@ -261,23 +263,24 @@ class TestScheduler(_Surface):
         self._session.stop()
 
     async def advance(self, duration: Duration) -> None:
-        """Let so much time pass, and everything happen that is due by then."""
+        """Advance the virtual time. Everything that is due by then happens."""
         await self._session.do(self._session.site.sleep_until(self._after(duration)))
 
     async def advance_to(self, moment: datetime | str) -> None:
-        """Let time pass up to this moment."""
+        """Advance the virtual time to this moment."""
         await self._session.do(self._session.site.sleep_until(self._moment(moment)))
 
     async def run_until_idle(self) -> None:
-        """Let what is due now run to its end, and time pass as far as that needs. Retries ahead are not waited for."""
+        """Run everything that is due now to its end, and let time pass as far as that needs. Later retries are not
+        awaited."""
         await self._session.do(self._session.site.run_until_idle())
 
     async def outage(self, duration: Duration) -> None:
-        """Stop scheduler and worker for so long, then start them again. What runs is given back."""
+        """Stop the scheduler and the worker for this long, then start them again. Active runs are released."""
         await self._session.do(self._session.site.outage(parse_duration(duration)))
 
     async def cancel(self, what: OneRun | Named | str) -> int:
-        """Ask a run to stop, or all runs of a task that have not ended; how many were asked."""
+        """Request cancellation of a run, or of all runs of a task that have not ended; return how many."""
         return await self._session.do(self._session.cancel(what))
 
 

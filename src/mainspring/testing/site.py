@@ -1,4 +1,4 @@
-"""The engine of a test: the real scheduler and the real worker, on the memory store, on a loop in virtual time."""
+"""The runtime of a test: the real scheduler and the real worker, on the memory store, on a loop in virtual time."""
 
 import asyncio
 from collections.abc import Collection, Container, Coroutine, Sequence
@@ -31,20 +31,23 @@ from mainspring.testing.loop import EngineLoop, looking
 from mainspring.testing.rig import Rig
 from mainspring.testing.virtual_time import VirtualClock
 
-#: Leases must outlast a jump in time. Nobody but a test makes somebody die here.
+#: Leases must outlast jumps in time. Only a test makes a worker die here.
 _LONG: Micros = 100 * 366 * DAY
-#: What is left of the lease of a worker that dies: as long as it is outside of tests.
+#: Remaining lease of a worker that a test kills: the default of workers.
 _LEASE = WorkerSettings().lease
 
 
 class Site:
-    """Every method runs on the loop. Nothing is pruned: a test may ask for the run of a year ago."""
+    """Runs the scheduler and the worker of a test. Every method runs on the loop.
+
+    Nothing is pruned: a test may read a run from a year ago.
+    """
 
     def __init__(self, app: Mainspring, loop: EngineLoop) -> None:
         self._app = app
         self._loop = loop
         self.engine = Engine(Settings(store="memory:", shards=1), VirtualClock(loop))
-        # The same test shall see the same back-offs every time.
+        # The same test must see the same backoffs every time.
         self.engine.random = Random(0)
         assert isinstance(self.engine.store, MemoryStore)
         self.store = self.engine.store
@@ -87,7 +90,7 @@ class Site:
             await self._loop.moved()
 
     def next_change(self) -> Instant | None:
-        # In an outage nobody would deal with it.
+        # In an outage no scheduler or worker would handle a change.
         if self._keeper is None:
             return None
         change = self.store.next_change()
@@ -106,7 +109,7 @@ class Site:
         self._keeper = _Keeper(self.store, self.store.shards, engine.wakeups, engine.clock, ttl=_LONG)
         self._services = [
             self._keeper,
-            # The wheel says when to look; here the loop does.
+            # The wheel would time the scheduler's polls; here the loop does.
             Scheduler(self.store, self._keeper, engine.wakeups, engine.clock, use_wheel=False),
             Reaper(self.store, engine.wakeups, engine.clock, engine.random),
             SloKeeper(self.store, engine.wakeups, engine.clock),
@@ -120,7 +123,7 @@ class Site:
         settings = WorkerSettings(
             queues=dict.fromkeys(sorted(self._app.queues()), DEFAULT_SLOTS),
             lease=_LONG,
-            # Gathering saves round trips, and is a pause that nothing in the store would end.
+            # Gathering saves round trips, but it is a pause that no change in the store would end.
             gather=0,
             grace=0,
         )
@@ -144,7 +147,7 @@ class Site:
             await self._services.pop().stop()
 
     def _kill_worker(self) -> None:
-        """Its handlers are stopped, the store never hears of it again, and another worker takes its place."""
+        """Stop the handlers of the worker, cut its connection to the store, and start another worker in its place."""
         worker, self._worker = self._worker, None
         if worker is None or worker.holding is None or self._line is None:
             return
@@ -158,29 +161,29 @@ class Site:
         await worker.left()
 
     def _as_engine(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """The timers of whatever this starts are looks."""
+        """Start a task of the runtime: its timers are polls."""
         context = copy_context()
         context.run(looking.set, True)
         return self._loop.create_task(work, context=context)
 
 
 class _Keeper(ShardKeeper):
-    """Makes the scheduler look when time has jumped, by the way it hears of new shards: at once, without a pause."""
+    """Makes the scheduler poll after a jump in time. It uses the callback for new shards, which causes no delay."""
 
     def tell_again(self) -> None:
         for listener in self._listeners:
             listener()
 
 
-#: Where a job goes that goes to all data centres.
+#: The data center of jobs that target all data centers.
 _PLACE = "test"
 
 
 class _Line:
-    """A worker's line to the store. When it is cut, no answer comes any more.
+    """The connection of a worker to the store. Once it is cut, no call returns.
 
-    Runs of tasks that are not known here are put aside. A worker would give them back every few seconds, in case that
-    another one knows them: here is no other.
+    Runs of tasks that the application does not have are deferred for good. A worker would release them every few
+    seconds in case another worker has the task, but here is no other worker.
     """
 
     def __init__(self, store: WorkerStore, known: Container[str]) -> None:
@@ -190,7 +193,7 @@ class _Line:
 
     async def open_session(self, session: NewSession) -> SessionId:
         await self._check()
-        # Whatever runs require, and wherever they go: here is no other worker.
+        # There is no other worker, so this one accepts every label set and every data center.
         return await self._store.open_session(msgspec.structs.replace(session, labels=(ANY_LABEL,), datacenter=_PLACE))
 
     async def beat(

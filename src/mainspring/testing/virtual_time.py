@@ -1,4 +1,4 @@
-"""An event loop in virtual time: hours pass in milliseconds, and the same program runs in the same order every time.
+"""An event loop in virtual time: hours pass in milliseconds, and a program runs in the same order every time.
 
     def test_it_takes_a_day() -> None:
         async def scenario() -> None:
@@ -7,8 +7,8 @@
 
         run_virtual(scenario())
 
-Nothing waits: when nobody can go on, time jumps to the next timer. There are no threads and no files or sockets to wait
-for, so a program with nothing left to wait for is stuck, and says so. Time stands still while code runs.
+Nothing waits in real time: when no task can proceed, time jumps to the next timer. There are no threads, files or
+sockets to wait for, so a program that waits without a timer raises ``Stuck``. Time stands still while code runs.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ from mainspring.core.model.base.instant import DAY, SECOND, Instant, Micros, iso
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
-#: Where virtual time begins unless told otherwise.
+#: The default start of virtual time.
 START: Instant = parse_instant("2026-03-01T00:00:00Z")
-#: So many turns of the loop without time moving on are a program that spins.
+#: A program that takes this many turns of the loop without time passing is spinning.
 _SPINNING = 1_000_000
-#: What a monotonic clock shows at the start says nothing about the wall clock.
+#: Start of the monotonic clock. It is unrelated to the wall clock, as on a real machine.
 _UPTIME: Micros = 1_000 * SECOND
 
 
 class Stuck(RuntimeError):
-    """Nobody can ever go on: everything waits and no timer is set, or it spins, or it takes too long."""
+    """No task can ever proceed: all wait without a timer, the program spins, or it takes too long."""
 
 
 class _HasNumber(Protocol):
@@ -42,7 +42,7 @@ class _HasNumber(Protocol):
 
 
 class VirtualSelector(selectors.BaseSelector):
-    """Instead of waiting it moves the time. Files can be registered, but nothing ever happens to them."""
+    """Advances time instead of waiting. Files can be registered, but no event ever happens to them."""
 
     def __init__(self, start: Instant, longest: Micros) -> None:
         self.start = start
@@ -80,7 +80,7 @@ class VirtualSelector(selectors.BaseSelector):
 
 
 def whole_micros(timeout: float) -> Micros:
-    """Timers are whole microseconds but for the rounding of floats; at least one, or time could stand still."""
+    """Round a timeout to whole microseconds despite float errors; at least one, or time could stand still."""
     return max(1, ceil(timeout * SECOND - 0.01))
 
 
@@ -89,7 +89,7 @@ def _number(file: int | _HasNumber) -> int:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time moves only when nobody can go on."""
+    """An event loop whose time advances only when no task can proceed."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector: VirtualSelector | None = None,
     ) -> None:
         self._virtual = VirtualSelector(start, longest) if selector is None else selector
-        #: The source of chance for whoever runs on this loop.
+        #: The source of randomness for code on this loop.
         self.random = Random(seed)
         self._jitter = jitter
         super().__init__(self._virtual)
@@ -114,7 +114,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def elapsed(self) -> Micros:
-        """How much time has passed, exactly."""
+        """The time that has passed, exactly."""
         return self._virtual.elapsed
 
     def time(self) -> float:
@@ -127,7 +127,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        # Timers of one instant go off in the order they were set; a jitter shuffles them by the seed.
+        # Timers of one instant fire in the order they were set; a jitter shuffles them by the seed.
         if self._jitter:
             when += self.random.randrange(self._jitter) / SECOND
         return super().call_at(when, callback, *args, context=context)
@@ -139,7 +139,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """The clock of one node on a virtual loop. Its wall clock is off by ``skew``; the monotonic one cannot be."""
+    """The clock of one node on a virtual loop. ``skew`` offsets its wall clock, never its monotonic clock."""
 
     def __init__(self, loop: VirtualLoop | None = None, skew: Micros = 0) -> None:
         self._loop = virtual_loop() if loop is None else loop
@@ -156,7 +156,7 @@ class VirtualClock:
 
 
 def virtual_loop() -> VirtualLoop:
-    """The loop that this code runs on."""
+    """Return the virtual loop that the caller runs on."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop), "not in virtual time: start it by run_virtual"
     return loop
@@ -170,9 +170,9 @@ def run_virtual(
     jitter: Micros = 0,
     longest: Micros = 366 * DAY,
 ) -> T:
-    """Run to the end in virtual time. What still runs when ``main`` is done is cancelled.
+    """Run a coroutine to its end in virtual time. Tasks that still run when ``main`` is done are cancelled.
 
-    Raises ``Stuck`` when nobody can go on, or when it is not done after ``longest``.
+    Raises ``Stuck`` if no task can proceed, or if it is not done after ``longest``.
     """
     with asyncio.Runner(
         loop_factory=lambda: VirtualLoop(start=start, seed=seed, jitter=jitter, longest=longest), debug=False

@@ -1,7 +1,7 @@
 """Mainspring in a Django project: ``INSTALLED_APPS += ["mainspring.contrib.django"]``.
 
-``from mainspring.contrib.django import task`` in the ``tasks.py`` of your apps. The ``MAINSPRING`` dictionary in the
-settings of Django holds the settings of Mainspring.
+Use ``from mainspring.contrib.django import task`` in the ``tasks.py`` of your apps. The ``MAINSPRING`` dictionary in
+Django's settings holds the settings of Mainspring.
 """
 
 from mainspring.contrib.django.application import DjangoMainspring

@@ -1,4 +1,4 @@
-"""The application of a Django project: its settings, and submits in the transactions of its views."""
+"""The application of a Django project: its settings, and submits within Django's transactions."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,24 +20,25 @@ from mainspring.sdk.task import Prepared
 T = TypeVar("T")
 
 SETTING = "MAINSPRING"
-#: Entries of the dictionary that belong to the application and not to the settings.
+#: Entries of the dictionary that configure the application and are not settings.
 _OWN = ("name", "tenant")
 
 
 class DjangoMainspring(Mainspring):
-    """Has its settings from Django's, and its store from ``DATABASES`` if none is set."""
+    """An application with its settings from Django, and its store from ``DATABASES`` if none is set."""
 
     def __init__(self) -> None:
         try:
             names = _names(_configured())
             super().__init__(tenant=names.get("tenant", "default"), name=names.get("name") or _project())
         except Invalid:
-            # Reported by the checks of Django, and by everything that reads the settings.
+            # Django's checks, and everything that reads the settings, report the error.
             super().__init__(name=_project())
         self.around(around_run)
 
     def settings(self, flags: Mapping[str, object] | None = None, file: Path | None = None) -> Settings:
-        """Flags, then ``MAINSPRING`` of Django's settings, then the environment, then the file, then ``DATABASES``."""
+        """Load from flags, ``MAINSPRING`` in Django's settings, the environment, the file, then ``DATABASES``, in
+        this order."""
         if self._settled is not None and flags is None and file is None:
             return self._settled
         configured = _configured()
@@ -49,8 +50,11 @@ class DjangoMainspring(Mainspring):
     def submit_many_sync(
         self, calls: Iterable[Prepared[T]], *, connection: object | None = None
     ) -> list[SyncHandle[T]]:
-        """As ``submit_many``, for code that blocks. Inside ``transaction.atomic()`` the calls are committed with it, if
-        the store is the default database of Django."""
+        """Submit as ``submit_many`` does, for blocking code.
+
+        Inside ``transaction.atomic()`` the calls are committed with the transaction, if the store is Django's default
+        database.
+        """
         wanted = list(calls)
         if connection is None and not any(call.options.connection is not None for call in wanted):
             connection = self._atomic_connection()
@@ -58,12 +62,12 @@ class DjangoMainspring(Mainspring):
 
     def _new_engine(self) -> Engine:
         if self._settled is None and self.settings().store == "memory:":
-            # The database of a test: without a worker in this process nothing would ever run.
+            # In a test database nothing would ever run without a worker in this process.
             raise Invalid("store", "memory: reaches no worker from here", "in a test, MainspringTestMixin runs tasks")
         return super()._new_engine()
 
     def _atomic_connection(self) -> object | None:
-        # A test in virtual time has a store in memory.
+        # A test in virtual time uses the memory store.
         found = None if self._stand_in is not None else atomic_connection()
         return found if found is not None and self.settings().store == database_store() else None
 
@@ -76,7 +80,7 @@ def _configured() -> Mapping[str, Any]:
 
 
 def _names(configured: Mapping[str, Any]) -> dict[str, str]:
-    """The entries that belong to the application."""
+    """Return the entries that configure the application."""
     names = {name: configured[name] for name in _OWN if name in configured}
     for name, value in names.items():
         check = check_tenant if name == "tenant" else check_name
@@ -85,6 +89,6 @@ def _names(configured: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _project() -> str:
-    """The package of the settings module."""
+    """Return the package of the settings module."""
     module: str = getattr(django_settings, "SETTINGS_MODULE", None) or "django"
     return module.partition(".")[0]

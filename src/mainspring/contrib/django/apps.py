@@ -1,4 +1,4 @@
-"""The app of Django: imports the ``tasks.py`` of every installed app, and checks the settings."""
+"""The Django app config: imports the ``tasks.py`` of every installed app, and checks the settings."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class MainspringConfig(AppConfig):
 
 
 def check_settings(app_configs: object = None, **_: Any) -> list[Error]:
-    """Report what is wrong in ``MAINSPRING``, among the checks of ``manage.py check`` and ``runserver``."""
+    """Report errors in ``MAINSPRING`` among the checks of ``manage.py check`` and ``runserver``."""
     from mainspring.contrib.django import app
 
     try:

@@ -1,4 +1,4 @@
-"""Django's database connections around each run, as Django has them around each request."""
+"""Maintains Django's database connections around each run, as Django does around each request."""
 
 import asyncio
 import threading
@@ -13,22 +13,22 @@ from mainspring.sdk.context import Context
 
 
 class _OfThread(threading.local):
-    """Runs on this thread that use the connections of a test, and the connections that the thread had before."""
+    """Per thread: the number of runs that use the connections of a test, and the thread's own connections."""
 
     runs = 0
     own: dict[str, Any] = {}  # noqa: RUF012
 
 
 _of_thread = _OfThread()
-#: The connections of a test, by alias, while it has lent them.
+#: The connections of a test, by alias, while it lends them.
 _lent: dict[str, Any] = {}
 
 
 def around_run(context: Context) -> AbstractContextManager[None]:
     """Close connections that are too old or broken, before and after a run, on the thread that uses them.
 
-    Async handlers reach the database on the one thread of ``sync_to_async``. What is submitted to it runs in order, so
-    nothing has to wait: a handler that needs no database must not wait for the query of another one.
+    Async handlers reach the database on the one thread of ``sync_to_async``. Functions submitted to it run in order, so
+    nothing has to wait here. A handler without a database must not wait for the query of another handler.
     """
     try:
         asyncio.get_running_loop()
@@ -39,7 +39,7 @@ def around_run(context: Context) -> AbstractContextManager[None]:
 
 @contextmanager
 def lend_connections() -> Iterator[None]:
-    """Let runs use the connections of this thread: they see what a test has not committed."""
+    """Let runs use the connections of this thread, so that they see what a test has not committed."""
     lent = {connection.alias: connection for connection in map(connections.__getitem__, connections)}
     for connection in lent.values():
         connection.inc_thread_sharing()

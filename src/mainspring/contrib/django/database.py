@@ -1,4 +1,4 @@
-"""The default database of Django, as the store of Mainspring."""
+"""Uses Django's default database as the store of Mainspring."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +11,14 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from mainspring.core.model.base.errors import Invalid
 
 _FILE = "mainspring.db"
-#: Options of Django's backend that the address of a store has, too.
+#: Options of Django's database backend that a store address also has.
 _OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "passfile", "target_session_attrs")
 
 
 def database_store() -> str:
-    """The store if none is set: the default database on PostgreSQL, else an SQLite file beside it.
+    """Return the default store: the default database on PostgreSQL, else an SQLite file next to it.
 
-    The address is that of the test database while Django's tests run. A database in memory gives ``memory:``.
+    While Django's tests run, this is the address of the test database. A database in memory gives ``memory:``.
     """
     connection = connections[DEFAULT_DB_ALIAS]
     if connection.vendor == "postgresql":
@@ -32,7 +32,7 @@ def database_store() -> str:
 
 
 def atomic_connection() -> object | None:
-    """The connection of psycopg to the default database, inside ``transaction.atomic()`` on PostgreSQL."""
+    """Return psycopg's connection to the default database inside ``transaction.atomic()`` on PostgreSQL, else None."""
     connection = connections[DEFAULT_DB_ALIAS]
     if connection.vendor != "postgresql" or not connection.in_atomic_block:
         return None

@@ -14,18 +14,20 @@ _START = "2026-01-01T00:00:00Z"
 
 @contextmanager
 def virtual_scheduler(*, start: datetime | str = _START) -> Iterator[BlockingTestScheduler]:
-    """A scheduler and a worker in virtual time. Handlers see what the test has written, also in its transaction."""
+    """Start a scheduler and a worker in virtual time. Handlers see what the test has written, also in its
+    transaction."""
     with lend_connections(), TestScheduler(app, start=start) as scheduler:
         yield scheduler
 
 
 class MainspringTestMixin(unittest.TestCase):
-    """For a ``TestCase`` of Django: ``class OrderTest(MainspringTestMixin, TestCase)``.
+    """Mixin for a Django ``TestCase``: ``class OrderTest(MainspringTestMixin, TestCase)``.
 
-    A job that is due has run when ``submit`` returns. ``self.scheduler.advance("1 day")`` lets time pass for others.
+    A run that is due has ended when ``submit`` returns. ``self.scheduler.advance("1 day")`` lets time pass for the
+    others.
     """
 
-    #: Where virtual time begins.
+    #: The start of virtual time.
     scheduler_start: datetime | str = _START
     scheduler: BlockingTestScheduler
 

@@ -1,4 +1,4 @@
-"""What the tables hold, and the one index they all use."""
+"""Rows of the memory store, and the sorted index that all tables use."""
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
@@ -24,15 +24,15 @@ from mainspring.core.model.schedules.slo import SloState
 from mainspring.core.model.workflows.dependencies import Rule
 from mainspring.core.ports.storage.datacenters import Order
 
-#: What the runs of a line require, or the one session that may take them.
+#: The label set that runs require, or the only session that may take them.
 Lane: TypeAlias = tuple[str, ...] | SessionId
 
 
 class Index:
     """Rows in the order of a number, then of their id.
 
-    A plain sorted list: an insertion moves what stands behind it, which stays cheap up to some hundred thousand rows,
-    and nothing is ever stale in it.
+    A plain sorted list: an insertion moves all later entries, which stays cheap up to some hundred thousand rows. It
+    never holds stale entries.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Index:
             del self.entries[at]
 
     def until(self, number: int) -> Iterator[tuple[int, str]]:
-        """Entries up to and including a number. The index must not change meanwhile."""
+        """Yield the entries up to and including a number. The index must not change meanwhile."""
         for entry in self.entries:
             if entry[0] > number:
                 return
@@ -58,7 +58,7 @@ class Index:
 
 
 class RunRow(msgspec.Struct, kw_only=True):
-    """A run, wherever it is on its way. While it runs ``state`` is ``running``, asked to stop or not."""
+    """A run in any state. While it runs, ``state`` is ``running``, even if its cancellation was requested."""
 
     id: RunId
     task: str
@@ -70,11 +70,11 @@ class RunRow(msgspec.Struct, kw_only=True):
     state: RunState
     due: Instant
     created_at: Instant
-    #: Its place among the queued; meaningless elsewhere.
+    #: Position among the queued runs; meaningless in other states.
     rank: int = 0
     attempt: int = 0
     lost: int = 0
-    #: The newest fence it was ever claimed under; nothing lowers it.
+    #: The newest fence it was claimed under; it never decreases.
     fence: int = 0
     #: The fence under which it ended, if an attempt ended it.
     ended_by: int | None = None
@@ -85,17 +85,17 @@ class RunRow(msgspec.Struct, kw_only=True):
     start_by: Instant | None = None
     deadline: Instant | None = None
     cancel_at: Instant | None = None
-    #: The gate it must hold from when it is queued until it has ended.
+    #: The key lock that it holds from when it is queued until it has ended.
     gate: int | None = None
     job_id: JobId | None = None
     job_version: int | None = None
     scheduled_at: Instant | None = None
-    #: Ends a fixed-delay job's wait.
+    #: Its end sets the next tick of a fixed-delay job.
     paces_job: bool = False
-    #: Caught up on: queues behind live work of its priority.
+    #: A catch-up run: it queues behind live runs of its priority.
     late: bool = False
     replay_of: RunId | None = None
-    #: The one session that may run it.
+    #: The only session that may run it.
     target: SessionId | None = None
     reason: str = ""
     finished_at: Instant | None = None
@@ -103,33 +103,33 @@ class RunRow(msgspec.Struct, kw_only=True):
     error: str | None = None
     about: About | None = None
     queued_at: Instant | None = None
-    #: When a limit or a key let it go, or it came back from an attempt; 0: it waited for none.
+    #: When a limit or a key released it, or when it came back from an attempt; 0: it waited for none.
     ready_at: Instant = 0
-    #: Who was last given it, and that session's name.
+    #: The session that claimed it last, and that session's name.
     last_session: SessionId | None = None
     executor: str = ""
     progress: Progress | None = None
-    #: What its attempts want the next one to know.
+    #: State that its attempts save for the next one.
     checkpoint: bytes | None = None
-    #: Its class of retention, since it has ended.
+    #: Its retention class, set when it ends.
     kept_as: str = STANDARD
-    #: Of a failed run.
+    #: Set for failed runs.
     fingerprint: str = ""
-    #: A failed run that was replayed or discarded: no dead letter any more.
+    #: A failed run that was replayed or discarded is no longer a dead letter.
     dealt_with: bool = False
     discarded: bool = False
-    #: The gates of its limits, whether it is inside of them, and for which one it waits.
+    #: Its limiters, whether it occupies them, and the one that blocks it.
     gates: tuple[LimitGate, ...] = ()
     inside: bool = False
     waits: int | None = None
-    #: Of one that waits for others, or waited: its rule, how many they are, and what its limits in time are to count
-    #: from when the rule is met.
+    #: For a run with dependencies: its rule, the number of parents, whether it still waits for them, and its relative
+    #: time limits, which count from when the rule is met.
     rule: Rule | None = None
     parents: int = 0
     waits_for_parents: bool = False
     start_within: Micros | None = None
     end_within: Micros | None = None
-    #: Others wait for its end, or waited.
+    #: Other runs wait, or waited, for its end.
     has_children: bool = False
     unique: Unique | None = None
 
@@ -143,7 +143,7 @@ class RunRow(msgspec.Struct, kw_only=True):
 
     @property
     def in_line(self) -> bool:
-        """It waits for its ordering key, or for the run before it."""
+        """Whether it is blocked by its ordering key or by the previous run of its job."""
         return self.state is RunState.BLOCKED and self.waits is None and not self.waits_for_parents
 
     @property
@@ -151,12 +151,12 @@ class RunRow(msgspec.Struct, kw_only=True):
         return self.state is RunState.FAILED and not self.dealt_with
 
     def set_limits(self) -> None:
-        """Its limits in time count from when it is due."""
+        """Compute the time limits from the due time."""
         self.start_by = None if self.start_within is None else self.due + self.start_within
         self.deadline = None if self.end_within is None else self.due + self.end_within
 
     def start_missed(self, now: Instant) -> bool:
-        """It has not started and is not allowed to any more. An attempt that was not charged is no start."""
+        """Report whether it missed its latest start time. An attempt that was not charged does not count as a start."""
         return self.attempt == 0 and self.start_by is not None and self.start_by < now
 
     def deadline_missed(self, now: Instant) -> bool:
@@ -288,19 +288,19 @@ class JobRow(msgspec.Struct, kw_only=True):
 
 
 class SloRow(msgspec.Struct, kw_only=True):
-    """How a job's objectives stand, and when they are looked at again."""
+    """State of a job's objectives, and when they are evaluated again."""
 
     state: SloState
     rev: int
     next_check: Instant
 
 
-#: Of the only worker there is, in tests of an application: it stands for all others.
+#: Label of the only worker in tests of an application: it satisfies every label set.
 ANY_LABEL = "*"
 
 
 class SessionRow(msgspec.Struct, kw_only=True):
-    """A process. Buried or closed it stays dead: a process that comes back gets a new one."""
+    """The session of a process. A dead session stays dead: a process that comes back gets a new one."""
 
     id: SessionId
     name: str
@@ -317,7 +317,7 @@ class SessionRow(msgspec.Struct, kw_only=True):
     lease: Micros = 0
     owner: str = ""
     serves: str = ""
-    #: Asked to leave.
+    #: The session was asked to drain.
     draining: bool = False
     dead: bool = False
     clock: ClockReading | None = None
@@ -341,7 +341,7 @@ class SessionRow(msgspec.Struct, kw_only=True):
 
 
 class UsedKey(msgspec.Struct, frozen=True):
-    """An idempotency key, and the run or job that was made with it."""
+    """An idempotency key, and the run or job that was created with it."""
 
     made: RunId | JobId
     fingerprint: bytes
@@ -349,7 +349,7 @@ class UsedKey(msgspec.Struct, frozen=True):
 
 
 class UniqueKey(msgspec.Struct, frozen=True):
-    """A unique key, the run that has it, and until when; None: until that has ended."""
+    """A unique key, the run that holds it, and until when; None: until that run has ended."""
 
     run: RunId
     until: Instant | None
@@ -357,12 +357,13 @@ class UniqueKey(msgspec.Struct, frozen=True):
 
 class ShardRow(msgspec.Struct):
     owner: SessionId | None = None
-    #: Grows with every change of owner.
+    #: Increases with every change of owner.
     epoch: int = 0
 
 
 class Gate:
-    """One run of a key at a time. The holder is queued, running or between two attempts; the line is in due order."""
+    """A key lock: one run of a key at a time. The holder is queued, running or between attempts; others wait in due
+    order."""
 
     def __init__(self) -> None:
         self.holder: RunId | None = None
@@ -373,7 +374,7 @@ class Ledger:
     """The ticks of one job, in order, each once."""
 
     def __init__(self) -> None:
-        #: Each with the data centre that it was for.
+        #: Time of each tick, with the data center that it is for.
         self.times: list[tuple[Instant, str]] = []
         self.entries: dict[tuple[Instant, str], LedgerEntry] = {}
 
@@ -397,7 +398,7 @@ class Ledger:
         return self.entries[self.times[place - 1]] if place else None
 
     def target_of(self, run: RunRow) -> str:
-        """The data centre that a tick's run is for; of other runs none."""
+        """Return the data center of a tick's run; empty for all other runs."""
         at = run.scheduled_at or 0
         first = bisect_left(self.times, (at, ""))
         for time, target in islice(self.times, first, None):
@@ -408,13 +409,14 @@ class Ledger:
         return ""
 
     def note(self, scheduled_at: Instant, run: RunId, why: str) -> None:
-        """Say why a tick that has not started goes elsewhere, unless a calendar has its own word in that place."""
+        """Record why a tick that has not started moves elsewhere, unless a calendar set its reason."""
         entry = self.entries.get((scheduled_at, ""))
         if entry is not None and entry.run_id == run and may_be_noted(entry.reason):
             self.entries[scheduled_at, ""] = msgspec.structs.replace(entry, reason=why)
 
     def forget(self, until: Instant, limit: int, is_kept: Callable[[RunId | None], bool]) -> int:
-        """Forget at most ``limit`` ticks up to ``until``, with it, whose runs are not kept longer; how many went."""
+        """Forget at most ``limit`` ticks up to and including ``until`` whose runs are not kept longer; return how
+        many."""
         old = islice(self.times, bisect_left(self.times, (until + 1, "")))
         gone = set(islice((at for at in old if not is_kept(self.entries[at].run_id)), limit))
         if gone:

@@ -1,4 +1,4 @@
-"""The rows of the store and the moves between their places. Every move here is part of somebody's transaction."""
+"""The tables of the memory store and the transitions of runs. Every transition is part of a caller's transaction."""
 
 import sys
 import uuid
@@ -56,12 +56,12 @@ from mainspring.stores.memory.rows import (
 from mainspring.stores.memory.work.families import Families
 from mainspring.stores.memory.work.limiters import Limiters
 
-#: A fence is the store's epoch in the high bits and a sequence below: a restored store raises the epoch.
+#: The high bits of a fence are the store's epoch, the low bits a sequence. A restored store raises the epoch.
 SEQUENCE_BITS = 40
 
 
 class Tables:
-    """All rows. A row stands in exactly the indexes of its state; ``_leave`` and the moves keep it so."""
+    """All rows. A row is in exactly the indexes of its state; ``_leave`` and the transitions keep it so."""
 
     def __init__(self, clock: Clock, shards: int, wakeups: Wakeups | None = None) -> None:
         self._clock = clock
@@ -76,118 +76,120 @@ class Tables:
 
         self.runs: dict[RunId, RunRow] = {}
         self.attempts: defaultdict[RunId, list[AttemptView]] = defaultdict(list)
-        #: Queued, by queue, lane and rank.
+        #: Queued runs, by queue, label set and rank.
         self.ready: defaultdict[str, defaultdict[Lane, Index]] = defaultdict(lambda: defaultdict(Index))
-        #: Not ended, by the one session that may run them.
+        #: Runs that have not ended, by the only session that may run them.
         self.targeted: defaultdict[SessionId, dict[RunId, None]] = defaultdict(dict)
-        #: Scheduled, by shard and due time.
+        #: Scheduled runs, by shard and due time.
         self.scheduled = [Index() for _ in range(shards)]
-        #: Running, by session.
+        #: Running runs, by session.
         self.held: defaultdict[SessionId, dict[RunId, None]] = defaultdict(dict)
-        #: Not ended, by job.
+        #: Runs that have not ended, by job.
         self.active: defaultdict[JobId, dict[RunId, None]] = defaultdict(dict)
-        #: Not ended, by the time they must have started or ended.
+        #: Runs that have not ended, by their latest start time and by their deadline.
         self.start_bys = Index()
         self.deadlines = Index()
-        #: Ended, by class of retention, in the order they ended.
+        #: Ended runs of the standard retention class, in the order they ended.
         self.succeeded: deque[RunId] = deque()
         self.unsuccessful: deque[RunId] = deque()
-        #: … and those of the other classes, whichever way they ended.
+        #: Ended runs of the other retention classes, in the order they ended.
         self.of_class: dict[str, deque[RunId]] = {name: deque() for name in CLASSES if name != STANDARD}
-        #: What attempts printed.
-        #: By tenant and day, of those with a quota.
+        #: Bytes logged, by (tenant, day), for tenants with a daily quota.
         self.log_days: Counter[tuple[str, int]] = Counter()
         self.logs: defaultdict[RunId, list[LogLine]] = defaultdict(list)
-        #: How many run, by tenant.
+        #: Number of running runs, by tenant.
         self.running: Counter[str] = Counter()
-        #: By (tenant, queue).
+        #: Pauses, by (tenant, queue).
         self.pauses: dict[tuple[str | None, str | None], Pause] = {}
-        #: What was said of queues, and what is kept for it: whose turn it is, and how many retries come in a period.
+        #: Queue policies and their state: the fair-share clock, the turn of each tenant, and the retries per period.
         self.queue_policies: dict[str, QueuePolicy] = {}
         self.queue_clocks: Counter[str] = Counter()
         self.queue_turns: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self.queue_retries: defaultdict[str, dict[int, int]] = defaultdict(dict)
         #: The task catalog, by name.
         self.tasks: dict[str, KnownTask] = {}
-        #: Queues in which there were runs that take more than one slot.
+        #: Queues that have had runs of more than one slot.
         self.weighted: set[str] = set()
         #: Idempotency keys, by (tenant, key).
         self.used_keys: dict[tuple[str, str], UsedKey] = {}
         #: The fields of ``Minute``, by (minute, queue, tenant).
         self.figures: defaultdict[tuple[Instant, str, str], Counter[str]] = defaultdict(Counter)
-        #: How many began late and took long, by bucket, by (five minutes, queue, tenant).
+        #: Histograms of start delay and duration, by (five minutes, queue, tenant).
         self.timings: defaultdict[tuple[Instant, str, str], tuple[Counter[int], Counter[int]]] = defaultdict(
             lambda: (Counter(), Counter())
         )
-        #: How much waits and runs, by minute, then by (tenant, queue).
+        #: Waiting and running load, by minute, then by (tenant, queue).
         self.loads: dict[Instant, dict[tuple[str, str], Load]] = {}
-        #: Amounts, by (day, tenant, task, job, unit).
+        #: Used amounts, by (day, tenant, task, job, unit).
         self.usage: defaultdict[tuple[Instant, str, str, str, str], float] = defaultdict(float)
-        #: By (tenant, name).
+        #: Budgets, by (tenant, name).
         self.budgets: dict[tuple[str, str], BudgetStatus] = {}
         self.gates: dict[int, Gate] = {}
         self.limiters = Limiters(self.runs)
         self.families = Families()
-        #: By (tenant, key).
+        #: Unique keys, by (tenant, key).
         self.unique_keys: dict[tuple[str, str], UniqueKey] = {}
-        #: Of those that come to their gates in this transaction and are told of already, or keep their place: the rank
-        #: and the time that they are queued with if they pass in it.
+        #: Runs that reach their limits in this transaction and need no ``run.queued`` event: it was emitted already
+        #: (None), or the run keeps its rank and the time it was queued at.
         self._kept_place: dict[RunId, tuple[int, Instant] | None] = {}
-        #: Who came to its limits in this transaction without having waited for anything but its time.
+        #: Runs that reached their limits in this transaction after waiting only for their due time.
         self._came: set[RunId] = set()
-        #: What ended without an attempt, by task and state, until somebody is told.
+        #: Runs that ended without an attempt, by (task, state), until they are reported.
         self.unattempted: Counter[tuple[str, RunState]] = Counter()
-        #: What is remembered of groups of dead letters, by (tenant, task, fingerprint), and up to when they were seen.
+        #: Known groups of dead letters, by (tenant, task, fingerprint), and the time up to which dead letters were
+        #: grouped.
         self.watches: dict[tuple[str, str, str], Watch] = {}
         self.watched_until: Instant = 0
         self.replays: dict[str, Replay] = {}
 
         self.jobs: dict[JobId, JobRow] = {}
         self.job_names: dict[tuple[str, str], JobId] = {}
-        #: Oldest first.
+        #: Versions of each job, oldest first.
         self.versions: defaultdict[JobId, list[JobVersion]] = defaultdict(list)
-        #: Jobs with a next tick, by shard and that tick.
+        #: Jobs with a next tick, by shard and time of that tick.
         self.due_jobs = [Index() for _ in range(shards)]
         self.ledgers: defaultdict[JobId, Ledger] = defaultdict(Ledger)
 
-        #: Objectives of jobs, and when they are judged next.
+        #: Objectives of jobs, and when each is evaluated next.
         self.slos: dict[JobId, SloRow] = {}
         self.slo_checks = Index()
-        #: What is kept of notifications, and how many changes there were.
+        #: State of the alerts, and the number of changes to it.
         self.notifications: dict[str, bytes] = {}
         self.notification_rev = 0
-        #: All versions of each, oldest first, by (tenant, name).
+        #: All versions of each calendar, oldest first, by (tenant, name).
         self.calendars: dict[tuple[str, str], list[Calendar]] = {}
 
         self.sessions: dict[SessionId, SessionRow] = {}
-        #: Orders of preference of data centres, by word.
+        #: Data center preference orders, by word.
         self.orders: dict[str, Order] = {}
         self.owners = [ShardRow() for _ in range(shards)]
 
         self.tenants: dict[str, Tenant] = {}
-        #: Sessions of the dashboard that were ended, and when they would have ended.
+        #: Signed-out dashboard sessions, with the time each would have expired.
         self.signed_out: dict[str, Instant] = {}
         self.api_keys: dict[str, ApiKey] = {}
         self.audits: list[AuditEntry] = []
 
-        #: What each reader has done with.
+        #: Cursor of each event reader.
         self.readers: dict[str, str] = {}
-        #: When those die that must show themselves.
+        #: Time at which a temporary reader expires.
         self.readers_until: dict[str, Instant] = {}
         self.outbox: deque[EventBatch] = deque()
         self._position = 0
-        #: Batches up to and including this one are gone, or may never have been written.
+        #: Newest position whose batch was dropped or may never have been written.
         self.horizon = place(0)
         self._happened: dict[tuple[str, str], list[RunId]] = {}
-        #: Of jobs, one by one: what happened to one may be told in one order only.
+        #: Job events, one batch per job: the events of one job must keep their order.
         self._of_jobs: list[tuple[str, str, JobId]] = []
-        #: Queues of what was let go: whoever does that need not know where the others are.
+        #: Queues that got work in this transaction. A caller that frees a key or a limit does not know the queues of
+        #: the runs that it releases.
         self._got_work: dict[str, None] = {}
 
     @contextmanager
     def transaction(self) -> Iterator[Instant]:
-        """One point in time. Nothing in it waits, so nothing can come between; its events are written at its end."""
-        # The store's time never goes back, whatever its clock does.
+        """Run a transaction at one point in time. It never awaits, so none can interleave; its events are written at
+        its end."""
+        # The store's time never goes back, even if its clock does.
         self.now = max(self.now, self._clock.now())
         self._happened.clear()
         self._of_jobs.clear()
@@ -209,11 +211,11 @@ class Tables:
 
     @property
     def position(self) -> str:
-        """The newest event's."""
+        """Position of the newest event."""
         return place(self._position)
 
     def note_job(self, kind: str, tenant: str, job: JobId) -> None:
-        """Something happened to a job: it stands where runs do, and the kind says so."""
+        """Record a job event. The job id takes the place of a run id; the kind tells them apart."""
         self._of_jobs.append((kind, tenant, job))
 
     def note(self, kind: str, run: RunRow) -> None:
@@ -222,16 +224,16 @@ class Tables:
             self._got_work[run.queue] = None
 
     def tell(self, kind: str, tenant: str, subject: str) -> None:
-        """Of something that is no run."""
+        """Record an event about a subject that is not a run."""
         self._happened.setdefault((kind, tenant), []).append(RunId(subject))
 
     def tell_worker(self, kind: str, session: SessionRow) -> None:
-        """Of no tenant."""
+        """Record an event about a worker, which belongs to no tenant; ignore schedulers."""
         if session.kind == "worker":
             self.tell(kind, "", id_of_worker(session.id))
 
     def begin_outbox(self) -> None:
-        """From here on everything is written; whoever stands before may have missed something."""
+        """Start writing events at a new horizon. A reader with an earlier cursor may have missed events."""
         self._position += 1
         self.horizon = self.position
 
@@ -241,7 +243,8 @@ class Tables:
         self.forget_events()
 
     def forget_events(self) -> None:
-        """What every reader has seen and nobody may resume at any more; without readers all of it."""
+        """Drop the batches that every reader has read and that are older than ``EVENTS_KEPT``; without readers drop
+        all."""
         seen = min(self.readers.values(), default=self.position)
         old = self.now - EVENTS_KEPT
         while self.outbox and self.outbox[0].position <= seen and (self.outbox[0].at < old or not self.readers):
@@ -251,10 +254,10 @@ class Tables:
         self._fences += 1
         return self.store_epoch << SEQUENCE_BITS | self._fences
 
-    # Runs on their way
+    # Run transitions
 
     def enter(self, run: RunRow) -> None:
-        """A new run: it is due and queued or blocked, or its time is ahead and it is scheduled."""
+        """Add a new run: queued or blocked if it is due, scheduled if its time is ahead."""
         self.runs[run.id] = run
         if run.job_id is not None:
             self.active[run.job_id][run.id] = None
@@ -272,7 +275,10 @@ class Tables:
             self._come(run)
 
     def decide(self, child: RunId, *, new: bool = False) -> None:
-        """Parents of a run have ended: it goes, or is skipped, or waits on. ``new``: nobody knows that it waited."""
+        """Decide a run whose parents have ended: release it, skip it, or keep it blocked.
+
+        ``new``: the run was just submitted, so no ``dependency.resolved`` is emitted.
+        """
         run = self.runs.get(child)
         if run is None or not run.waits_for_parents:
             return
@@ -289,14 +295,14 @@ class Tables:
             self._come(run)
 
     def tell_children(self, limit: int) -> int:
-        """Decide children of what has ended; how many were looked at."""
+        """Decide up to ``limit`` children of ended runs; return how many were decided."""
         told = self.families.tell(limit)
         for child in told:
             self.decide(child)
         return len(told)
 
     def pass_on(self) -> list[RunRow]:
-        """Queue those whom there is room for at the gates where somebody has come or gone."""
+        """Queue the runs that now fit into the limiters that changed."""
         passed = self.limiters.pass_on(self.now)
         for run in passed:
             place = self._kept_place.get(run.id)
@@ -310,7 +316,7 @@ class Tables:
         return passed
 
     def stage(self, run: RunRow) -> None:
-        """A scheduled run has come due."""
+        """Admit a scheduled run that has become due."""
         self._leave(run)
         self._admit(run)
 
@@ -332,7 +338,7 @@ class Tables:
         self.note("run.started", run)
 
     def start_later(self, run: RunRow, due: Instant, kind: str, ending: Ending) -> None:
-        """An attempt has ended and another follows when its pause is over. It keeps its ordering key."""
+        """Schedule the next attempt after a backoff. The run keeps its ordering key."""
         self._leave_limits(run, ending)
         self._leave(run)
         run.ready_at = 0
@@ -340,7 +346,7 @@ class Tables:
         self.note(kind, run)
 
     def start_again(self, run: RunRow, rank: int, kind: str, ending: Ending) -> None:
-        """An attempt has ended and another may start at once, if its limits let it. It keeps its ordering key."""
+        """Requeue a run for its next attempt at once, if its limits allow it. The run keeps its ordering key."""
         self._leave_limits(run, ending)
         self._leave(run)
         self._kept_place[run.id] = rank, self.now
@@ -361,7 +367,8 @@ class Tables:
         ending: Ending = "other",
         ran: bool = True,
     ) -> None:
-        """Into history; whoever waited for this goes. ``ran``: if it is running, that was its attempt's end."""
+        """End a run and release its dependents, key and limits. ``ran``: the end of a running run was the end of its
+        attempt."""
         self._count_end(run, state, ran=ran)
         self._leave_limits(run, ending)
         self._leave(run)
@@ -383,7 +390,7 @@ class Tables:
         self.note(f"run.{state.value}", run)
         if run.job_id is not None:
             self.active[run.job_id].pop(run.id, None)
-            # A job may be purged while one of its runs is on its way.
+            # A job may be purged while one of its runs is still active.
             if run.job_id in self.jobs:
                 self._pace(self.jobs[run.job_id], run)
         if run.gate is not None:
@@ -396,7 +403,7 @@ class Tables:
             self._free_unique_key(run)
 
     def end_elsewhere(self, run: RunRow, end: KnownEnd) -> None:
-        """Its end was seen by somebody else; nobody knows when it began."""
+        """End a run whose outcome is known only from elsewhere, so that its start time is unknown."""
         self.end(
             run,
             end.state,
@@ -410,7 +417,7 @@ class Tables:
         run.started_at = None
 
     def lower(self, run: RunRow) -> None:
-        """A queued run gets the lowest priority, and keeps its age."""
+        """Give a queued run the lowest priority, but keep its age."""
         queued_at, rank = run.queued_at, run.rank + (IDLE - run.priority) * HEAD_START
         self._leave(run)
         run.priority = IDLE
@@ -418,7 +425,7 @@ class Tables:
         run.queued_at = queued_at
 
     def ask_to_stop(self, runs: Collection[RunRow]) -> None:
-        """What runs is asked to, whatever has not started is cancelled at once."""
+        """Request cancellation of running runs; cancel the runs that have not started at once."""
         for run in blocked_first(runs):
             if run.state.ended:
                 continue
@@ -431,7 +438,7 @@ class Tables:
                 self.note("run.cancel_requested", run)
 
     def promote(self, key: int) -> bool:
-        """Give a free gate to the first in its line; whether there was one."""
+        """Give a free key lock to the first waiting run; report whether there was one."""
         gate = self.gates[key]
         if gate.holder is not None:
             return False
@@ -447,9 +454,9 @@ class Tables:
         return True
 
     def edit(self, run: RunRow, new: NewRun) -> None:
-        """Give a run that was never started another due time, key, queue … and the place that goes with them.
+        """Edit a run that was never started: its due time, key, queue, and the position that goes with them.
 
-        What stays queued keeps its age. What holds its key keeps it as long as it is the first of its line.
+        A run that stays queued keeps its age. A run that holds its key keeps it as long as it is first in line.
         """
         was, queued_at, old_gate = run.state, run.queued_at, run.gate
         held = None if old_gate is None else self.gates.get(old_gate)
@@ -487,23 +494,23 @@ class Tables:
         if held is not None and held.holder is None:
             assert old_gate is not None
             self.promote(old_gate)
-        # The next edit of a batch finds the run where this one leaves it: queued, or waiting without its old age.
+        # The next edit of a batch must find the run queued, or blocked without its old age.
         self.pass_on()
         self._kept_place.pop(run.id, None)
 
     def rank_now(self, run: RunRow) -> int:
-        """The rank of what becomes eligible in this transaction."""
+        """Return the rank of a run that becomes eligible in this transaction."""
         return rank_of(self.now, run.priority, late=run.late or run.attempt > 0)
 
     def _come(self, run: RunRow) -> None:
-        """It waits for nothing but its time, its ordering key and its limits."""
+        """Admit a run that is due, or schedule it. It waits only for its time, its ordering key and its limits."""
         if run.due <= self.now:
             self._admit(run)
         else:
             self._schedule(run, run.due)
 
     def _admit(self, run: RunRow) -> None:
-        """It is due: queue it, or let it wait for its ordering key or its limits."""
+        """Queue a run that is due, or block it by its ordering key or its limits."""
         if run.gate is not None:
             gate = self.gates.setdefault(run.gate, Gate())
             if gate.holder is None and not gate.line.entries:
@@ -521,7 +528,7 @@ class Tables:
                 self.note("run.queued", run)
 
     def _pass(self, run: RunRow, rank: int) -> bool:
-        """Queue it, or let it stand at its limits until the lines are looked at. Whether it is queued."""
+        """Queue the run, or block it until its limiters are checked. Report whether it was queued."""
         if run.gates:
             self._block(run)
             self.limiters.join(run)
@@ -530,7 +537,7 @@ class Tables:
         return True
 
     def _leave_limits(self, run: RunRow, ending: Ending) -> None:
-        """It gives back what it took. If that opens a breaker, what is queued of its task waits again."""
+        """Release the limiters of a run. If that opens a breaker, queued runs of its task are blocked again."""
         if not run.inside:
             return
         for row in self.limiters.leave(run, self.now, ending):
@@ -562,7 +569,7 @@ class Tables:
             self.orders[preference.word] = Order(word=preference.word, serving=preference.order[0], since=self.now)
 
     def _leave(self, run: RunRow) -> None:
-        """Out of the index of its state."""
+        """Remove the run from the index of its state."""
         match run.state:
             case RunState.SCHEDULED:
                 self.scheduled[run.shard].remove(run.due, run.id)
@@ -593,12 +600,12 @@ class Tables:
                 (index.add if watch else index.remove)(limit, run.id)
 
     def purge_run(self, run: RunRow) -> None:
-        """Forget one that has ended before its time."""
+        """Delete an ended run before its retention is over."""
         self._ended_like(run).remove(run.id)
         self.forget_run(run.id)
 
     def is_kept(self, run: RunId | None) -> bool:
-        """Whether a run is there that is kept longer than its tick need be."""
+        """Report whether the run exists and is kept longer than its tick has to be."""
         row = None if run is None else self.runs.get(run)
         return row is not None and row.kept_as in ("long", "audit")
 
@@ -608,7 +615,7 @@ class Tables:
         return self.succeeded if run.state is RunState.SUCCEEDED else self.unsuccessful
 
     def purge_job(self, job: JobRow) -> None:
-        """Forget one that is over. Its runs stay where they are."""
+        """Delete an ended job. Its runs stay."""
         del self.jobs[job.id]
         del self.job_names[job.tenant, job.spec.name]
         self.versions.pop(job.id, None)
@@ -624,7 +631,7 @@ class Tables:
         self.attempts.pop(run, None)
         self.logs.pop(run, None)
 
-    # What a claim must respect
+    # Limits of a claim
 
     def is_paused(self, run: RunRow, now: Instant) -> bool:
         return bool(self.pauses) and any(
@@ -634,7 +641,7 @@ class Tables:
         )
 
     def resumed_at(self, run: RunRow, now: Instant) -> Instant:
-        """When the last pause was over that was for it; 0: there was none of late."""
+        """Return when the last pause that applied to the run ended; 0 if none ended recently."""
         pauses = (self.pauses.get((tenant, queue)) for tenant in (run.tenant, None) for queue in (run.queue, None))
         return max(
             (pause.until for pause in pauses if pause is not None and pause.until is not None and pause.is_over(now)),
@@ -642,7 +649,7 @@ class Tables:
         )
 
     def room(self, tenant: str) -> int:
-        """How many more of a tenant may run."""
+        """Return how many more runs of a tenant may run at once."""
         known = self.tenants.get(tenant)
         quota = None if known is None else known.quotas.running
         return sys.maxsize if quota is None else quota - self.running[tenant]
@@ -654,7 +661,7 @@ class Tables:
         return sum(self.runs[run].queue == queue for held in self.held.values() for run in held)
 
     def due_of_retry(self, run: RunRow, due: Instant) -> Instant:
-        """When it may be tried again, if it wants to be then: its queue may have a budget."""
+        """Return when the run may be retried: the retry budget of its queue may move it past ``due``."""
         budget = self.policy_of(run.queue).retries
         if budget is None or run.attempt == 0:
             return due
@@ -663,15 +670,15 @@ class Tables:
             del counts[period]
         return place_retry(budget, counts, due)
 
-    # What people are told
+    # Keys, audit and metrics
 
     def used_key(self, tenant: str, key: str) -> UsedKey | None:
-        """What an idempotency key was used for, as long as that counts."""
+        """Return the use of an idempotency key that has not expired."""
         used = self.used_keys.get((tenant, key))
         return used if used is not None and self.now < used.at + KEYS_KEPT else None
 
     def unique_run(self, tenant: str, key: str, fresh: Mapping[RunId, RunRow]) -> RunRow | None:
-        """The run that has a unique key, there or just being made, as long as that counts."""
+        """Return the run, stored or about to be stored, that holds a unique key, while the key counts."""
         taken = self.unique_keys.get((tenant, key))
         row = None if taken is None else fresh.get(taken.run) or self.runs.get(taken.run)
         if taken is None or row is None:
@@ -690,7 +697,7 @@ class Tables:
                 del self.unique_keys[run.tenant, run.unique.key]
 
     def audit(self, action: str, author: Author | None, changes: Iterable[Change]) -> None:
-        """One row a tenant; none for nobody, or for nothing."""
+        """Write one audit entry per tenant; write none without an author or without changes."""
         if author is None:
             return
         for tenant, change, count in sum_up(author, changes):
@@ -710,11 +717,11 @@ class Tables:
             )
 
     def figures_of(self, run: RunRow) -> Counter[str]:
-        """The figures of this minute that a run counts in."""
+        """Return the metrics of the current minute that the run counts in."""
         return self.figures[self.now // MINUTE * MINUTE, run.queue, run.tenant]
 
     def count_cost(self, run: RunRow, settlement: Settlement) -> None:
-        """What an attempt that ends now has used, into the sums of the day."""
+        """Add the cost of an attempt that ends now to the usage of the day."""
         assert run.started_at is not None
         charged = settlement.outcome is not Outcome.RELEASED
         cost = cost_of(self.now - run.started_at, settlement.spent, charged=charged)
@@ -739,7 +746,7 @@ class Tables:
     # Schedules
 
     def move_schedule(self, job: JobRow, next_fire: Instant | None, next_tick: Instant | None = None) -> None:
-        """Every change of a schedule's row grows its rev: whoever planned with the old one must look again."""
+        """Set the next tick. Every change increments ``rev``, so a scheduler with an old plan reads the row again."""
         if job.next_fire is not None:
             self.due_jobs[job.shard].remove(job.next_fire, job.id)
         job.next_fire = next_fire
@@ -750,11 +757,11 @@ class Tables:
         job.rev += 1
 
     def calendar_rev(self, tenant: str) -> int:
-        """How often the calendars of a tenant were changed."""
+        """Return how many times the calendars of a tenant have changed."""
         return sum(versions[-1].version for (owner, _), versions in self.calendars.items() if owner == tenant)
 
     def add_version(self, job: JobRow, made_by: str, why: str) -> None:
-        """What the job says now is its next version."""
+        """Store the current spec and payload of the job as its next version."""
         job.version += 1
         job.rev += 1
         self.versions[job.id].append(
@@ -769,7 +776,7 @@ class Tables:
         )
 
     def record(self, job: JobRow, tick: Tick) -> None:
-        """A line in the ledger, unless the tick has one."""
+        """Add a tick to the ledger unless it is there already."""
         if tick not in self.ledgers[job.id]:
             self.ledgers[job.id].add(
                 LedgerEntry(
@@ -787,18 +794,18 @@ class Tables:
             )
 
     def drop_ticks(self, job: JobRow, reason: str) -> None:
-        """The job's schedule ends here: what is due of it is written down."""
+        """Record the due ticks of a job as dropped, because its schedule ends now."""
         for tick in dropped_ticks(job.job(with_payload=False), self.now, reason):
             self.record(job, tick)
 
     def runs_of(self, job: JobId, target: str = "") -> list[RunRow]:
-        """The runs of a job that are on their way; those for one data centre, and for none, if one is named."""
+        """Return the active runs of a job; with ``target``, only those for that data center or for none."""
         runs = [self.runs[run] for run in self.active.get(job, ())]
         ledger = self.ledgers[job]
         return [run for run in runs if ledger.target_of(run) in ("", target)] if target else runs
 
     def _pace(self, job: JobRow, run: RunRow) -> None:
-        """The end of a fixed-delay job's run sets its next tick."""
+        """Set the next tick of a fixed-delay job when its run has ended."""
         delay = job.spec.fixed_delay
         if delay is not None and job.ticking and job.next_fire is None and job.awaits == run.id:
             self.move_schedule(job, self.now + delay)
@@ -806,18 +813,18 @@ class Tables:
     # Processes
 
     def live_session(self, session: SessionId) -> SessionRow | None:
-        """The session if its lease holds right now."""
+        """Return the session if its lease is valid now."""
         row = self.sessions.get(session)
         return row if row is not None and row.alive(self.now) else None
 
     def owned_by(self, owner: SessionId, shards: Collection[int]) -> list[int]:
-        """Those of ``shards`` that ``owner`` may act on."""
+        """Return those of ``shards`` that ``owner`` owns; none if its lease has expired."""
         if self.live_session(owner) is None:
             return []
         return [shard for shard in set(shards) if 0 <= shard < self.shards and self.owners[shard].owner == owner]
 
     def next_change(self) -> Instant | None:
-        """The earliest moment at which time alone makes somebody's look worth while."""
+        """Return the earliest time at which a scheduler pass has work to do even if nothing else changes."""
         moments = [index.entries[0][0] for index in (*self.scheduled, *self.due_jobs, self.slo_checks) if index.entries]
         room = self.limiters.next_room(self.now)
         if room is not None:
@@ -837,28 +844,28 @@ class Tables:
         return min(moments, default=None)
 
     def check_shard(self, identifier: str) -> None:
-        # Nobody would ever look at a shard that the store does not have.
+        # No scheduler ever reads a shard that the store does not have.
         if shard_of(identifier) >= self.shards:
             raise Invalid("id", f"{identifier} carries shard {shard_of(identifier)}", f"0 to {self.shards - 1}")
 
 
 def place(number: int) -> str:
-    """A position in the stream of events, which sorts as text."""
+    """Encode an event position as text that sorts like the number."""
     return f"{number:020d}"
 
 
 def blocked_first(runs: Iterable[RunRow]) -> list[RunRow]:
-    """The order in which to end many: otherwise the end of one would queue the next, only to end it too."""
+    """Sort runs that end together, blocked ones first: otherwise ending one would queue another that ends next."""
     return sorted(runs, key=lambda run: (run.state is not RunState.BLOCKED, not run.in_line))
 
 
 def gate_of_run(tenant: str, policy: RunPolicy) -> int | None:
-    """The gate of a one-off run: its ordering key's, if it has one."""
+    """Return the key lock of a one-off run; None without an ordering key."""
     return stable_hash(f"order:{tenant}:{policy.ordering_key}") if policy.ordering_key else None
 
 
 def gate_of_tick(job: JobId, tenant: str, spec: JobSpec, target: str = "") -> int | None:
-    """The gate of a tick's run: its ordering key's, or its job's if one run of it waits for another."""
+    """Return the key lock of a tick's run: its ordering key's, or its job's if runs of the job wait for each other."""
     if spec.policy.ordering_key:
         return gate_of_run(tenant, spec.policy)
     return overlap_gate(job, target) if spec.overlap in (Overlap.QUEUE, Overlap.CANCEL) else None

@@ -1,4 +1,4 @@
-"""Connections to the file: where it may lie, how it is opened, what is in it, and what an error means."""
+"""Connections to the SQLite file: location checks, opening, migrations and error mapping."""
 
 import os
 import secrets
@@ -16,16 +16,16 @@ from mainspring.stores import named_sql
 PACKAGE = "mainspring.stores.sqlite"
 MIGRATIONS = named_sql.migrations(PACKAGE)
 QUERIES = named_sql.load(PACKAGE, "queries.sql")
-#: The application_id that 0001_schema.sql writes into the header of the file: "MSPR".
+#: The ``application_id`` that 0001_schema.sql writes into the file header: "MSPR".
 APPLICATION_ID = 0x4D535052
 
-#: How long to wait for another process that writes.
+#: How long to wait for a transaction of another process.
 BUSY_TIMEOUT: Micros = 5 * SECOND
 
-#: How often the switch to a write-ahead log is tried. One of those who try at once succeeds, and then it is done.
+#: Attempts to switch to a write-ahead log. Of several processes that try at once, one succeeds, and that is enough.
 _SWITCHES = 100
 
-#: Locks and shared memory do not work there, or not between machines: a database would be destroyed silently.
+#: File systems without locks or shared memory, at least between machines: they would silently corrupt a database.
 _NETWORK_FILE_SYSTEMS = frozenset(
     (
         "9p",
@@ -46,7 +46,7 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 _DAMAGED = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
-#: What was asked is at fault, not the database: the same request would fail again.
+#: Errors of the request, not of the database: the same request would fail again.
 _REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.SQLError, apsw.TooBigError)
 
 
@@ -65,7 +65,7 @@ def is_on_network(kind: str) -> bool:
 
 
 def file_system_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """The kind of file system a path lies on, such as ``ext4``; empty where it cannot be told."""
+    """Return the kind of file system that a path lies on, such as ``ext4``; empty if it cannot be determined."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -73,7 +73,7 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> s
     place = os.path.realpath(path)
     deepest, kind = "", ""
     for line in lines:
-        # … mount point … - type source options; spaces in names are written \040.
+        # A line is: … mount point … - type source options; spaces in names are written \040.
         left, _, right = line.partition(" - ")
         fields = left.split(" ")
         if len(fields) < 5 or not right:
@@ -87,7 +87,7 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> s
 
 
 def open_for_writing(path: Path, shards: int) -> apsw.Connection:
-    """Open or make the file, bring its schema up to date under a lock, and teach the connection its procedures."""
+    """Open or create the file, apply missing migrations under a lock, and create the procedures of the connection."""
     try:
         if not path.parent.is_dir():
             raise Invalid("store", f"{path} cannot be made: there is no directory {path.parent}")
@@ -106,12 +106,12 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
     try:
         refuse_moved(connection)
         if schema_version(connection) and forget_statistics(connection):
-            # They were read when the connection was opened.
+            # A connection reads the statistics when it opens.
             connection.close()
             connection = _connect(path, flags)
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")
-        # The one who writes does the checkpoints, and each rewrites the same hot pages: few and large ones cost less.
+        # The writer does the checkpoints, and each one rewrites the same hot pages: few large ones cost less.
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         migrate(connection, shards)
@@ -123,15 +123,16 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
 
 
 def open_as_it_is(path: Path) -> apsw.Connection:
-    """Open the file whatever its schema, and leave that alone. The last one to close takes the log into the file."""
+    """Open the file whatever its schema, and do not migrate it. The last connection to close merges the log into the
+    file."""
     return _connect(path, apsw.SQLITE_OPEN_READWRITE)
 
 
 def _write_ahead(connection: apsw.Connection) -> None:
-    """Switch the file to a write-ahead log, for good.
+    """Switch the file to a write-ahead log permanently.
 
-    The switch does not wait for somebody who is about to write, as those are who start at the same time: it is refused
-    at once, whatever the time-out. So whoever is refused waits as every transaction does, and tries again.
+    SQLite refuses the switch at once, despite the timeout, while another process is about to write. That is common when
+    processes start together. So a refused switch waits for the other transaction and is tried again.
     """
     for _ in range(_SWITCHES):
         try:
@@ -146,7 +147,7 @@ def _write_ahead(connection: apsw.Connection) -> None:
 def open_for_reading(path: Path) -> apsw.Connection:
     connection = _connect(path, apsw.SQLITE_OPEN_READWRITE)
     connection.execute("PRAGMA query_only = ON")
-    # Not where it is written: what is written is at hand there, and looking into the map first cost 4 to 7 %.
+    # Only for reading: the writer has its pages in memory, and looking into the map first cost 4 to 7 %.
     connection.execute("PRAGMA mmap_size = 268435456")
     return connection
 
@@ -163,7 +164,7 @@ def _connect(path: Path, flags: int) -> apsw.Connection:
 
 
 def forget_statistics(connection: apsw.Connection) -> bool:
-    """Undo an ANALYZE: what was taken while a table was small would have it scanned for ever. No plan here needs it."""
+    """Undo an ANALYZE; report whether there was one. Statistics of a small table would cause full scans for ever."""
     tables = list(
         connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'sqlite_stat*'")
     )
@@ -173,13 +174,13 @@ def forget_statistics(connection: apsw.Connection) -> bool:
 
 
 def refuse_moved(connection: apsw.Connection) -> None:
-    """A file that was moved to another store holds what was, and is not written any more."""
+    """Raise ``Conflict`` if the store was moved: the file holds old rows and must not be written."""
     if _number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'moved'"):
         raise Conflict(str(connection.execute("SELECT told FROM moved").get))
 
 
 def migrate(connection: apsw.Connection, shards: int) -> None:
-    """Apply the migrations that are missing, all or none; one process at a time. Refuses a schema from the future."""
+    """Apply the missing migrations, all or none, one process at a time. Refuse a schema of a newer program."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         _migrate(connection, shards)
@@ -208,7 +209,7 @@ def _migrate(connection: apsw.Connection, shards: int) -> None:
 
 def schema_version(connection: apsw.Connection) -> int:
     """Return the version; 0: the file is empty. ``Conflict`` if another program or an older checkout made the file."""
-    # One look: between two somebody else may make the schema.
+    # One query: between two, another process could create the schema.
     look = "SELECT iif(count(*) = 0, 0, 1 + coalesce(sum(type = 'table' AND name = 'meta'), 0)) FROM sqlite_master"
     found = _number(connection, look)
     if found < 2:
@@ -224,7 +225,7 @@ def schema_version(connection: apsw.Connection) -> int:
 
 
 def shards_of(connection: apsw.Connection) -> int:
-    """How many shards the store was made with."""
+    """Return how many shards the store was created with."""
     return _number(connection, "SELECT shards FROM meta")
 
 
@@ -235,14 +236,14 @@ def _number(connection: apsw.Connection, query: str) -> int:
 
 
 def teach(connection: apsw.Connection) -> None:
-    """Make the procedures, which live as long as the connection."""
+    """Create the procedures, which live as long as the connection."""
     scripts = [entry for entry in files(PACKAGE).joinpath("procedures").iterdir() if entry.name.endswith(".sql")]
     for script in sorted(scripts, key=lambda entry: entry.name):
         connection.execute(script.read_text("utf-8"))
 
 
 def meaning(error: apsw.Error) -> MainspringError:
-    """What an error of the engine means to whoever asked."""
+    """Convert an SQLite error to the error that the caller gets."""
     if blames_request(error):
         return Invalid("batch", f"SQLite refused it: {error}")
     if isinstance(error, _DAMAGED):
@@ -257,14 +258,14 @@ def blames_request(error: apsw.Error) -> bool:
 
 
 def _lacks_schema(error: apsw.Error) -> bool:
-    """Report whether a table or a column is gone that the migrations made: the file was overwritten."""
+    """Report whether a table or a column is missing that the migrations created: the file was overwritten."""
     return isinstance(error, apsw.SQLError) and str(error).startswith(("no such table", "no such column"))
 
 
 class FileGuard:
-    """Notices that the file of a store, or its log, was removed, replaced or cut: what is written then is lost.
+    """Detects that the file of a store, or its log, was removed, replaced or truncated: later writes would be lost.
 
-    Of the file's content it only watches the size, which cannot shrink while a process has it open: SQLite keeps pages
+    Of the content it watches only the size, which cannot shrink while a process has the file open. SQLite keeps pages
     in its log and in memory, and could answer for minutes after ``cp`` or ``>`` has overwritten the file.
     """
 

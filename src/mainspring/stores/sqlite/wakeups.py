@@ -1,4 +1,4 @@
-"""Wake-ups between the processes that share a SQLite file: whoever changed it rings everybody."""
+"""Wake-ups between the processes that share a SQLite file."""
 
 import asyncio
 from pathlib import Path
@@ -11,21 +11,23 @@ from mainspring.core.ports.wakeups import SHARDS
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.tasks import cancel_and_wait
 
-#: How often to look while the file changes, and while it does not.
+#: How often to poll while the file changes, and while it does not.
 _SOON: Micros = 20 * MILLISECOND
 _LATER: Micros = 50 * MILLISECOND
-#: It counts as changing for so long after a change.
+#: How long after a change the file counts as changing.
 _LIVELY: Micros = SECOND
 
 
 class SqliteWakeups(LocalWakeups):
-    """Rings at once inside the process, and within some 50 ms across processes.
+    """Notifies at once inside the process, and within some 50 ms across processes.
 
-    SQLite keeps a number that changes with every commit of another connection; looking at it takes some microseconds
-    and waits for nobody. It does not say what changed, so all bells ring: they are hints. The commits of this process
-    are seen, too, because the store writes through a connection of its own; whoever is rung in vain finds nothing to
-    do, and writes nothing. Schedulers would: they renew their lease when they look for the others. So they are not
-    rung, or they would ring themselves for ever; they look twice a second anyway.
+    SQLite keeps a number that changes with every commit of another connection. Reading it takes some microseconds and
+    waits for no lock. It does not say what changed, so all topics are notified; notifications are only hints. The
+    commits of this process count, too, because the store writes through a connection of its own. A worker that is
+    notified in vain finds nothing to do and writes nothing.
+
+    Schedulers are not notified: they renew their lease when they look for other schedulers, so they would notify
+    themselves for ever. They poll twice a second anyway.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -60,7 +62,8 @@ class SqliteWakeups(LocalWakeups):
                 self.ring_all(but=[SHARDS])
 
     def _version(self) -> int | None:
-        """Nothing while nobody can look: the store has not made the file yet, or somebody recovers it."""
+        """Return the change number; None while the file cannot be read, because it is not created yet or is being
+        recovered."""
         try:
             if self._connection is None:
                 self._connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)

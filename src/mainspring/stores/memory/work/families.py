@@ -1,4 +1,4 @@
-"""Runs that wait for others: who waits for whom, and what has become of them."""
+"""Dependencies between runs in the memory store."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
@@ -10,15 +10,15 @@ from mainspring.stores.memory.rows import RunRow
 
 
 class Families:
-    """The edges between runs. They stay for people to look at until the child is forgotten."""
+    """The dependencies between runs. They are kept for display until the child is forgotten."""
 
     def __init__(self) -> None:
-        #: How each parent of a child has ended, in the order they were named; None: that is not known here yet.
+        #: How each parent of a child has ended, in the order they were named; None: not ended, or not processed yet.
         self.parents: dict[RunId, dict[RunId, RunState | None]] = {}
         self.children: defaultdict[RunId, dict[RunId, None]] = defaultdict(dict)
-        #: Children that wait for their parents.
+        #: Children blocked by their parents.
         self.waiting: dict[RunId, None] = {}
-        #: Ended, with the children that are still to be told.
+        #: Ended parents, with the children that still have to be decided.
         self.ended: deque[tuple[RunId, RunState, deque[RunId]]] = deque()
 
     def add(self, child: RunId, parents: Iterable[RunRow]) -> None:
@@ -29,18 +29,18 @@ class Families:
             edges[parent.id] = parent.state if parent.state.ended else None
 
     def has_ended(self, run: RunRow) -> None:
-        """Whoever waits for it is to be told."""
+        """Enqueue the children of an ended run for a decision."""
         if run.id in self.children:
             self.ended.append((run.id, run.state, deque(sorted(self.children[run.id]))))
 
     def tell(self, limit: int) -> list[RunId]:
-        """The next children that a parent of theirs has ended for; at most so many."""
+        """Return up to ``limit`` children for which a parent has ended."""
         told: list[RunId] = []
         while self.ended and len(told) < limit:
             parent, state, children = self.ended[0]
             while children and len(told) < limit:
                 child = children.popleft()
-                # Forgotten ones have no edges.
+                # A forgotten child has no edges.
                 if child in self.parents and self.parents[child][parent] is None:
                     self.parents[child][parent] = state
                     told.append(child)
@@ -49,7 +49,7 @@ class Families:
         return told
 
     def untold(self, runs: dict[RunId, RunRow]) -> list[RunId]:
-        """Children whose parents have ended, or are gone, though nobody is about to tell them. Tells them."""
+        """Record parents that ended or vanished without a pending decision; return the children concerned."""
         pending = {parent for parent, _, _ in self.ended}
         found = []
         for child in self.waiting:
@@ -62,7 +62,7 @@ class Families:
         return list(dict.fromkeys(found))
 
     def verdict(self, run: RunRow) -> tuple[str, str]:
-        """wait, go or skip; and why it is skipped."""
+        """Return ``wait``, ``go`` or ``skip``, and the reason for a skip."""
         assert run.rule is not None
         edges = self.parents[run.id]
         ended = Ended(

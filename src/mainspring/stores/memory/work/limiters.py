@@ -1,4 +1,4 @@
-"""The gates of limits and breakers: who is inside, who waits, and who passes next."""
+"""Limits and breakers of the memory store: which runs occupy a limiter, which wait, and which pass next."""
 
 from heapq import heappop, heappush
 
@@ -26,33 +26,33 @@ _INSIDE = (RunState.QUEUED, RunState.RUNNING)
 
 
 class Limiter:
-    """A gate."""
+    """A limiter with the runs that occupy it and the runs that it blocks."""
 
     def __init__(self) -> None:
         self.state = GateState()
-        #: Queued or running.
+        #: Queued or running runs that occupy it.
         self.inside: dict[RunId, None] = {}
-        #: By (due, id).
+        #: Blocked runs, by (due, id).
         self.line = Index()
-        #: Until then it remembers starts or failures that count.
+        #: Until then its state holds starts or failures that count.
         self.remembers_until: Instant = 0
 
 
 class Limiters:
-    """All gates that somebody is inside of, waits for, or was at not long ago.
+    """The limiters that are occupied, block a run, or were used recently.
 
-    Whoever comes to its gates joins the line of the first. At the end of a transaction those pass whom there is room
-    for, in the order of the lines, so that it does not matter in which order a batch came.
+    A run that reaches its limits joins the line of its first limiter. At the end of a transaction runs pass in the
+    order of the lines, as far as there is room. So the order of a batch does not matter.
     """
 
     def __init__(self, runs: dict[RunId, RunRow]) -> None:
         self._runs = runs
         self.gates: dict[int, Limiter] = {}
-        #: Gates where somebody has come or gone since the lines were last looked at.
+        #: Limiters that changed since their lines were last checked.
         self._touched: dict[int, None] = {}
 
     def join(self, run: RunRow) -> None:
-        """Wait for the first of its gates. The others are looked at when there is room."""
+        """Wait at the first limiter of the run. The others are checked when there is room."""
         self._wait(run, run.gates[0])
         self._touched[run.gates[0].number] = None
 
@@ -69,7 +69,10 @@ class Limiters:
             limiter.remembers_until = max(limiter.remembers_until, now + gate.per)
 
     def leave(self, run: RunRow, now: Instant, ending: Ending) -> list[RunRow]:
-        """An attempt has ended, or was never begun. Those that are queued at a breaker which that has opened."""
+        """Release the limiters of a run whose attempt ended or never began.
+
+        Return the queued runs at each breaker that this opened.
+        """
         shut_out: list[RunRow] = []
         started_at = run.started_at if run.state is RunState.RUNNING else None
         run.inside = False
@@ -86,7 +89,7 @@ class Limiters:
         return shut_out
 
     def pass_on(self, now: Instant) -> list[RunRow]:
-        """Let those pass whom there is room for at the gates where somebody came or went."""
+        """Let waiting runs pass the limiters that changed, as far as there is room."""
         passed_on: list[RunRow] = []
         lines = dict(self._touched)
         self._touched.clear()
@@ -119,14 +122,14 @@ class Limiters:
             heappush(heads, (*head, number))
 
     def touch_timed(self, now: Instant) -> None:
-        """Look again at those gates where time alone may have given room."""
+        """Mark the limiters where the passage of time may have made room."""
         for number, limiter in self.gates.items():
             gate = self._gate_of_head(number)
             if gate is not None and gate.kind != AT_A_TIME and room(gate, limiter.state, now):
                 self._touched[number] = None
 
     def next_room(self, now: Instant) -> Instant | None:
-        """When time alone gives somebody room."""
+        """Return when the passage of time makes room for a waiting run."""
         times = []
         for number, limiter in self.gates.items():
             gate = self._gate_of_head(number)
@@ -135,8 +138,10 @@ class Limiters:
         return min((time for time in times if time is not None), default=None)
 
     def recount(self) -> int:
-        """Put right what is not as those inside say; how many gates that were. Looks at every line that moves without
-        time: what only time gives room is for ``touch_timed``."""
+        """Correct limiters that disagree with their runs; return how many were wrong.
+
+        Also marks every line that can move without the passage of time; ``touch_timed`` marks the others.
+        """
         found = 0
         for number, limiter in self.gates.items():
             rows = {run: self._runs.get(run) for run in limiter.inside}
@@ -154,7 +159,7 @@ class Limiters:
         return found
 
     def forget_unused(self, now: Instant) -> None:
-        """Gates that are as if they had never been."""
+        """Delete the limiters whose state equals that of a new one."""
         unused = [
             number
             for number, limiter in self.gates.items()
@@ -178,7 +183,7 @@ class Limiters:
             limiter.inside[run.id] = None
 
     def _held_up_at(self, run: RunRow, now: Instant) -> Gate | None:
-        """The first of its gates that has no room, or where somebody stands before it."""
+        """Return the first limiter of the run that has no room, or where another run is ahead of it."""
         for gate in run.gates:
             limiter = self.gates.get(gate.number)
             if limiter is None:
@@ -193,7 +198,7 @@ class Limiters:
         return limiter.line.entries[0] if limiter is not None and limiter.line.entries else None
 
     def _gate_of_head(self, number: int) -> Gate | None:
-        """The gate as the first in its line has it."""
+        """Return the limit as the first run in line defines it."""
         head = self._head(number)
         return None if head is None else _the_gate(self._runs[RunId(head[1])], number)
 
@@ -203,7 +208,7 @@ def _the_gate(run: RunRow, number: int) -> Gate:
 
 
 def _used(number: int, state: GateState, inside: list[RunRow]) -> int:
-    """What a gate's count must be."""
+    """Return the correct count of a limiter."""
     if state.open_until is not None:
         return min(state.used, len(inside))
     kinds = {_the_gate(run, number).kind for run in inside}

@@ -1,4 +1,4 @@
-"""What people look at, and what attempts tell while they run."""
+"""SQLite: queries for lists, charts and details, and the reports of running attempts."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -44,7 +44,7 @@ from mainspring.stores.sqlite.part import Part
 from mainspring.stores.sqlite.threads import read
 from mainspring.stores.sqlite.work.jobs import stored_jobs
 
-#: Nobody counts further than this how many are ahead.
+#: Where counting the runs ahead stops.
 _COUNTED = 10_000
 _NEWEST = 2**63 - 1
 _is_position = re.compile("[0-9]{20}").fullmatch
@@ -58,14 +58,14 @@ _LIVE = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING})
 _WAITING = frozenset({RunState.SCHEDULED, RunState.BLOCKED})
 _ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED})
 
-#: Where runs are: the table, the states there, how the state is shown, and what else a filter looks at.
+#: The run tables: name, states in it, expression of the shown state, and what filters of dead letters compare.
 _PLACES = (
     ("run", _LIVE, "iif(p.state = 'running' AND p.cancel_at IS NOT NULL, 'cancelling', p.state)", "0", "NULL"),
     ("waiting", _WAITING, "iif(p.state = 'scheduled', p.state, 'blocked')", "0", "NULL"),
     ("history", _ENDED, "p.state", "p.dead", "p.fingerprint"),
 )
 
-#: Of dead letters ``s``: how many there are of each of the last hours.
+#: Counts the dead letters ``s`` of each recent hour, oldest hour first.
 _TREND = ", ".join(
     f"count(*) FILTER (WHERE s.at > :trend_now - {hours * HOUR} AND s.at <= :trend_now - {(hours - 1) * HOUR})"
     for hours in range(TREND, 0, -1)
@@ -160,7 +160,7 @@ class SqliteCatalog(Part):
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
         wanted = msgspec.structs.replace(wanted, dead=True)
         source, filters = _runs(wanted, None), _run_filters(wanted)
-        # Times have 16 digits, so the greatest text is the newest run. One sample is looked up for each group.
+        # Padded times sort as text, so the greatest text names the newest run. Only one sample is read per group.
         text = f"""
             SELECT json_group_array(json_array(
                 coalesce(g.fingerprint, ''), g.task, h.reason, g.count, g.first_at, g.last_at, h.id,
@@ -222,7 +222,7 @@ class SqliteReports(Part):
         cuts, today = rows.encode([LOG_CUT, LOG_DAY_CUT]), self._time.now() // DAY
         sizes = rows.log_sizes(await self._reader.read("log_sizes", ids=rows.encode(runs), cuts=cuts, day=today))
         days = {tenant: DayRoom(most, used) for _, _, _, tenant, most, used in sizes.values() if most is not None}
-        # By fence, too: only the attempt that runs is heard, and another one must not take its room.
+        # Keyed by fence, too: only the current attempt may append, and a stale one must not use up its room.
         rooms: dict[tuple[RunId, int], LogRoom] = {}
         told = []
         for line in lines:
@@ -244,7 +244,7 @@ class SqliteReports(Part):
         await self._work(forget)
 
 
-#: Those with a tag. The index begins with the tenant: each is one step in it.
+#: The tenants with a tag. The index begins with the tenant, so each tenant costs one step.
 _TENANTS = """
     WITH RECURSIVE of(name) AS (
         SELECT min(tenant) FROM label
@@ -254,28 +254,28 @@ _TENANTS = """
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """Rows in an order that an index has: the statement without its order, and its values."""
+    """A query for rows in the order of an index, without its ORDER BY, and its parameters."""
 
     text: str
     values: Values
-    #: What goes with each row that a filter is about.
+    #: The joins that filters need for each row.
     joins: str
 
 
 class _Filters(msgspec.Struct, frozen=True):
-    """What must hold of each row."""
+    """Conditions on each row, and their parameters."""
 
     texts: list[str]
     values: Values
 
 
 def _found(source: _Source, filters: _Filters, looked_at: str = "") -> str:
-    """The rows of a source that are wanted."""
+    """Build the FROM and WHERE clauses for the wanted rows of a source."""
     return f"FROM ({source.text} {looked_at}) AS v {source.joins} WHERE {' AND '.join(filters.texts) or 'true'}"
 
 
 def _page(connection: apsw.Connection, source: _Source, filters: _Filters, limit: int) -> tuple[list[str], str | None]:
-    """The ids of a page, newest first, and where the next one begins. It looks at a bounded number of rows."""
+    """Return the ids of a page, newest first, and the cursor of the next page. Reads a bounded number of rows."""
     newest_first = "ORDER BY id DESC LIMIT :looked_at"
     values: Values = {**source.values, **filters.values, "looked_at": LOOKED_AT, "limit": limit + 1}
     text = f"""
@@ -286,7 +286,7 @@ def _page(connection: apsw.Connection, source: _Source, filters: _Filters, limit
         return ids[:limit], ids[limit - 1] if limit else None
     if not filters.texts:
         return ids, None
-    # The last row that was looked at, if there is another one behind it.
+    # The next page begins at the last row that was read, if another row follows it.
     text = f"SELECT json_group_array(id) FROM (SELECT id FROM ({source.text} {newest_first}) LIMIT 2 OFFSET :offset)"  # noqa: S608
     values = {**source.values, "looked_at": LOOKED_AT + 1, "offset": LOOKED_AT - 1}
     last = rows.strings.decode(str(connection.execute(text, values).get))
@@ -294,7 +294,7 @@ def _page(connection: apsw.Connection, source: _Source, filters: _Filters, limit
 
 
 def _runs(wanted: RunFilter, after: RunId | None) -> _Source:
-    """The runs of a tenant, a tag, a job or all, in the places where the wanted states are."""
+    """Build the query for the runs of a tenant, a tag, a job or all, over the tables that hold the wanted states."""
     values: Values = {}
     texts: list[str] = []
     label = ""
@@ -330,7 +330,7 @@ def _runs(wanted: RunFilter, after: RunId | None) -> _Source:
 
 
 def _of_job(wanted: RunFilter, table: str) -> list[tuple[str, list[str]]]:
-    """The indexes to search by, each with what it says of the job."""
+    """Return the indexes to search by, each with its conditions on the job."""
     if wanted.job is None:
         return [(_index(wanted, table), [])]
     if wanted.tag:
@@ -339,17 +339,18 @@ def _of_job(wanted: RunFilter, table: str) -> list[tuple[str, list[str]]]:
 
 
 def _by_tenant(wanted: RunFilter) -> bool:
-    """Whether the tenant is what the rows are found by."""
+    """Report whether rows are found by their tenant."""
     return wanted.tenant is not None and not (wanted.tag or wanted.job or wanted.dead)
 
 
 def _is_looked_for(wanted: RunFilter) -> bool:
-    """Whether the rows of the tenant have no index. They are all there is for most, so they need none."""
+    """Report whether the tenant is checked row by row. The default tenant has no index: in most stores it owns all
+    rows."""
     return wanted.tenant == DEFAULT_TENANT and _by_tenant(wanted)
 
 
 def _index(wanted: RunFilter, table: str) -> str:
-    """The index that has the rows in the order of their ids."""
+    """Return the index that has the rows in the order of their ids."""
     if wanted.tag:
         return ""
     if wanted.job is not None:
@@ -402,7 +403,7 @@ def _job_filters(wanted: JobFilter) -> _Filters:
     if wanted.task:
         _add(filters, "j.spec ->> 'task' = :task", task=wanted.task)
     if wanted.queue:
-        # What is as usual is left out of a spec.
+        # A spec leaves out default values.
         _add(filters, "coalesce(j.spec ->> 'queue', 'default') = :queue", queue=wanted.queue)
     if wanted.tag:
         _add(filters, ":tag IN (SELECT value FROM json_each(j.spec, '$.tags'))", tag=wanted.tag)
@@ -423,7 +424,7 @@ def _says(*places: str) -> str:
 
 
 def _span(wanted: RunFilter | JobFilter, after: str | None) -> list[tuple[str, str, str]]:
-    """What ids must be: comparisons, with the name and the value of each. Ids begin with the time they were made."""
+    """Return comparisons for ids, with parameter names and values. An id begins with its creation time."""
     found = []
     if after is not None:
         found.append(("< :after", "after", after))
@@ -435,5 +436,5 @@ def _span(wanted: RunFilter | JobFilter, after: str | None) -> list[tuple[str, s
 
 
 def _first_id(at: Instant) -> str:
-    """Every id that was made then or later is greater; times count in whole milliseconds there."""
+    """Return the lower bound of the ids created at ``at`` or later. Ids hold whole milliseconds."""
     return f"{min(max(0, -(-at // MILLISECOND)), 0xFFFF_FFFF_FFFF):012x}"

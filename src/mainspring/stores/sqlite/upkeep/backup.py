@@ -1,4 +1,4 @@
-"""Copies a file while others write in it, and makes one of such a copy."""
+"""Backups of a SQLite file while other processes write to it, and their restore."""
 
 import os
 import secrets
@@ -31,9 +31,9 @@ from mainspring.stores.sqlite import connection as connections
 from mainspring.stores.sqlite.records.audit import write_audit
 
 _MEMBER = "store.db"
-#: Pages of a step, between which the progress is told.
+#: Pages per step; progress is reported between steps.
 _PAGES = 4_096
-# What waits for others, for a key or for a limit is blocked, to people.
+# Runs that wait for dependencies, a key or a limit are shown as blocked.
 _UNFINISHED = (
     "SELECT state, count(*) FROM (SELECT state FROM run"
     " UNION ALL SELECT iif(state = 'scheduled', state, 'blocked') FROM waiting) GROUP BY 1"
@@ -50,7 +50,7 @@ class SqliteBackups:
     async def take(self, writing: Writing, program: str, tell: Tell) -> Manifest:
         if not self._path.is_file():
             raise StoreUnavailable(f"there is no store {self._path}")
-        # Beside the store, where there is room for one: a temporary folder may be in memory.
+        # Next to the store, where there is room for a copy: a temporary folder may be in memory.
         with TemporaryDirectory(prefix=f".{self._path.name}-backup-", dir=self._path.parent) as folder:
             copy = Path(folder) / _MEMBER
             with _said(self._path):
@@ -103,7 +103,7 @@ class SqliteBackups:
         source = connections.open_for_reading(self._path)
         target = apsw.Connection(str(copy))
         try:
-            # A transaction that reads sees one moment until it ends, whoever writes meanwhile.
+            # A read transaction sees one snapshot until it ends, even while other processes write.
             source.execute("BEGIN")
             connections.refuse_moved(source)
             if not connections.schema_version(source):
@@ -113,7 +113,7 @@ class SqliteBackups:
                 while not backup.done:
                     backup.step(_PAGES)
                     tell("copied", backup.page_count - backup.remaining, backup.page_count)
-            # Without a log beside it: one file is what is kept.
+            # No log next to the copy: the backup keeps a single file.
             target.execute("PRAGMA journal_mode = DELETE")
         finally:
             target.close()
@@ -121,7 +121,7 @@ class SqliteBackups:
         return taken_at
 
     def _refuse_used(self, replace: bool) -> int:
-        """The epoch of what is there; 0: nothing, or nothing that can be read."""
+        """Return the epoch of the existing store; 0 if there is none, or none that can be read."""
         if not self._path.exists():
             if not self._path.parent.is_dir():
                 raise StoreUnavailable(f"there is no directory {self._path.parent}")
@@ -135,12 +135,12 @@ class SqliteBackups:
         if used and not replace:
             raise Conflict(f"{self._path} is not empty: name another file, or say --replace")
         if self._path.with_name(f"{self._path.name}-wal").exists():
-            # It would be taken for the log of the new file.
+            # SQLite would take it for the log of the new file.
             raise Conflict(f"somebody has {self._path} open, such as an API: stop it first")
         return epoch
 
     def _look(self) -> tuple[int, bool]:
-        """The epoch of the store that is there, and whether something is in it."""
+        """Return the epoch of the existing store, and whether it holds anything."""
         connection = connections.open_as_it_is(self._path)
         try:
             if not connections.schema_version(connection):
@@ -162,8 +162,10 @@ class SqliteBackups:
             connection.close()
 
     def _keep_beside(self, at: Instant) -> None:
-        """What is there, with the log of one that could not be read: nobody may take it for that of the new file. The
-        file itself stays at its place, too, until the new one takes it: whenever this ends, there is a store."""
+        """Rename the existing files, so that SQLite cannot take an unreadable store's log for the new file's.
+
+        The file itself also stays in its place until the new one replaces it, so a store exists at any time.
+        """
         for end in ("-wal", "-shm"):
             old = self._path.with_name(f"{self._path.name}{end}")
             if old.exists():
@@ -173,7 +175,7 @@ class SqliteBackups:
             try:
                 os.link(self._path, kept)
             except OSError:
-                # Some file systems know no second name of a file.
+                # Some file systems have no hard links.
                 self._path.rename(kept)
         _sync(self._path.parent)
 
@@ -214,7 +216,7 @@ class SqliteBackups:
 
 
 def _sync(path: Path) -> None:
-    """A file or a folder is on the disk."""
+    """Flush a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

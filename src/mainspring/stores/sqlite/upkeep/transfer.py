@@ -1,4 +1,4 @@
-"""Reads everything out of a file, for a move to another store, and marks the file as left."""
+"""Reads all rows of a SQLite store for a move to another store, and marks the file as moved."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -16,30 +16,30 @@ from mainspring.stores import named_sql
 from mainspring.stores.sqlite import connection as connections
 from mainspring.stores.sqlite.rows import bytes_of
 
-#: Tables that are not moved: events of the last minutes, who reads them, and what is made anew.
+#: Tables that are not moved: recent events, their readers, and everything that is rebuilt.
 LEFT = frozenset(
     {"meta", "shard", "outbox", "outbox_cursor", "sqlite_sequence", "schedule", "body", "lane", "mark"}
 ) | {
-    # What was told of dead letters is told again.
+    # Dead letters are reported again.
     "dead_group",
     "dead_watch",
     "queue_turn",
     "queue_retry",
-    # Made anew by whoever fires, and by whoever asks.
+    # Rebuilt when jobs fire, and when an order is first needed.
     "version_place",
     "datacenter_order",
-    # Counted anew.
+    # Counting starts again.
     "log_day",
     "load",
     "timing",
-    # What goes on failing is told once more.
+    # Persistent problems are alerted once more.
     "notification",
     # Workers register their tasks again when they start.
     "task",
-    # It ends with the sessions, which are the old store's.
+    # It applies to dashboard sessions of the old store only.
     "signed_out",
 }
-#: Of which it is asked in which days they have something.
+#: Tables for which the days that have rows are listed.
 FAMILIES = (
     "history_succeeded",
     "history_unsuccessful",
@@ -50,15 +50,15 @@ FAMILIES = (
     "ledger",
     "log",
 )
-#: Columns of moved tables that other stores do not have, since they know it otherwise.
+#: Columns of moved tables that other stores do not have, because they store the same elsewhere.
 LEFT_COLUMNS: Mapping[str, frozenset[str]] = {
     "attempt": frozenset({"counted"}),
     "schedule": frozenset({"job_id", "awaits"}),
-    # By its parts.
+    # Moved as separate fields.
     "progress": frozenset({"told"}),
-    # Of those that live.
+    # Used by live sessions only.
     "session": frozenset({"dead", "lanes", "serves", "clock_offset", "clock_error", "tzdata"}),
-    # Turns begin anew.
+    # Fair turns start again.
     "queue_policy": frozenset({"clock"}),
 }
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def _numbers(text: str, kind: type[T]) -> T:
     return msgspec.json.decode(text, type=kind)
 
 
-#: How columns become values of the domain, where they are not yet.
+#: Decoders for columns that do not hold domain values.
 _READ: Mapping[str, Callable[[Any], object]] = {
     "payload": _content,
     "result": _content,
@@ -117,7 +117,7 @@ class SqliteSource:
         except apsw.Error as error:
             raise StoreUnavailable(f"{self._path} cannot be read: {error}") from None
         try:
-            # Nobody else can write from here on.
+            # No other process can write from here on.
             connection.execute("BEGIN IMMEDIATE")
         except apsw.BusyError:
             raise Conflict(f"somebody is writing in {self._path} all the time: stop the processes first") from None
@@ -130,7 +130,7 @@ class SqliteSource:
             connection.close()
 
     def counts(self) -> Mapping[str, int]:
-        # As many as the query gives: some kinds are made of several tables.
+        # Count the rows of the query, because some kinds combine several tables.
         return {kind: self._number(f"SELECT count(*) FROM ({_SQL[kind]})") for kind in KINDS}  # noqa: S608
 
     def batches(self, kind: str) -> Iterator[list[Row]]:
@@ -138,7 +138,7 @@ class SqliteSource:
         try:
             columns = [description[0] for description in cursor.get_description()]
         except apsw.ExecutionCompleteError:
-            # There are none.
+            # The query returns no rows.
             return
         while rows := list(islice(cursor, BATCH)):
             batch = [dict(zip(columns, row, strict=True)) for row in rows]
@@ -161,7 +161,7 @@ class SqliteSource:
             if str(table).startswith("sqlite_"):
                 continue
             for event in ("INSERT", "UPDATE", "DELETE"):
-                # Also for those who have it open, and are silent just now.
+                # The triggers also stop processes that have the file open but are idle now.
                 connection.execute(
                     f"CREATE TRIGGER moved_{table}_{event.lower()} BEFORE {event} ON {table} "
                     f"BEGIN SELECT RAISE(ABORT, '{quoted}'); END"

@@ -1,4 +1,4 @@
-"""Policies of queues, and claims from queues that have one."""
+"""Queue policies, and claims from queues that have one."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -19,9 +19,9 @@ from mainspring.stores.sqlite.part import Part
 from mainspring.stores.sqlite.records.audit import write_audit
 from mainspring.stores.sqlite.threads import Call, call_procedures
 
-#: Seconds after which a process asks again which queues have a policy.
+#: Seconds between reads of the set of queues with a policy.
 _ASK_AGAIN = 1.0
-#: Made when the first queue becomes fair: the line of the tenant that the other index leaves out.
+#: Created when the first queue becomes fair: covers the default tenant, which the other index leaves out.
 _INDEX = (
     "CREATE INDEX IF NOT EXISTS run_turn ON run (queue, lane, rank, id) WHERE state = 'queued' AND tenant = 'default'"
 )
@@ -33,7 +33,7 @@ _READY = (
     " AND r.id NOT IN (SELECT value FROM json_each(:seen)) ORDER BY r.rank, r.id LIMIT :most"
 )
 _WEIGHT = "coalesce((SELECT b.policy ->> '$.weight' FROM body b WHERE b.id = r.body), 1)"
-#: A step from one tenant to the next, whatever lies between them; then those with something in the queue.
+#: Steps from one tenant to the next, whatever number of rows lies between, then keeps those with runs in the queue.
 _TENANTS = (
     "WITH RECURSIVE there (tenant) AS ("
     " SELECT min(tenant) FROM run INDEXED BY run_queued WHERE state = 'queued' AND tenant <> 'default'"
@@ -52,12 +52,12 @@ _BUSY = (
 
 
 class SqliteQueues(Part):
-    #: Queues with a policy that a claim must look at, and when they were asked for.
+    #: Queues with a policy that claims must apply, and when they were read.
     _policed: frozenset[str] = frozenset()
     _policed_at: float = -_ASK_AGAIN
-    #: Queues of which the store knows that there may be heavy runs in them.
+    #: Queues that the store has marked as having runs of several slots.
     _weighted: frozenset[str] = frozenset()
-    #: … and of which it knows that a worker has a pool for each priority.
+    #: Queues that the store has marked as having a worker with a pool for each priority.
     _pooled: frozenset[str] = frozenset()
 
     async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:
@@ -93,7 +93,7 @@ class SqliteQueues(Part):
         return {queue: policy for queue, policy in sorted(policies.items()) if policy != NO_POLICY}
 
     async def _mark_weighted(self, queues: Iterable[str]) -> None:
-        """There are heavy runs: before the first of them is made."""
+        """Mark queues for runs of several slots, before the first of these runs is stored."""
         new = set(queues) - self._weighted
         if new:
             await self._mark("weighted", new)
@@ -111,8 +111,10 @@ class SqliteQueues(Part):
         self._policed_at = -_ASK_AGAIN
 
     async def _policed_of(self, wants: Sequence[Want]) -> list[Want]:
-        """Those of queues with a policy that a claim must look at. One that is new is heard of within a second; until
-        then nothing is claimed there."""
+        """Return the demands on queues with a policy that claims must apply.
+
+        A new policy is noticed within a second; until then nothing is claimed from its queue.
+        """
         pooled = {want.queue for want in wants if want.priority is not None}
         if not pooled <= self._pooled:
             await self._mark("pooled", pooled - self._pooled)
@@ -124,8 +126,10 @@ class SqliteQueues(Part):
         return [want for want in wants if want.queue in self._policed] if self._policed else []
 
     async def _claim_policed(self, session: SessionId, number: int, wants: Sequence[Want]) -> tuple[str, set[str]]:
-        """From queues with a policy: the interpreter chooses, in one transaction with the claim. The answer, and which
-        of the queues let only so many run at once."""
+        """Claim from queues with a policy; Python chooses the runs, in one transaction with the claim.
+
+        Return the answer, and the queues with a concurrency limit.
+        """
         batch = rows.encode([(want.queue, want.limit, want.tenant) for want in wants])
 
         def claim(connection: apsw.Connection, now: Instant) -> tuple[str, set[str]]:
@@ -150,7 +154,7 @@ class SqliteQueues(Part):
 
 
 class _Pick:
-    """The best of one queue, written to ``chosen``."""
+    """Chooses the next runs of one queue and writes them to ``chosen``."""
 
     def __init__(
         self, connection: apsw.Connection, want: Want, lanes: Sequence[int], now: Instant, room: dict[str, int]
@@ -171,7 +175,7 @@ class _Pick:
         )
 
     def choose(self) -> bool:
-        """Whether only so many may run at once."""
+        """Choose the runs; return whether the queue has a concurrency limit."""
         most, bound = self._want.limit, self._policy.concurrency
         if bound is not None:
             statement = f"{_BUSY} WHERE r.queue = ?"
@@ -189,7 +193,7 @@ class _Pick:
             self._keep(self._run(limit, most, None, self._lanes))
             return
         if own:
-            # For this worker alone: they wait for nobody's turn.
+            # Runs for this worker alone do not take part in fair turns.
             kept = self._keep(self._run(limit, most, None, own))
             limit -= sum(min(candidate.weight, want.slots or limit) for candidate in kept)
             most -= len(kept)
@@ -257,7 +261,7 @@ class _Pick:
 
 
 def _room(connection: apsw.Connection) -> dict[str, int]:
-    """How many more of a tenant may run, of those with a quota."""
+    """Return how many more runs each tenant with a quota may run at once."""
     room: dict[str, int] = {}
     for tenant, most in connection.execute("SELECT name, running FROM tenant WHERE running IS NOT NULL"):
         busy = cast(int, connection.execute(f"{_BUSY} WHERE r.tenant = ?", (tenant,)).get)
@@ -270,7 +274,7 @@ def _policy_of(connection: apsw.Connection, queue: str) -> QueuePolicy:
 
 
 def _read(text: str | None) -> QueuePolicy:
-    """One that this program cannot read, say a newer one's, holds nobody up."""
+    """Decode a policy. One that this program cannot read, such as a newer one's, counts as none and blocks nothing."""
     try:
         return NO_POLICY if text is None else msgspec.json.decode(text, type=QueuePolicy)
     except (msgspec.DecodeError, UnicodeDecodeError):

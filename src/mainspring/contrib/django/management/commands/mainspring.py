@@ -14,7 +14,7 @@ from mainspring.contrib.django import app
 from mainspring.core.model.base.errors import MainspringError
 
 _APPLICATION = "mainspring.contrib.django:app"
-#: Commands that are given the application. All others are given its store.
+#: Commands that take the application. All others take its store.
 _PROCESSES = ("up", "worker", "scheduler", "api")
 
 
@@ -22,7 +22,7 @@ class Command(BaseCommand):
     help = "The command line of Mainspring: up, worker, scheduler, api, jobs, runs, doctor and more."
 
     def run_from_argv(self, argv: Sequence[str]) -> None:
-        """Leave all options to Mainspring, but for those that say where the settings of Django are."""
+        """Pass all options to Mainspring, except those that locate Django's settings."""
         own = CommandParser(add_help=False, allow_abbrev=False)
         own.add_argument("--settings")
         own.add_argument("--pythonpath")
