@@ -1,4 +1,4 @@
-"""The store over several PostgreSQL servers: see docs/adr/0016."""
+"""The sharded store: one store over several PostgreSQL servers (see docs/adr/0016)."""
 
 from mainspring.stores.several.store import SeveralStore
 

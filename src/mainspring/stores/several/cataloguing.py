@@ -1,4 +1,4 @@
-"""The rest of what is read: figures, sessions, answers to "why?"."""
+"""The sharded store: metrics, sessions and explanations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
@@ -53,24 +53,24 @@ class Cataloguing(Reading):
         return sorted(run for runs in found for run in runs)[:limit]
 
     async def forget_logs(self, runs: Collection[RunId]) -> None:
-        # Also of one that has moved since: nobody else has lines of these.
+        # On every server, since a run may have moved. No other run has lines under these ids.
         await self._servers.everywhere(lambda store: store.forget_logs(runs))
 
     async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
-        # Also those of runs with a placement key.
+        # On every server, since keys of runs with a placement key are on other servers than the tenant's.
         return set().union(*await self._servers.everywhere(lambda store: store.used_keys(tenant, keys)))
 
     async def queue_policies(self) -> dict[str, QueuePolicy]:
         return await self._servers.any(PostgresStore.queue_policies)
 
     async def ahead_of(self, run: RunId) -> int | None:
-        """On its own server: those of others do not stand before it."""
+        """Count the runs ahead on the run's own server. Runs on other servers do not compete with it."""
         return await self._servers.at(
             self._servers.of_id(run), lambda store: store.ahead_of(run), lambda found: found is None
         )
 
     async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
-        # A number does not say whose gate it is; the other servers know nothing of it.
+        # The number does not tell the server of the limiter; the other servers have no state for it.
         found = await self._servers.everywhere(lambda store: store.gate(number, limit))
         return max(found, key=lambda gate: (gate[0] != GateState(), len(gate[1])))
 
@@ -78,7 +78,8 @@ class Cataloguing(Reading):
         return await self._servers.spread(runs, self._servers.of_id, PostgresStore.held, lambda found: found is None)
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
-        """Of those servers that are there. A scheduler has a session on each of them, a worker the same on all."""
+        """Return the sessions of the available servers. A scheduler has one session per server, a worker the same
+        one on all."""
         found = await self._servers.those_there(lambda store: store.sessions(kind))
         views = merging.merge_by(
             (view for part in found.values() for view in part), lambda view: view.id, merging.both_sessions

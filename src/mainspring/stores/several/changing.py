@@ -1,4 +1,4 @@
-"""What people change. What belongs to a tenant is on its server; what every server must know is told to all."""
+"""The sharded store: changes by users. A tenant's objects change on its server, shared objects on every server."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
@@ -53,7 +53,7 @@ class Changing(Part):
         self, ids: Collection[str], call: Callable[[PostgresStore, Sequence[str]], Awaitable[int]]
     ) -> int:
         async def counting(store: PostgresStore, mine: Sequence[str]) -> list[int]:
-            # How many of them all, at the first of them.
+            # The count of all items stands at the first of them.
             return [await call(store, mine), *[0] * (len(mine) - 1)]
 
         return sum(await self._servers.spread(list(dict.fromkeys(ids)), self._servers.of_id, counting))
@@ -102,7 +102,7 @@ class Changing(Part):
         return any((await self._servers.those_there(lambda store: store.drain(worker, author))).values())
 
     async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
-        """On the server that knows it under this number."""
+        """Revoke the lease on the server that knows the session under this id."""
         found = await self._servers.those_there(lambda store: store.revoke_lease(scheduler, author))
         return next((at for at in found.values() if at is not None), None)
 
@@ -153,7 +153,7 @@ class Changing(Part):
         return await self._at_home(tenant, lambda store: store.drop_budget(tenant, name, author))
 
     async def spent(self, status: BudgetStatus, since: Instant) -> float:
-        # What was used before a move was counted where it was.
+        # Usage from before a move was counted on the previous server.
         return sum(await self._servers.everywhere(lambda store: store.spent(status, since)))
 
     async def mark_budget(self, before: BudgetStatus, after: BudgetStatus, events: Collection[str]) -> bool:

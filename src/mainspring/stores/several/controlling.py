@@ -1,7 +1,7 @@
-"""What schedulers and reapers do, on all servers at once.
+"""The sharded store: operations of schedulers and reapers, on all servers at once.
 
-A node does not use this: it runs those services once for each server, so that one that is away stops no other. It is
-for those who drive a store by hand.
+A node does not use this: it runs these services once per server, so that an unavailable server does not stop the
+others. This is for callers that drive a store by hand.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Controlling(Part):
         return self._of_homes(await self._servers.everywhere(lambda store: store.seal(member, epochs)))
 
     def _of_homes(self, answers: Sequence[Mapping[int, int]]) -> dict[int, int]:
-        """Of each shard what the server says that has it."""
+        """Return the value of each shard as its own server reports it."""
         return {
             shard: epoch
             for server, answer in zip(self._servers.all, answers, strict=True)

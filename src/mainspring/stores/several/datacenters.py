@@ -1,4 +1,7 @@
-"""Where processes are. A worker is known to every server under one number, a scheduler to each under another."""
+"""The sharded store: data centers of processes.
+
+A worker has the same session id on every server, a scheduler a different one on each.
+"""
 
 from collections.abc import Collection
 from itertools import chain
@@ -55,7 +58,7 @@ def _sum(one: PlaceLoad, other: PlaceLoad) -> PlaceLoad:
 
 
 def _by_word(orders: Collection[list[Order]]) -> list[Order]:
-    """Every server serves them for itself, by the same rule."""
+    """Merge the orders by word. Every server serves them by itself, by the same rule."""
     return merge_by(
         chain(*orders),
         lambda order: order.word,

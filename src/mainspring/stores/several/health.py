@@ -1,4 +1,4 @@
-"""Looking at every server of a store."""
+"""Health checks on every server of a sharded store."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from mainspring.core.ports.health import Examination, Health, Vitals
 
 class SeveralHealth:
     def __init__(self, servers: Sequence[tuple[str, Health]]) -> None:
-        """Each with its name."""
+        """``servers``: each server's health checks, with the name of the server."""
         self._servers = servers
 
     async def vitals(self) -> list[Vitals]:

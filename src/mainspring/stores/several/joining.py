@@ -1,4 +1,4 @@
-"""How servers become one store: the first deals out the places, later ones come with none."""
+"""Forms one store of several servers: the first deals out the placement groups, later servers join with none."""
 
 import uuid
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from mainspring.stores.several.server import Server
 
 
 async def join(servers: Sequence[Server]) -> int:
-    """Make sure that all of them are servers of one store; how many shards it has.
+    """Make all servers part of one store; return its number of shards.
 
-    Any number of processes may do it at once: the first server is locked meanwhile. Only when all are there does
-    anybody join: otherwise a number could be given twice.
+    Any number of processes may do this at once: the first server is locked meanwhile. New servers join only when all
+    servers are available: otherwise a server number could be used twice.
     """
     there = [server for server in servers if not server.away]
     standings = await _look(there)
@@ -44,7 +44,7 @@ def _number(standing: Standing) -> int:
 
 
 async def _join_all(first: Server, standings: dict[Server, Standing]) -> None:
-    """Under the lock."""
+    """Add the new servers. The caller holds the lock."""
     _check(standings)
     places = places_of(standings[first].shards)
     newcomers = [server for server, standing in standings.items() if standing.set_id is None]
@@ -65,8 +65,10 @@ async def _join_all(first: Server, standings: dict[Server, Standing]) -> None:
 
 
 async def _make(first: Server, others: Sequence[Server], places: int) -> None:
-    """A new store: the first server has its share of the places, the rest is on its way to the others. Whoever dies in
-    between leaves moves that the next ``rebalance`` finishes."""
+    """Create a new store: the first server keeps its share of the placement groups, and the others receive theirs.
+
+    If the process dies in between, the next ``rebalance`` finishes the moves.
+    """
     set_id = uuid.uuid4().hex
     numbers = range(len(others) + 1)
     homes = dict.fromkeys(range(places), 0) | dict(moves_for_balance(dict.fromkeys(range(places), 0), numbers))
@@ -80,12 +82,12 @@ async def _make(first: Server, others: Sequence[Server], places: int) -> None:
 
 
 async def move(place: int, source: Server, target: Server) -> None:
-    """Bring a place from one server to another, with all its rows. May be repeated at any point, also by others."""
+    """Move a placement group with all its rows to another server. Any process may repeat this at any point."""
     await source.ask(lambda store: store.depart(place, target.number))
     baggage = await source.ask(lambda store: store.baggage(place))
     if baggage is not None:
         if baggage.target != target.number:
-            # It may be there already: two servers would have it.
+            # The group may have arrived there already: two servers would own it.
             raise Conflict(f"place {place} is on its way to server {baggage.target}")
         await target.ask(lambda store: store.arrive(place, baggage))
         await source.ask(lambda store: store.forget_departures([place]))

@@ -1,4 +1,4 @@
-"""Answers of several servers as one. Pure."""
+"""Merges the answers of several servers. Pure functions."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -18,8 +18,10 @@ Listed = TypeVar("Listed", RunView, Job)
 
 
 def merge_pages(pages: Iterable[Page[Listed]], limit: int) -> Page[Listed]:
-    """Newest first by id. A page that goes on has been looked through down to where it ends, and no further: what
-    others have beyond that belongs to a later page."""
+    """Merge pages, newest first by id.
+
+    A page with a cursor covers ids down to that cursor only. So items of other servers below it belong to a later page.
+    """
     pages = list(pages)
     ends = [page.after for page in pages if page.after is not None]
     bound = max(ends, default="")
@@ -33,7 +35,7 @@ def merge_pages(pages: Iterable[Page[Listed]], limit: int) -> Page[Listed]:
 
 
 def merge_standings(found: Iterable[Standings], limit: int) -> Standings:
-    """The newest of all. A run that is being moved is counted once."""
+    """Merge the newest runs of all servers. A run that is being moved counts once."""
     found = list(found)
     states = {run: state for one in found for state, runs in one.runs.items() for run in runs}
     merged = Standings({}, {})
@@ -44,7 +46,7 @@ def merge_standings(found: Iterable[Standings], limit: int) -> Standings:
 
 
 def merge_by(items: Iterable[T], key: Callable[[T], Hashable], both: Callable[[T, T], T]) -> list[T]:
-    """One of each key."""
+    """Merge the items of each key into one."""
     found: dict[Hashable, T] = {}
     for item in items:
         name = key(item)
@@ -53,7 +55,7 @@ def merge_by(items: Iterable[T], key: Callable[[T], Hashable], both: Callable[[T
 
 
 def both_sessions(one: SessionView, other: SessionView) -> SessionView:
-    """One session as two servers know it."""
+    """Combine the views of one session on two servers."""
     return msgspec.structs.replace(
         one,
         lease_until=max(one.lease_until, other.lease_until),
@@ -137,6 +139,6 @@ def merge_usage(usage: Iterable[Usage], limit: int) -> list[Usage]:
 
 
 def merge_counts(counts: Iterable[Sequence[tuple[int, int]]]) -> list[tuple[int, int]]:
-    """(what, how many), in order."""
+    """Add up pairs of (key, count), and sort them by key."""
     both = merge_by((pair for part in counts for pair in part), lambda pair: pair[0], lambda a, b: (a[0], a[1] + b[1]))
     return sorted(both)

@@ -1,4 +1,4 @@
-"""Places move to other servers while all goes on."""
+"""The sharded store: moves placement groups to other servers while the store is in use."""
 
 import msgspec
 
@@ -10,13 +10,13 @@ from mainspring.stores.several.server import Server
 
 
 class ServerView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A server, for people."""
+    """A server as shown to users."""
 
     number: int
     address: str
     away: bool
     places: tuple[int, ...]
-    #: Places that have left it and are not taken in yet.
+    #: Placement groups that have left it and have not arrived yet.
     leaving: tuple[int, ...] = ()
 
 
@@ -35,7 +35,10 @@ class Moving(Part):
         ]
 
     async def planned_moves(self, without: int | None = None) -> list[tuple[int, int, int]]:
-        """(place, from, to): what is under way, and what would make the servers even; or would empty one."""
+        """Return the moves in progress, and the moves that would balance the servers or empty server ``without``.
+
+        Each is (placement group, from, to).
+        """
         by_number = self._all_there()
         if without is not None and without not in by_number:
             raise Invalid("without", f"there is no server {without}")
@@ -53,7 +56,7 @@ class Moving(Part):
         return moves + [(place, homes[place], number) for place, number in moves_for_balance(homes, targets)]
 
     async def move_place(self, place: int, source: int, target: int) -> None:
-        """Bring a place to another server. May be repeated at any point, and by others at the same time."""
+        """Move a placement group to another server. Any process may repeat this at any point, also at the same time."""
         by_number = self._all_there()
         await move(place, by_number[source], by_number[target])
         await self._servers.read_map()

@@ -1,4 +1,4 @@
-"""What the parts of the store over several servers share."""
+"""Base of the parts of the sharded store."""
 
 from mainspring.stores.several.servers import Servers
 

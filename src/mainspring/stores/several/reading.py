@@ -1,4 +1,4 @@
-"""What people look at. By an id one server is asked, lists are merged of all."""
+"""The sharded store: reads. A read by id asks one server; lists are merged from all servers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,14 +38,14 @@ from mainspring.stores.several.server import Server
 from mainspring.stores.several.servers import Servers
 
 T = TypeVar("T")
-#: Changes that every server is told of: in the audit each counts once.
+#: Changes that are applied on every server: the audit lists each once.
 _TOLD_TO_ALL = frozenset(
     {"queues.pause", "queues.resume", "queues.set", "tenants.put", "keys.put", "keys.revoke", "workers.drain"}
 )
 
 
 class Reading(Part):
-    #: Whose things are there; None: everybody's.
+    #: The tenant whose objects are visible; None: all tenants.
     _bound_to: str | None = None
 
     def _view(self, store: PostgresStore) -> Reads:
@@ -141,7 +141,7 @@ class Reading(Part):
     async def audit(
         self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
     ) -> list[AuditEntry]:
-        """A position has the number of its server behind it."""
+        """Return the merged audit. A position ends with the number of its server."""
 
         async def of(server: Server) -> list[AuditEntry]:
             number = server.number
@@ -181,7 +181,7 @@ class Reading(Part):
 
 
 class Seen(Reading):
-    """The store as the people of one tenant see it."""
+    """The sharded store, limited to one tenant."""
 
     def __init__(self, servers: Servers, tenant: str) -> None:
         self._servers = servers

@@ -1,4 +1,4 @@
-"""One of several servers, and whether it is there."""
+"""One server of a sharded store, and whether it is available."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,21 +15,22 @@ from mainspring.stores.postgres.work.places import Standing, is_elsewhere
 T = TypeVar("T")
 
 _log = get_logger("mainspring.servers")
-#: A server that does not answer a question about the time for so long is away, and is asked again so often.
+#: A server that does not return its time for this long is unavailable, and is then probed at this interval.
 _PATIENCE: Micros = SECOND
 _AGAIN: Micros = 250 * MILLISECOND
 
 
 class Elsewhere(StoreUnavailable):
-    """A server does not have the place of what was asked of it."""
+    """The server does not own the placement group of the request."""
 
 
 class Server:
-    """Asks its store, unless that is away: then whoever asks is told at once, and nobody waits for a dead server."""
+    """Forwards calls to its store. While that is unavailable, calls fail at once instead of waiting for a dead
+    server."""
 
     def __init__(self, store: PostgresStore, name: str, clock: Clock) -> None:
         self.store = store
-        #: Its address without secrets, for people.
+        #: Its address without secrets, for display.
         self.name = name
         self.number = -1
         self.standing: Standing | None = None
@@ -37,7 +38,7 @@ class Server:
         self._clock = clock
         self._probing: asyncio.Task[None] | None = None
         self._is_open = False
-        #: Called when it is there again.
+        #: Called when the server is available again.
         self.came_back: Callable[[Server], Awaitable[None]] | None = None
 
     def __str__(self) -> str:
@@ -66,7 +67,7 @@ class Server:
             raise StoreUnavailable(f"{self}: {error}") from error
 
     def doubt(self) -> None:
-        """It did not answer, or not in time. One failure says little: it is asked whether it lives."""
+        """Probe the server after a failure or a timeout, because one failure alone proves little."""
         if self._probing is None:
             self._probing = asyncio.create_task(self._probe(), name=f"probe of {self}")
             self._probing.add_done_callback(self._probed)

@@ -1,4 +1,4 @@
-"""All servers of a store: which of them has which place, and who is to be asked."""
+"""The servers of a sharded store: which of them owns which placement group, and which of them to ask."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -14,15 +14,15 @@ from mainspring.stores.several.server import Elsewhere, Server
 T = TypeVar("T")
 Item = TypeVar("Item")
 
-#: How often a map that was found old is read again for one question: a place may move twice meanwhile.
+#: How often one request may read an outdated placement map again: a group may move twice meanwhile.
 _ROUNDS = 3
-#: What a server that is slower than the others may take before nobody waits for it.
+#: How long to wait for slower servers after the first answer.
 _STRAGGLER: Micros = 1_500 * MILLISECOND
 
 
 class Servers:
     def __init__(self, servers: Sequence[Server]) -> None:
-        #: In the order of their numbers, once they are open.
+        #: The servers, in the order of their numbers once they are open.
         self.all = list(servers)
         self.shards = 0
         self.places = 0
@@ -31,7 +31,7 @@ class Servers:
         self._by_digits: dict[str, int] = {}
 
     async def open(self) -> None:
-        """Connect to those that are there. New ones join, which needs all of them."""
+        """Connect to the available servers. New servers join, which needs all of them."""
         outcomes = await asyncio.gather(*(server.open() for server in self.all), return_exceptions=True)
         refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         for problem in refused:
@@ -60,7 +60,7 @@ class Servers:
         await self.read_map()
 
     async def read_map(self) -> None:
-        """Ask every server what it has. Of one that is away it is believed that it has what it had."""
+        """Read the placement map from every server. An unavailable server is assumed to own what it owned before."""
         there = [server for server in self.all if not server.away]
         standings = await asyncio.gather(
             *(server.ask(PostgresStore.standing) for server in there), return_exceptions=True
@@ -93,7 +93,7 @@ class Servers:
         return server
 
     def of_id(self, identifier: str) -> int:
-        # By the digits that hold the shard: the same few come by the million.
+        # Cached by the digits that hold the shard: millions of ids have the same few.
         digits = identifier[16:20]
         place = self._by_digits.get(digits)
         if place is None:
@@ -109,7 +109,7 @@ class Servers:
         call: Callable[[PostgresStore], Awaitable[T]],
         missing: Callable[[T], bool] = lambda _: False,
     ) -> T:
-        """Ask the server of a place. What is missing there is looked for again if the map was old."""
+        """Ask the server of a placement group. If the answer is ``missing`` and the map was outdated, ask again."""
 
         async def ask(store: PostgresStore, _: Sequence[int]) -> list[T]:
             return [await call(store)]
@@ -124,7 +124,10 @@ class Servers:
         call: Callable[[PostgresStore, Sequence[Item]], Awaitable[Sequence[T]]],
         missing: Callable[[T], bool] = lambda _: False,
     ) -> list[T]:
-        """Ask each item's own server; answers in order. ``PartlyAnswered`` if some did not answer."""
+        """Ask the server of each item; return the answers in order. Raises ``PartlyAnswered`` if some did not answer.
+
+        An item with a ``missing`` answer is asked for again if the placement map was outdated.
+        """
         answers: dict[int, T] = {}
         todo = list(range(len(items)))
         error: StoreUnavailable | None = None
@@ -151,7 +154,7 @@ class Servers:
             open_ones = [number for number in todo if number not in answers or missing(answers[number])]
             if not open_ones:
                 break
-            # Perhaps the map was old. What is missing by the newest map is missing.
+            # The map may have been outdated. What is missing by the newest map does not exist.
             await self.read_map()
             todo = [
                 number
@@ -198,19 +201,20 @@ class Servers:
         return found, failed
 
     async def everywhere(self, call: Callable[[PostgresStore], Awaitable[T]]) -> list[T]:
-        """Ask all of them at once; fails if one is away. In the order of their numbers."""
+        """Ask all servers at once; fails if one is unavailable. The answers are in the order of the server numbers."""
         outcomes = await asyncio.gather(*(server.ask(call) for server in self.all), return_exceptions=True)
         return list(_all_or_raise(outcomes))
 
     async def one_after_the_other(self, call: Callable[[PostgresStore], Awaitable[T]]) -> list[T]:
-        """The same for changes that all of them must have: who is away is found before the first is asked."""
+        """Apply a change that every server must have. Fails before the first call if a server is known to be
+        unavailable."""
         away = [str(server) for server in self.all if server.away]
         if away:
             raise StoreUnavailable(f"this must be known to every server of the store, and {', '.join(away)} is away")
         return [await server.ask(call) for server in self.all]
 
     async def those_there(self, call: Callable[[PostgresStore], Awaitable[T]]) -> dict[Server, T]:
-        """Ask those that are there, at once; fails if none answers. Nobody waits long for a straggler."""
+        """Ask all available servers at once; fails if none answers. Slow servers are waited for only briefly."""
         asked = {asyncio.create_task(server.ask(call)): server for server in self.all if not server.away}
         if not asked:
             raise StoreUnavailable("every server of the store is away")
@@ -242,7 +246,7 @@ class Servers:
         return answers
 
     async def any(self, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
-        """Ask the first that answers."""
+        """Return the answer of the first server that answers."""
         error: StoreUnavailable | None = None
         for server in self.all:
             try:
@@ -253,7 +257,7 @@ class Servers:
 
 
 class PartlyAnswered(StoreUnavailable):
-    """Some servers did not answer. ``answers``: of the others, None where there is none."""
+    """Some servers did not answer. ``answers`` holds the other answers, and None where there is none."""
 
     def __init__(self, message: str, answers: Sequence[object]) -> None:
         super().__init__(message)

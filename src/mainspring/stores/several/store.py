@@ -1,4 +1,5 @@
-"""The store over several servers: implements what the store on one does, each thing where it lies."""
+"""The sharded store: implements the store port over several servers, each operation on the server that owns the
+data."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,14 +19,16 @@ from mainspring.stores.several.working import Working
 
 class SeveralStore(Submitting, Working, Controlling, Cataloguing, Changing, Telling, Moving, Datacenters):
     shards: int
-    #: How many places it has: whoever makes ids puts a tenant's into one of them.
+    #: Number of placement groups. Ids of a tenant are created within one of them.
     place_count: int
 
     def __init__(
         self, addresses: Sequence[tuple[str, str]], clock: Clock, make: Callable[[str, int], PostgresStore]
     ) -> None:
-        """``addresses``: of each server where it is, and how that may be shown. ``make``: the store on one of them, by
-        its place in the list; with ``one_of_several``."""
+        """``addresses``: the address of each server, and the form of it that may be shown.
+
+        ``make``: creates the store of one server from its address and its index, with ``one_of_several``.
+        """
         self._clock = clock
         self._servers = Servers(
             [Server(make(address, number), shown, clock) for number, (address, shown) in enumerate(addresses)]
@@ -43,5 +46,5 @@ class SeveralStore(Submitting, Working, Controlling, Cataloguing, Changing, Tell
 
     @property
     def stores(self) -> list[tuple[str, PostgresStore]]:
-        """The stores of all servers, with their names: schedulers work on each for itself."""
+        """Return the stores of all servers, with their names. Schedulers work on each one separately."""
         return [(str(server), server.store) for server in self._servers.all]

@@ -1,4 +1,4 @@
-"""Submitting and cancelling: each run and job on the server of its place."""
+"""The sharded store: submits and cancels each run and job on the server of its placement group."""
 
 from collections.abc import Collection, Sequence
 
@@ -18,7 +18,8 @@ from mainspring.stores.several.part import Part
 
 class Submitting(Part):
     def server_of(self, run: NewRun) -> int:
-        """Those with one answer share a server, as far as is known: who submits many keeps them apart by it."""
+        """Return the number of the server that owns a run, or -1 if it is unknown. Callers split large batches by
+        it."""
         home = self._servers.homes.get(self._servers.of_id(run.id))
         return -1 if home is None else home.number
 
@@ -84,8 +85,10 @@ class Submitting(Part):
 
 
 def scoped(run: NewRun) -> NewRun:
-    """The same run, whose keys count among those of its placement: others of the tenant may lie on the same server, or
-    come there later."""
+    """Prefix the keys of a run with its placement.
+
+    Other placements of the tenant may be on the same server, or move there later.
+    """
     if run.policy.breaker is not None:
         raise Invalid("breaker", "is of a task and all its tenant's runs", "without a placement")
     idempotency, unique, policy = run.idempotency, run.unique, run.policy
@@ -94,7 +97,7 @@ def scoped(run: NewRun) -> NewRun:
     if unique is not None:
         unique = msgspec.structs.replace(unique, key=f"{run.placement}\x1f{unique.key}")
     if policy.ordering_key or policy.limits:
-        # These are shown as they are kept.
+        # Ordering keys and limits are displayed as they are stored.
         limits = tuple(msgspec.structs.replace(limit, key=f"{run.placement}/{limit.key}") for limit in policy.limits)
         key = policy.ordering_key and f"{run.placement}/{policy.ordering_key}"
         policy = msgspec.structs.replace(policy, ordering_key=key, limits=limits)

@@ -1,4 +1,4 @@
-"""Events of all servers as one stream."""
+"""The sharded store: the events of all servers as one stream."""
 
 import heapq
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ class Telling(Part):
         return list({facts.id: facts for part in found.values() for facts in part}.values())
 
     async def readers(self) -> list[ReaderView]:
-        """Of each the place on the server where it is furthest behind."""
+        """Return the cursors of the readers: of each reader, the cursor on the server where it lags most."""
         found = await self._servers.those_there(lambda store: store.readers())
         oldest: dict[str, Instant | None] = {}
         for reader in (reader for part in found.values() for reader in part):
@@ -51,7 +51,7 @@ class Telling(Part):
         return [ReaderView(name, place) for name, place in sorted(oldest.items())]
 
     async def notification_rows(self) -> NotificationRows:
-        """For whoever looks at all of them: who tells of problems does so for each server by itself."""
+        """Return the alert state of all servers, for display. Alerts are sent for each server separately."""
         found = await self._servers.those_there(lambda store: store.notification_rows())
         rows: dict[str, bytes] = {}
         for server, part in found.items():
@@ -75,7 +75,7 @@ class Telling(Part):
         await self._servers.those_there(lambda store: store.detach_reader(name))
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:
-        """The order is that of each server; between them it is about that of time."""
+        """Return the next events. They are in order per server, and roughly in time order between servers."""
         found = await self._servers.those_there(lambda store: store.events(name, limit))
         return _merged({server.number: batches for server, batches in found.items()}, limit)
 
@@ -100,7 +100,7 @@ class Telling(Part):
         batches = _merged({server.number: batches for server, (batches, _) in found.items()}, limit)
         places = dict(parts)
         for batch in batches:
-            # Of one server they come in order.
+            # The batches of one server are in order.
             places |= split_position(batch.position) or {}
         return batches, join_position(places)
 

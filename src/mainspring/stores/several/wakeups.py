@@ -1,4 +1,4 @@
-"""Wake-ups between the processes of a store over several servers: everybody listens to all of them."""
+"""Wake-ups between the processes of a sharded store: every process listens to all servers."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -11,7 +11,7 @@ from mainspring.stores.postgres.wakeups import PostgresWakeups
 class SeveralWakeups:
     def __init__(self, addresses: Sequence[str], clock: Clock, schema: str = "mainspring") -> None:
         self._local = LocalWakeups()
-        #: One for each server, in the order of their addresses: a submit may take a ring along there.
+        #: One for each server, in the order of the addresses. A submit may send a notification along with its commit.
         self.parts = [PostgresWakeups(address, clock, schema, self._local) for address in addresses]
 
     async def open(self) -> None:
@@ -22,7 +22,7 @@ class SeveralWakeups:
         await asyncio.gather(*(part.close() for part in self.parts))
 
     def ring(self, topics: Collection[str]) -> None:
-        """By one server: the one whose commit has told it already, or the first that is there."""
+        """Notify through one server: one whose commit has sent the notification already, or the first available one."""
         told = [part for part in self.parts if part.has_told(topics)]
         there = [part for part in self.parts if part.reaches_others]
         (told or there or self.parts)[0].ring(topics)

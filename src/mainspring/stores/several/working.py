@@ -1,4 +1,4 @@
-"""Workers: one session, under one number, on every server."""
+"""The sharded store: workers, with one session under one id on every server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -21,20 +21,20 @@ from mainspring.stores.several.server import Server
 from mainspring.stores.several.servers import PartlyAnswered
 
 Report = TypeVar("Report", ProgressReport, LogReport)
-#: A server that takes longer for a claim is passed over.
+#: Seconds after which a claim skips a server.
 _CLAIM_WITHIN = 3.0
-#: A server that had nothing for a session is asked after the others for so long: while those fill its slots nobody asks
-#: in vain. No longer, since what came there since then waits for it.
+#: How long claims ask a server last that had nothing for the session. While other servers fill the slots it is not
+#: asked in vain. A longer time would delay the runs that became ready there meanwhile.
 _NOTHING_FOR: Micros = 200 * MILLISECOND
 
 
 class Working(Part):
     _clock: Clock
-    #: Whom the next claim begins with.
+    #: Rotates the server that claims begin with.
     _turn = 0
-    #: When each server last heard of a session, by this process.
+    #: When this process sent the last heartbeat that each server accepted, by (session, server).
     _heard: dict[tuple[SessionId, int], Micros]
-    #: When each server last had nothing for a session.
+    #: When each server last had nothing for a session, by (session, server).
     _had_nothing: dict[tuple[SessionId, int], Micros]
 
     async def open_session(self, session: NewSession) -> SessionId:
@@ -54,7 +54,7 @@ class Working(Part):
         raise error or StoreUnavailable("the store has no servers")
 
     async def _adopt(self, view: SessionView, ttl: Micros, servers: Sequence[Server]) -> None:
-        """Tell servers of a session. One that is away hears of it by a later beat."""
+        """Register a session on servers. A server that is unavailable receives it with a later heartbeat."""
         outcomes = await asyncio.gather(
             *(server.ask(lambda store: store.adopt_session(view, ttl)) for server in servers), return_exceptions=True
         )
@@ -71,7 +71,7 @@ class Working(Part):
     async def beat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
     ) -> Beat:
-        """Every server hears of all that is held: a run may have moved since this process read the map."""
+        """Send all held runs to every server: a run may have moved since this process read the placement map."""
         sent = self._clock.monotonic()
         beats = await self._servers.those_there(lambda store: store.beat(session, ttl, held, pending, last_claim))
         return await self._as_one(session, ttl, held, beats, sent)
@@ -87,7 +87,7 @@ class Working(Part):
     async def _as_one(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], beats: Mapping[Server, Beat], sent: Micros
     ) -> Beat:
-        """What all servers say of a session."""
+        """Combine the answers of all servers to the heartbeat of a session."""
         alive = {server: beat for server, beat in beats.items() if beat.alive}
         if not alive:
             return next(iter(beats.values()))
@@ -108,13 +108,17 @@ class Working(Part):
     async def _bring_back(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], knows: Server, buried: Sequence[Server]
     ) -> list[RunId]:
-        """Servers that are new, or were away for a lease, hear of the session again; what it must stop."""
+        """Register the session again on servers that are new or were unavailable for a lease.
+
+        Return the runs that the worker must stop.
+        """
         view = await knows.ask(lambda store: store.session(session))
         if view is None:
             return []
         lost: list[RunId] = []
         for server in buried:
-            # Where it was buried its runs are being given to others. A server that is new has never buried it.
+            # Where the session had expired, its runs are being given to other workers. On a new server it never
+            # expired.
             if await server.ask(partial(PostgresStore.adopt_session, session=view, ttl=ttl)):
                 lost += [run for run in held if self._servers.homes.get(self._servers.of_id(run)) is server]
         return lost
@@ -122,7 +126,7 @@ class Working(Part):
     def _unheard(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], alive: Collection[Server], sent: Micros
     ) -> list[RunId]:
-        """Runs on servers that may have given them to others by now: their lease there is over, or nearly."""
+        """Return the runs whose lease on their server is over or nearly over: other workers may have them by now."""
         for server in alive:
             self._heard[session, server.number] = sent
         silent = set()
@@ -135,8 +139,11 @@ class Working(Part):
         return [run for run in held if self._servers.homes.get(self._servers.of_id(run)) in silent]
 
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
-        """From one server after the other, beginning with another one each time, until the slots are full: under load
-        the batches are as large as with one server. Those that had nothing just now come last."""
+        """Claim from one server after the other until the slots are full.
+
+        Each claim begins with another server, so under load the batches are as large as with one server. Servers that
+        had nothing just now come last.
+        """
         there = [server for server in self._servers.all if not server.away]
         if not there:
             raise StoreUnavailable("every server of the store is away")
@@ -173,7 +180,7 @@ class Working(Part):
         return found
 
     def _for_server(self, server: Server, wants: Sequence[Want]) -> list[Want]:
-        """What to ask one of them for: of hints those that are about its own runs."""
+        """Return the demand for one server. Of hints, keep those for runs that it owns."""
         found = []
         for want in wants:
             if want.runs is not None:
@@ -216,12 +223,12 @@ class Working(Part):
                 reports, lambda item: self._servers.of_id(item.run), call, lambda heard: not heard
             )
         except PartlyAnswered as error:
-            # Words of runs whose server is away are not worth that the outcomes of others wait for them.
+            # Reports for a server that is unavailable are dropped: the outcomes of other runs must not wait for them.
             return [heard is not False for heard in error.answers]
 
 
 def _left(wants: Sequence[Want], found: Sequence[HeldRun]) -> list[Want]:
-    """What there is still room for."""
+    """Return the demand that is still unmet."""
     if not found:
         return list(wants)
     if len(wants) == 1 and len(found) >= wants[0].limit:
