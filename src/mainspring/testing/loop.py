@@ -138,7 +138,7 @@ class EngineLoop(VirtualLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Arguments], T], *args: *Arguments
     ) -> asyncio.Future[T]:
-        """Time stands still while a thread works."""
+        """Run a function in a thread. Time stands still meanwhile."""
         future = asyncio.BaseEventLoop.run_in_executor(self, executor, func, *args)
         self._threads += 1
         future.add_done_callback(self._thread_done)

@@ -1,4 +1,4 @@
-"""The store in memory: the reference behaviour, the test double and the engine of the simulation."""
+"""The memory store: the reference behavior, the test double, and the store of the simulation."""
 
 from mainspring.stores.memory.store import MemoryStore
 

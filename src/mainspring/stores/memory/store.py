@@ -1,4 +1,4 @@
-"""The store in memory, put together."""
+"""The memory store, assembled from its parts."""
 
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.ports.clock import Clock
@@ -45,9 +45,9 @@ class MemoryStore(
     MemoryNotifications,
     MemoryTasks,
 ):
-    """Store and coordinator of one process, by the given clock.
+    """Store and coordinator of one process, with the given clock.
 
-    No method waits for anything once it has begun, so each is a transaction by itself on the loop that calls it.
+    No method awaits once it has begun, so each is a transaction on the loop that calls it.
     """
 
     def __init__(self, clock: Clock, shards: int = 100, wakeups: Wakeups | None = None) -> None:
@@ -55,15 +55,15 @@ class MemoryStore(
         self.shards = shards
 
     async def open(self) -> None:
-        """There is nothing to connect to."""
+        """Do nothing: there is nothing to connect to."""
 
     async def close(self) -> None:
-        """What it holds goes with the object."""
+        """Do nothing: the rows live as long as the object."""
 
     def next_change(self) -> Instant | None:
-        """When something here comes due by itself, or has and was not dealt with; None: never.
+        """Return when time alone next makes work due; a past time means unhandled work, None that there is none.
 
-        A clock that jumps may jump there: up to then nobody who looks finds anything new.
+        A virtual clock may jump to this time: before it, polling finds nothing new.
         """
         return self._tables.next_change()
 

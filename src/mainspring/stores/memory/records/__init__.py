@@ -1,1 +1,1 @@
-"""Everything else that is kept in memory."""
+"""All records of the memory store other than the life of runs."""

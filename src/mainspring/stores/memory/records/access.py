@@ -1,4 +1,4 @@
-"""Tenants, keys and the audit."""
+"""Memory store: tenants, API keys and the audit."""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""The calendars of tenants."""
+"""Memory store: calendars of tenants."""
 
 from collections.abc import Collection
 
@@ -65,7 +65,7 @@ class MemoryCalendars:
 
 
 def mind_calendars(tables: Tables, job: NewJob) -> None:
-    """Refuse a job that names what is not there."""
+    """Refuse a job that names a calendar that does not exist."""
     if job.spec.calendars:
         known = {
             name

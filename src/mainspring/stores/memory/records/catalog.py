@@ -1,4 +1,4 @@
-"""What people look at, and what attempts tell while they run."""
+"""Memory store: queries for lists, charts and details, and the reports of running attempts."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -45,7 +45,7 @@ from mainspring.stores.memory.tables import Tables
 
 Row = TypeVar("Row", RunRow, JobRow)
 Shown = TypeVar("Shown")
-#: Nobody counts further than this how many are ahead.
+#: Where counting the runs ahead stops.
 COUNTED = 10_000
 
 
@@ -267,7 +267,7 @@ class MemoryReports:
 
 
 def _newest_first(rows: Iterable[Row], wanted: RunFilter | JobFilter, after: str | None) -> list[Row]:
-    """What a tenant has, within the time that is asked for: that much has an index."""
+    """Return the rows of a tenant within the wanted time, newest first. Other stores use an index for this part."""
     since, until = wanted.since, wanted.until
     mine = [
         row

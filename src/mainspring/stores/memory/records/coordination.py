@@ -1,4 +1,4 @@
-"""Who owns which shard, by sessions of schedulers in the same tables."""
+"""Memory store: shard ownership by the sessions of schedulers."""
 
 from collections.abc import Collection, Mapping
 
@@ -26,7 +26,7 @@ class MemoryCoordination:
                 started_at=now,
                 lease_until=now + ttl,
                 lease=ttl,
-                # No clock guard runs in a process whose store is in its memory.
+                # No clock guard runs in a process with a memory store, so none sets this later.
                 tzdata=find_zone_database().version,
             )
             return member

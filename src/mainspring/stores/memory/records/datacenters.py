@@ -1,4 +1,4 @@
-"""Where processes are, and who stands in for whom."""
+"""Memory store: data centers of processes, and which data center serves each preference order."""
 
 from collections.abc import Iterable
 
@@ -95,6 +95,6 @@ class MemoryDatacenters:
 
 
 def required_place(tables: Tables, requires: Iterable[str]) -> str | None:
-    """Return the data center that a run requires, or that serves its order of preference now."""
+    """Return the data center that a run requires, or that serves its preference order now."""
     order = next((tables.orders[word] for word in requires if word in tables.orders), None)
     return place_of(requires) if order is None else order.serving

@@ -1,4 +1,4 @@
-"""Dead letters that are watched, and replays."""
+"""Memory store: watches on dead letters, and replays."""
 
 from collections.abc import Sequence
 

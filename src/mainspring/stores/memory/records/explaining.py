@@ -1,4 +1,4 @@
-"""What an answer to "why?" needs."""
+"""Memory store: reads that explain why a run or job is in its state."""
 
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant

@@ -1,4 +1,4 @@
-"""What is kept of notifications."""
+"""Memory store: state of the alerts."""
 
 from collections.abc import Mapping
 

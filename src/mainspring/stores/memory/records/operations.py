@@ -1,4 +1,4 @@
-"""What people change, beyond submitting."""
+"""Memory store: changes by users other than submitting and cancelling."""
 
 from collections.abc import Collection, Sequence
 
@@ -132,7 +132,7 @@ class MemoryOperations:
             there = tables.pauses.get((tenant, queue))
             lifted = there is not None and not there.is_over(now)
             if there is not None and lifted:
-                # Kept for a while: what it held back was not late.
+                # Kept for a while: runs that it held back do not count as late.
                 over = msgspec.structs.replace(there, until=now)
                 tables.pauses[tenant, queue] = over if back is None or back.is_over(now) else back
                 tables.audit("queues.resume", author, [Change(tenant or "", queue or "*")])

@@ -1,4 +1,4 @@
-"""What can be looked at: runs, jobs, ticks, queues, and the stream of changes."""
+"""Memory store: reads of runs, jobs, ticks and queues, and the event outbox."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -162,7 +162,8 @@ def _hint(run: RunRow) -> Hint:
 
 
 def _place(lane: Lane) -> str | None:
-    """The data centre whose workers may take what stands there, "" for any worker; None: nobody is hinted at it."""
+    """Return the data center whose workers may take runs of a label set, "" for any worker; None: these get no
+    hints."""
     if not isinstance(lane, tuple) or len(lane) > 1:
         return None
     return place_of(lane) if lane else ""

@@ -1,4 +1,4 @@
-"""What schedules owe, and whether they keep it."""
+"""Memory store: objectives of jobs, and whether they are met."""
 
 from collections.abc import Collection, Sequence
 from itertools import islice
@@ -81,7 +81,7 @@ class MemorySlos:
 
 
 def watch(tables: Tables, job: JobRow, before: JobSpec | None) -> None:
-    """Judge the objectives of a declared job from now on, if they or its schedule changed.
+    """Evaluate the objectives of a declared job from now on, if they or its schedule changed.
 
     ``before``: the spec that it replaces, if the job was neither new nor over.
     """

@@ -1,4 +1,4 @@
-"""The task catalog in memory."""
+"""Memory store: the task catalog."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What work has cost, and what it may cost."""
+"""Memory store: usage and budgets."""
 
 from collections import Counter
 from collections.abc import Collection

@@ -1,1 +1,1 @@
-"""Submitting, claiming, completing and cleaning up runs in memory."""
+"""Memory store: submitting, claiming, completing and cleaning up runs."""

@@ -1,4 +1,4 @@
-"""What is taken away from those who do not answer, and what is forgotten."""
+"""Memory store: the reaper's work, and pruning."""
 
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -58,7 +58,7 @@ class MemoryReaping:
             return len(expired)
 
     def _left_behind(self) -> Iterator[RunRow]:
-        """What was for one worker that has gone. What still runs there is lost first."""
+        """Yield the runs for one worker that has gone. Runs that it was running must first be found lost."""
         tables = self._tables
         for target, runs in tables.targeted.items():
             if self._is_gone(target):
@@ -97,7 +97,7 @@ class MemoryReaping:
             return found
 
     async def tidy(self) -> list[Unattempted]:
-        """Figures are counted as things happen; what is left is to forget what nobody may ask for any more."""
+        """Forget expired state, and end pauses of jobs. Metrics need no work here: they are counted at once."""
         tables = self._tables
         with tables.transaction() as now:
             for reader in [name for name, until in tables.readers_until.items() if until < now]:
@@ -118,7 +118,7 @@ class MemoryReaping:
                     job.state, job.resume_at = JobState.SCHEDULED, None
                     job.updated_at = now
                     job.rev += 1
-            # A day after their end: whatever still waits then is late, however that is counted.
+            # A day after its end a pause no longer matters: a run that still waits then is late by any count.
             for place in [place for place, pause in tables.pauses.items() if pause.is_over(now - DAY)]:
                 del tables.pauses[place]
             ended = [
@@ -178,5 +178,5 @@ class MemoryReaping:
 
 
 def _holds(run: RunRow | None) -> bool:
-    """A gate is held from when a run comes to its limits, or is queued, until it has ended."""
+    """Report whether a run holds its key lock: from when it reaches its limits, or is queued, until it has ended."""
     return run is not None and not run.state.ended and not run.in_line and not run.waits_for_parents

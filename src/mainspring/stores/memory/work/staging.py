@@ -1,4 +1,4 @@
-"""What schedulers do: queue what is due, and fire the ticks of recurring jobs."""
+"""Memory store: operations of schedulers, which queue due runs and fire the ticks of recurring jobs."""
 
 from collections.abc import Iterable, Sequence
 from heapq import merge
@@ -68,7 +68,7 @@ class MemoryStaging:
             ]
 
     def _fire(self, owner: SessionId, fire: Fire) -> list[RunRow] | None:
-        """The runs that it made; None if it was not applied."""
+        """Apply a fire; return the runs that it created, or None if it was not applied."""
         tables = self._tables
         job = tables.jobs.get(fire.job.id)
         if job is None or not job.ticking or job.rev != fire.job.rev or not tables.owned_by(owner, [job.shard]):
@@ -90,7 +90,7 @@ class MemoryStaging:
         return made
 
     def _record(self, job: JobRow, tick: Tick) -> RunRow | None:
-        """Write a tick down unless it was before; the run it became, if it did."""
+        """Record a tick unless it is recorded already; return the run that it became, if any."""
         tables = self._tables
         if tick in tables.ledgers[job.id]:
             return None
@@ -104,7 +104,7 @@ class MemoryStaging:
         return run
 
     def _has_room(self, job: JobRow, target: str) -> bool:
-        """Whether the job's rule lets one more run join those on their way; cancel asks them to stop first."""
+        """Report whether the overlap rule admits one more run. The cancel rule first cancels the active runs."""
         tables, overlap = self._tables, job.spec.overlap
         if overlap is Overlap.ALLOW:
             return True
@@ -146,7 +146,7 @@ def _row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:
 
 
 def _until(indexes: Sequence[Index], shards: Iterable[int], until: Instant) -> Iterable[tuple[int, str]]:
-    """The entries of several shards up to an instant, in one order."""
+    """Return the entries of several shards up to an instant, in one order."""
     return merge(*(indexes[shard].until(until) for shard in set(shards) if indexes[shard]))
 
 

@@ -1,4 +1,4 @@
-"""What is handed in: runs, jobs, and requests to stop."""
+"""Memory store: submits runs, declares jobs, and cancels both."""
 
 from collections.abc import Collection, Container, Sequence
 
@@ -36,7 +36,7 @@ class MemorySubmissions:
         with tables.transaction() as now:
             self._check_parents(runs)
             fresh: dict[RunId, RunRow] = {}
-            #: New, and replaced by another one of the batch.
+            #: New runs that another run of the batch replaces.
             replaced: list[RunRow] = []
             made: dict[str, list[Change]] = {}
             answers: list[tuple[RunId, bool, bool]] = []
@@ -67,7 +67,7 @@ class MemorySubmissions:
                 tables.enter(row)
                 if not row.state.ended:
                     tables.end(row, RunState.SKIPPED, REPLACED)
-            # Inside a batch, too, those of one ordering key stand in the order of (due, id).
+            # Within a batch, too, runs of one ordering key are ordered by (due, id).
             for row in sorted(fresh.values(), key=lambda row: (row.due, row.id)):
                 if not row.state.ended:
                     tables.enter(row)
@@ -78,7 +78,7 @@ class MemorySubmissions:
             return [Accepted(made, self._state_of(made), new, conflict) for made, new, conflict in answers]
 
     def _check_parents(self, runs: Sequence[NewRun]) -> None:
-        """Before anything is done: every parent is there, or comes in this batch."""
+        """Check before any change that every parent exists or is part of this batch."""
         mine = {(run.tenant, run.id) for run in runs}
         for run in runs:
             for parent in () if run.after is None else run.after.parents:
@@ -87,7 +87,10 @@ class MemorySubmissions:
                     raise NotFound(f"there is no run {parent}, which {run.id} depends on")
 
     def _make_room(self, run: NewRun, fresh: dict[RunId, RunRow], replaced: list[RunRow]) -> RunRow | None:
-        """The run that has the unique key and keeps it; None if this one is to be made."""
+        """Resolve a conflict over a unique key.
+
+        Return the run that keeps the key; None if the new run is to be created.
+        """
         tables = self._tables
         first = None if run.unique is None else tables.unique_run(run.tenant, run.unique.key, fresh)
         if run.unique is None or first is None:
@@ -95,7 +98,7 @@ class MemorySubmissions:
         untouched = not first.fence and not first.state.ended and first.job_id is None
         match run.unique.otherwise:
             case "debounce" if untouched and first.id in fresh:
-                # As ``edit`` would.
+                # Keep the fields that ``edit`` keeps.
                 kept = {"id": first.id, "unique": first.unique, "replay_of": first.replay_of, "target": first.target}
                 fresh[first.id] = _row(msgspec.structs.replace(run, **kept), tables.now, first.rule)
             case "debounce" if untouched:
@@ -113,7 +116,7 @@ class MemorySubmissions:
     def _make_families(
         self, runs: Sequence[NewRun], answers: Sequence[tuple[RunId, bool, bool]], fresh: dict[RunId, RunRow]
     ) -> None:
-        """What a child names of its own batch may be there under another id already."""
+        """Add the dependencies. A parent named in the same batch may already exist under another id."""
         tables = self._tables
         named = {run.id: made for run, (made, _, _) in zip(runs, answers, strict=True)}
         for run, (made, new, _) in zip(runs, answers, strict=True):
@@ -124,11 +127,11 @@ class MemorySubmissions:
 
     def _state_of(self, made: RunId) -> RunState:
         row = self._tables.runs.get(made)
-        # A key that was used for a recurring job.
+        # The key was used for a recurring job.
         return RunState.SCHEDULED if row is None else row.shown_state()
 
     def _used(self, tenant: str, asked: Idempotency | None, fresh: Container[str] = ()) -> UsedKey | None:
-        """What the key was used for, if that is there; or is just being made."""
+        """Return what the key was used for, if that exists or is being created."""
         tables = self._tables
         used = None if asked is None else tables.used_key(tenant, asked.key)
         if used is None or not (used.made in fresh or used.made in tables.runs or used.made in tables.jobs):
@@ -184,7 +187,7 @@ class MemorySubmissions:
             return put
 
     def _put_before(self, new: NewJob, used: UsedKey) -> Put:
-        """The idempotency key was used: for the same, or for something else."""
+        """Answer a put whose idempotency key was used, for the same job or for something else."""
         row = self._tables.jobs.get(JobId(used.made))
         if row is not None:
             same = new.idempotency is not None and new.idempotency.fingerprint == used.fingerprint
@@ -268,7 +271,7 @@ class MemorySubmissions:
                 row.updated_at = now
                 if state is JobState.CANCELLED:
                     tables.drop_ticks(row, "cancelled")
-                    # The schedule is closed first: nothing can be made behind the runs that are asked to stop.
+                    # The schedule is closed first, so no run can be created after the cancellation.
                     tables.move_schedule(row, None)
                     tables.ask_to_stop(tables.runs_of(row.id))
                 else:
@@ -313,7 +316,7 @@ def _row(run: NewRun, now: Instant, rule: Rule | None) -> RunRow:
         rule=rule,
         unique=run.unique,
         gates=run.policy.gates(run.tenant, run.task),
-        # Also of a recurring job's: what is asked for beside the schedule does not follow its overlap rule.
+        # Also for runs of a recurring job: a run requested outside the schedule does not follow its overlap rule.
         gate=gate_of_run(run.tenant, run.policy),
         job_id=None if run.job is None else run.job.id,
         job_version=None if run.job is None else run.job.version,

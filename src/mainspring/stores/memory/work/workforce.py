@@ -1,4 +1,4 @@
-"""What workers ask for: a session, runs to start, and an end to what they started."""
+"""Memory store: operations of workers, which open sessions, claim runs and report outcomes."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import merge
@@ -17,7 +17,7 @@ from mainspring.core.store import Beat, NewSession, Want
 from mainspring.stores.memory.rows import RunRow, SessionRow
 from mainspring.stores.memory.tables import Tables
 
-#: So many children of what was settled are decided at once; the rest is left for ``resolve``.
+#: Maximum number of children decided right after a completion; ``resolve`` decides the others.
 FEW_CHILDREN = 100
 
 
@@ -65,7 +65,7 @@ class MemoryWorkforce:
                 if run.id not in known and run.claim not in unanswered and run.claim <= last_claim
             ]
             for run in unknown:
-                # The worker never saw this attempt, so there was none.
+                # The worker never received this attempt, so it does not count.
                 run.attempt -= 1
                 self._go_on(run, RunState.QUEUED, run.rank, Outcome.RELEASED)
             cancels = tuple(run.id for run in running if run.id in known and run.cancel_at is not None)
@@ -111,7 +111,7 @@ class MemoryWorkforce:
         return best
 
     def _candidates(self, claimant: SessionRow, want: Want, now: Instant) -> Iterator[RunRow]:
-        """What it could be given, best first."""
+        """Yield the runs that the worker may claim, best first."""
         tables = self._tables
         lines = (
             index.entries for lane, index in tables.ready[want.queue].items() if claimant.may_take(lane, tables.orders)
@@ -147,7 +147,7 @@ class MemoryWorkforce:
         limit = want.limit
         chosen: list[Candidate] = []
         if own:
-            # For this worker alone: they wait for nobody's turn.
+            # Runs for this worker alone do not take part in fair turns.
             chosen = _chosen(choose(limit, want.slots, most, None, room), {"": own})
             limit -= sum(min(candidate.weight, want.slots or limit) for candidate in chosen)
         turns = None
@@ -205,7 +205,8 @@ class MemoryWorkforce:
         return Verdict.APPLIED
 
     def _settled_before(self, run: RunRow, settlement: Settlement) -> bool:
-        """By this very fence, and in the same way. A success has no attempt."""
+        """Report whether this outcome was applied before under the same fence. A success is not stored as an
+        attempt."""
         if settlement.outcome is Outcome.SUCCESS:
             return run.state is RunState.SUCCEEDED and run.ended_by == settlement.fence
         return any(
@@ -214,7 +215,8 @@ class MemoryWorkforce:
         )
 
     def _go_on(self, run: RunRow, state: RunState, place: int, outcome: Outcome) -> None:
-        """Another attempt follows, at a due time or a rank; but what was asked to stop has now stopped."""
+        """Continue with another attempt, at a due time or a rank. Cancel the run instead if cancellation was
+        requested."""
         if run.cancel_at is not None:
             self._tables.end(run, RunState.CANCELLED, "cancelled", ending=_ending_of(outcome))
         elif state is RunState.SCHEDULED:
@@ -232,7 +234,7 @@ class MemoryWorkforce:
 
 
 def _chosen(choice: Choice, groups: Mapping[str, list[Candidate]]) -> list[Candidate]:
-    """A choice among what is there."""
+    """Make a choice among the candidates of each group."""
 
     def find(wanted: Wanted) -> dict[str, list[Candidate]]:
         return {
@@ -262,7 +264,7 @@ def _attempt(run: RunRow, settlement: Settlement, now: Instant) -> AttemptView:
 
 
 def _ending_of(outcome: Outcome) -> Ending:
-    """What an attempt's end says of its task."""
+    """Return what the outcome of an attempt means for the breaker of its task."""
     match outcome:
         case Outcome.SUCCESS:
             return "succeeded"
