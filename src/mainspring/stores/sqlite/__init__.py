@@ -1,4 +1,4 @@
-"""The store in one SQLite file."""
+"""The SQLite store: one file."""
 
 from mainspring.stores.sqlite.store import SqliteStore
 

@@ -1,4 +1,4 @@
-"""What the parts of the store share."""
+"""Base of the parts of the SQLite store."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,13 +19,13 @@ class Part:
     shards: int
     _writer: Writer
     _reader: Reader
-    #: For what people look at: a long look must not hold up a scheduler.
+    #: Serves queries for display: a long one must not delay a scheduler.
     _browser: Reader
     _time: SteadyTime
     _guard: FileGuard
 
     async def _work(self, work: Callable[[apsw.Connection, Instant], T]) -> T:
-        """What the interpreter does in a transaction of its own. Seldom asked for: it shares no commit."""
+        """Run Python code in a transaction of its own. For rare operations only, because it shares no commit."""
         done: list[T] = []
 
         def keep(connection: apsw.Connection, now: Instant) -> str:
@@ -36,7 +36,7 @@ class Part:
         return done[0]
 
     async def _look(self, look: Callable[[apsw.Connection], T]) -> T:
-        """Several reads of one state of the database."""
+        """Run several reads on one snapshot of the database."""
         seen: list[T] = []
 
         def keep(connection: apsw.Connection) -> str:
@@ -47,7 +47,10 @@ class Part:
         return seen[0]
 
     def _shard_of(self, identifier: str) -> int:
-        """The shard that an id carries. Nobody would ever look at one that the store does not have."""
+        """Return the shard that an id carries.
+
+        Raises ``Invalid`` if the store does not have that shard: no scheduler would ever read it.
+        """
         shard = shard_of(identifier)
         if shard >= self.shards:
             raise Invalid("id", f"{identifier} carries shard {shard}", f"0 to {self.shards - 1}")

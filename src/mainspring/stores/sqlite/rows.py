@@ -1,7 +1,7 @@
-"""Values of the domain as the JSON that procedures take and give, and back.
+"""Converts domain values to the JSON that SQLite procedures take and return, and back.
 
-Items are arrays, in the order that the procedures name. Payloads and results are JSON themselves: they travel as
-strings inside it and lie as text in the database, byte for byte.
+Items are arrays, in the order of the procedures' columns. Payloads and results are JSON themselves: they are strings
+inside it, and text in the database, byte for byte.
 """
 
 from functools import lru_cache
@@ -50,7 +50,7 @@ from mainspring.core.store import Depth, EventBatch
 from mainspring.stores.depths import fold_depths
 from mainspring.stores.unreadable import UNREADABLE, name_unreadable_job, read_rows
 
-#: No JSON begins with this.
+#: No JSON text begins with this character.
 _MARK = "\x01"
 
 _encoder = msgspec.json.Encoder()
@@ -61,12 +61,12 @@ def encode(value: object) -> str:
 
 
 def text_of(content: bytes) -> str:
-    """Bytes as text: JSON as it is, anything else marked and in hexadecimal digits."""
+    """Encode bytes as text: text stays as it is, other bytes become a mark and hexadecimal digits."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
         return _MARK + content.hex()
-    # SQLite's text functions end at a zero.
+    # SQLite's text functions stop at a zero character.
     return _MARK + content.hex() if "\x00" in text or text[:1] == _MARK else text
 
 
@@ -76,7 +76,7 @@ def bytes_of(text: str) -> bytes:
 
 @lru_cache(maxsize=10_000)
 def policy_text(policy: RunPolicy) -> str | None:
-    """As it lies in a body; nothing for one that is all defaults."""
+    """Encode a policy as it is stored in a body; None if every field has its default."""
     return None if policy == DEFAULT_POLICY else encode(policy)
 
 
@@ -99,12 +99,12 @@ def spec_of(text: str) -> JobSpec:
 
 
 def gate_of_run(tenant: str, policy: RunPolicy) -> int | None:
-    """The gate of a one-off run: its ordering key's, if it has one."""
+    """Return the key lock of a one-off run; None without an ordering key."""
     return stable_hash(f"order:{tenant}:{policy.ordering_key}") if policy.ordering_key else None
 
 
 def gate_of_tick(job: JobId, tenant: str, spec: JobSpec, target: str = "") -> int | None:
-    """The gate of a tick's run: its ordering key's, or its job's if one run of it waits for another."""
+    """Return the key lock of a tick's run: its ordering key's, or its job's if runs of the job wait for each other."""
     if spec.policy.ordering_key:
         return gate_of_run(tenant, spec.policy)
     return overlap_gate(job, target) if spec.overlap in (Overlap.QUEUE, Overlap.CANCEL) else None
@@ -134,7 +134,7 @@ def submit_item(run: NewRun, shard: int) -> tuple[object, ...]:
 
 @lru_cache(maxsize=10_000)
 def limits_text(tenant: str, task: str, policy: RunPolicy) -> str | None:
-    """The gates that it must pass, a breaker first; none for most."""
+    """Encode the limiters that a run must pass, a breaker first; None for most runs."""
     gates = policy.gates(tenant, task)
     if not gates:
         return None
@@ -143,12 +143,12 @@ def limits_text(tenant: str, task: str, policy: RunPolicy) -> str | None:
 
 
 def lane_text(requires: tuple[str, ...]) -> str | None:
-    """What a run requires, as the lanes have it; none for what requires nothing."""
+    """Encode the label set that a run requires; None if it is empty."""
     return encode(requires) if requires else None
 
 
 def asks_for_more(run: NewRun) -> bool:
-    """Whether a run has something that the engine itself does not need. Most have not."""
+    """Report whether a run has fields that the basic submit does not take. Most runs have none."""
     policy = run.policy
     return bool(
         run.about
@@ -162,7 +162,7 @@ def asks_for_more(run: NewRun) -> bool:
 
 
 def is_tied(run: NewRun) -> bool:
-    """Whether it is made with a look at other runs: those that it waits for, or the one that has its key."""
+    """Report whether submitting a run involves other runs: its parents, or the run that holds its unique key."""
     return run.after is not None or run.unique is not None
 
 
@@ -201,7 +201,7 @@ def settle_item(settlement: Settlement) -> tuple[object, ...]:
 
 
 def metered_item(settlement: Settlement) -> tuple[object, ...]:
-    """The same, with what the attempt cost beyond its time."""
+    """Encode a completion, with the cost of the attempt beyond its time."""
     spent = settlement.spent
     cpu, units = (None, None) if spent is None else (spent.cpu, encode(spent.units) if spent.units else None)
     return (*settle_item(settlement), cpu, units)
@@ -248,7 +248,7 @@ def fire_item(fire: Fire) -> tuple[object, ...]:
 
 
 def _place_of_tick(job: Job, tick: Tick) -> tuple[object, ...]:
-    """What is another thing in each data centre."""
+    """Return the fields of a tick that differ between data centers."""
     policy = placed(job.spec.policy, tick.target)
     gate = gate_of_tick(job.id, job.tenant, job.spec, tick.target)
     return tick.target, lane_text(policy.requires), gate, policy_text(policy)
@@ -273,11 +273,11 @@ class _Held(msgspec.Struct, array_like=True, frozen=True, gc=False):
     scheduled_at: Instant | None
     lets_go: int
     cancel_requested: int
-    #: Only of what was claimed.
+    #: Set for claimed runs only.
     state: str | None = None
-    #: Only where others ask.
+    #: Set only in answers to processes other than the worker.
     session: SessionId | None = None
-    #: Only of what was claimed: when a limit or key let it go, and when the last pause was over that was for it.
+    #: Set for claimed runs only: when a limit or key released it, and when the last pause that applied to it ended.
     ready_at: Instant | None = None
     resumed_at: Instant | None = None
 
@@ -442,7 +442,7 @@ run_states = msgspec.json.Decoder(list[tuple[RunId, RunState]])
 job_states = msgspec.json.Decoder(list[tuple[JobId, JobState]])
 #: (id, tenant, state), for the audit.
 standing = msgspec.json.Decoder(list[tuple[str, str, str]])
-#: (id, tenant, state, when it goes on by itself, the number of its newest change), for the audit.
+#: (id, tenant, state, resume time, revision), for the audit.
 standing_jobs = msgspec.json.Decoder(list[tuple[JobId, str, JobState, Instant | None, int]])
 strings = msgspec.json.Decoder(list[str])
 number = msgspec.json.Decoder(int | None)
@@ -456,7 +456,7 @@ candidates = msgspec.json.Decoder(tuple[list[int], list[str], list[int], list[st
 
 
 def held_runs(text: str) -> tuple[list[HeldRun], list[Settlement]]:
-    """Runs as their workers hold them, and the end of those that cannot be read."""
+    """Decode held runs. For each run that cannot be decoded, return the completion that ends it."""
     held, unreadable = read_rows(_held.decode(text), _held_run)
     return held, [settle_unreadable(row.id, row.fence, error) for row, error in unreadable]
 
@@ -532,7 +532,7 @@ def run_views(text: str) -> dict[RunId, RunView]:
 
 
 def _policy_shown(text: str) -> RunPolicy:
-    """One that cannot be read must not hide its run."""
+    """Decode the policy of a view. A policy that cannot be decoded must not hide its run."""
     try:
         return policy_of(text)
     except UNREADABLE:
@@ -540,7 +540,7 @@ def _policy_shown(text: str) -> RunPolicy:
 
 
 def jobs(text: str) -> list[Job]:
-    """Those that can be read; the others are named in the log."""
+    """Decode jobs. Those that cannot be decoded are logged and left out."""
     found, unreadable = read_rows(_jobs.decode(text), _job)
     for row, error in unreadable:
         name_unreadable_job(row.id, row.version, str(error))
@@ -645,7 +645,7 @@ def event_batches(text: str) -> list[EventBatch]:
 
 
 def following(text: str) -> tuple[int, int, list[EventBatch]]:
-    """The horizon, the newest position, and batches."""
+    """Return the horizon, the newest position, and the batches."""
     horizon, newest, events = _following.decode(text)
     return horizon, newest, _batches(events)
 
@@ -658,12 +658,12 @@ def _batches(events: list[_Event]) -> list[EventBatch]:
 
 
 def place(position: int) -> str:
-    """A position in the stream of events, which sorts as text."""
+    """Encode an event position as text that sorts like the number."""
     return f"{position:020d}"
 
 
 def job_versions(text: str) -> list[JobVersion]:
-    """Those that can be read."""
+    """Decode the versions that can be decoded."""
     found, _ = read_rows(_versions.decode(text), _version)
     return found
 
@@ -727,8 +727,10 @@ def logs(text: str) -> dict[RunId, list[LogLine]]:
 
 
 def log_sizes(text: str) -> dict[RunId, tuple[int, int, int, str, int | None, int]]:
-    """Of each run: how many pieces, how many bytes, and whether it is cut; its tenant, what that may print in a day,
-    and what it has printed today."""
+    """Return the size of each log: pieces, bytes, and whether it is cut.
+
+    Then follow the tenant of the run, how many bytes it may log in a day, and how many it has logged today.
+    """
     return _log_sizes.decode(text)
 
 

@@ -1,4 +1,4 @@
-"""The store's time: the clock's, but never going back."""
+"""The store's time: follows the wall clock, but never goes back."""
 
 from threading import Lock
 
@@ -7,11 +7,11 @@ from mainspring.core.ports.clock import Clock
 
 
 class SteadyTime:
-    """Follows the wall clock forward. When that is set back, time goes on at half its speed until both agree again.
+    """Follows the wall clock forward. When that is set back, time runs at half speed until both agree again.
 
-    So no transaction is earlier than the one before it, ranks and leases keep their order, and nothing stands still for
-    as long as the clock was wrong. Each process has its own: those that share a file share the machine's clock, and a
-    difference between them costs lateness or order among equals, never a fence, which is counted.
+    So no transaction is earlier than the one before it, ranks and leases keep their order, and time never stands still
+    while the clock is wrong. Each process has its own steady time. Processes that share a file share the machine's
+    clock. A difference between them can delay runs or reorder equal ones, but never affects a fence, which is counted.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -52,8 +52,8 @@ class SqliteStore(
 ):
     """Store and coordinator. Several processes may open the same file; several loops may use the same object.
 
-    A handler must not open the file with the standard library's ``sqlite3``: two copies of SQLite in one process undo
-    each other's locks. A forked child must not use it either.
+    A handler must not open the file with the standard library's ``sqlite3``: two copies of SQLite in one process break
+    each other's locks. A forked child must not use the store either.
     """
 
     def __init__(self, path: Path, clock: Clock, shards: int = 100) -> None:
@@ -71,7 +71,7 @@ class SqliteStore(
         try:
             await self._reader.start()
             await self._browser.start()
-            # The file knows better: it was fixed when the store was made.
+            # The number of shards was fixed when the file was created.
             self.shards = int(await self._reader.read("shards"))
         except BaseException:
             await self.close()

@@ -1,8 +1,8 @@
-"""The threads that talk to SQLite: one writes, one reads for the engine, one for people. Loops ask and wait.
+"""The threads that use SQLite: one writes, one reads for the scheduler and the workers, one for display.
 
-apsw gives the interpreter away while SQLite works and must win it back afterwards, against a loop that is busy. So a
-request is a text in and a text out, however many rows it is about, and requests that wait together are one statement
-and one commit.
+apsw releases the interpreter lock while SQLite works and must get it back afterwards, in competition with a busy loop.
+So a request is one text in and one text out, however many rows it concerns. Requests that wait together become one
+statement and one commit.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ from mainspring.core.runtime.threads import joined
 from mainspring.stores.sqlite import connection as connections
 from mainspring.stores.sqlite.steady_time import SteadyTime
 
-#: At most so many requests share a commit.
+#: Maximum number of requests that share a commit.
 LARGEST_GROUP = 16
 
-#: What must be done by the interpreter, inside a transaction of its own.
+#: Python code that runs inside a transaction of its own.
 Work: TypeAlias = Callable[[apsw.Connection, Instant], str]
-#: The same for reading: several looks at one state of the database.
+#: Python code that runs several reads on one snapshot of the database.
 Look: TypeAlias = Callable[[apsw.Connection], str]
 Answer: TypeAlias = str | Exception
 Ask = TypeVar("Ask")
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """A procedure to call, with what it is given."""
+    """A procedure to call, and its arguments."""
 
     kind: str
     batch: str = ""
@@ -44,7 +44,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
 
 class Query(msgspec.Struct, frozen=True, gc=False):
-    """A named read and its parameters."""
+    """A named query and its parameters."""
 
     name: str
     parameters: dict[str, str | int | None]
@@ -60,7 +60,7 @@ class _Request(Generic[Ask]):
 
 
 class DatabaseThread(Generic[Ask]):
-    """A thread that owns a connection. Whoever waits may go away: what was asked is done all the same."""
+    """A thread that owns a connection. A request is carried out even if the caller stops waiting."""
 
     def __init__(self, name: str, path: Path, connect: Callable[[Path], apsw.Connection]) -> None:
         self._name = name
@@ -69,11 +69,11 @@ class DatabaseThread(Generic[Ask]):
         self._waiting: SimpleQueue[_Request[Ask] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._process = 0
-        #: The first damage that a request has met. Pages do not heal.
+        #: The first damage that a request met. It stays set: pages do not heal.
         self.damage: StoreDamaged | None = None
 
     async def start(self) -> None:
-        """Returns when the connection is open, or raises why it is not."""
+        """Return when the connection is open; raise if it cannot be opened."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
 
@@ -94,7 +94,7 @@ class DatabaseThread(Generic[Ask]):
             raise
 
     async def stop(self) -> None:
-        """Returns when everything asked before is done and the connection is closed. Idempotent."""
+        """Return when all earlier requests are done and the connection is closed. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._waiting.put(None)
@@ -137,7 +137,7 @@ class DatabaseThread(Generic[Ask]):
                 if self.damage is None:
                     self.damage = next((each for each in answers if isinstance(each, StoreDamaged)), None)
                 try:
-                    # Before anything is acknowledged.
+                    # Check before any request is acknowledged.
                     guard.check()
                 except StoreDamaged as error:
                     answers = [error] * len(group)
@@ -152,11 +152,11 @@ class DatabaseThread(Generic[Ask]):
         try:
             return self._serve(connection, asks)
         except Exception as error:
-            # A mistake of ours must not end the thread: everybody would wait for ever.
+            # A bug must not end the thread: all callers would wait for ever.
             return [StoreUnavailable(f"SQLite: {type(error).__name__}: {error}") for _ in asks]
 
     def _serve(self, connection: apsw.Connection, asks: Sequence[Ask]) -> list[Answer]:
-        """An answer for each, in order."""
+        """Return an answer for each request, in order."""
         raise NotImplementedError
 
     def _refuse_the_rest(self) -> None:
@@ -170,14 +170,14 @@ class DatabaseThread(Generic[Ask]):
 
 
 class Writer(DatabaseThread[Call | Work]):
-    """Serves one group of requests after the other, each group in one transaction."""
+    """Serves requests in groups. Procedure calls of a group share a transaction."""
 
     def __init__(self, path: Path, time: SteadyTime, shards: int) -> None:
         super().__init__("mainspring-sqlite-writer", path, lambda path: connections.open_for_writing(path, shards))
         self._time = time
 
     async def call(self, kind: str, batch: str = "", *, who: int = 0, size: int = 0) -> str:
-        """Call a procedure; its answer when it is durable."""
+        """Call a procedure; return its answer when it is durable."""
         return await self.ask(Call(kind, batch, who, size))
 
     def _serve(self, connection: apsw.Connection, asks: Sequence[Call | Work]) -> list[Answer]:
@@ -201,7 +201,7 @@ class Writer(DatabaseThread[Call | Work]):
         except apsw.Error as error:
             if len(calls) == 1 or not connections.blames_request(error):
                 return [connections.meaning(error) for _ in calls]
-        # One of them spoilt it for all, and nothing was done: each for itself.
+        # One call failed, so none was applied: repeat each by itself.
         return [answer for call in calls for answer in self._call(connection, [call])]
 
     def _work(self, connection: apsw.Connection, work: Work) -> Answer:
@@ -222,7 +222,7 @@ class Writer(DatabaseThread[Call | Work]):
 
 
 class Reader(DatabaseThread[Query | Look]):
-    """Serves reads one by one, beside whatever is being written."""
+    """Serves reads one by one, while the writer writes."""
 
     def __init__(self, path: Path, name: str = "mainspring-sqlite-reader") -> None:
         super().__init__(name, path, connections.open_for_reading)
@@ -253,14 +253,14 @@ class Reader(DatabaseThread[Query | Look]):
 
 
 def read(connection: apsw.Connection, query: str, **parameters: str | int | None) -> str:
-    """The answer of a named read."""
+    """Return the answer of a named query."""
     answer = connection.execute(connections.QUERIES[query], parameters).get
     assert isinstance(answer, str)
     return answer
 
 
 def call_procedures(connection: apsw.Connection, calls: Sequence[Call], now: Instant) -> tuple[str, ...]:
-    """One statement, one transaction; raises if any of them failed, and then none was done."""
+    """Call procedures in one statement and one transaction. Raises if one of them fails; then none is applied."""
     values: list[str | int] = []
     for number, call in enumerate(calls):
         values += (number, call.kind, now, call.who, call.size, call.batch)
@@ -273,7 +273,7 @@ def call_procedures(connection: apsw.Connection, calls: Sequence[Call], now: Ins
 
 
 def _statements(first: str, each: str) -> list[str]:
-    """One statement for each size of group, smallest first."""
+    """Build one statement for each size of group, smallest first."""
     return [first + ", ".join(each.format(number) for number in range(size)) for size in range(1, LARGEST_GROUP + 1)]
 
 
@@ -282,7 +282,7 @@ _REPLIES = _statements("SELECT ", "(SELECT body FROM reply WHERE number = {})")
 
 
 def _hand_back(requests: Sequence[_Request[Ask]], answers: Sequence[Answer]) -> None:
-    """Wake each loop once."""
+    """Resolve the futures of the requests, waking each loop only once."""
     by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[str], Answer]]] = defaultdict(list)
     for request, answer in zip(requests, answers, strict=True):
         by_loop[request.loop].append((request.future, answer))
@@ -290,7 +290,7 @@ def _hand_back(requests: Sequence[_Request[Ask]], answers: Sequence[Answer]) -> 
         try:
             loop.call_soon_threadsafe(_resolve, answered)
         except RuntimeError:
-            # That loop is closed: nobody waits any more.
+            # The loop is closed, so nothing waits for the answer.
             continue
 
 

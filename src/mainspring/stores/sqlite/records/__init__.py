@@ -1,1 +1,1 @@
-"""Everything else that is kept on SQLite."""
+"""SQLite: all records other than the life of runs."""

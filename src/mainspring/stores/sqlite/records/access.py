@@ -1,4 +1,4 @@
-"""Tenants, keys and the audit."""
+"""SQLite: tenants, API keys and the audit."""
 
 from typing import cast
 

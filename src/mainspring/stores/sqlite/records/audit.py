@@ -1,4 +1,4 @@
-"""Rows of the audit, written in the transaction of the change."""
+"""SQLite: audit rows, written in the transaction of the change."""
 
 from collections.abc import Iterable, Mapping
 
@@ -23,7 +23,7 @@ def find_state_changes(before: Iterable[tuple[str, str, str]], after: Mapping[Ru
 def write_audit(
     connection: apsw.Connection, now: Instant, action: str, author: Author | None, changes: Iterable[Change]
 ) -> None:
-    """One row a tenant; none for nobody, or for nothing."""
+    """Write one audit entry per tenant; write none without an author or without changes."""
     if author is None:
         return
     for tenant, change, count in sum_up(author, changes):

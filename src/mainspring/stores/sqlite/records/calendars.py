@@ -1,4 +1,4 @@
-"""The calendars of tenants."""
+"""SQLite: calendars of tenants."""
 
 from collections.abc import Collection
 from typing import Any
@@ -31,7 +31,7 @@ _USERS = (
     "SELECT j.name, v.spec FROM job j JOIN job_version v ON v.job_id = j.id AND v.version = j.version"
     " WHERE j.tenant = ? AND j.state IN ('scheduled', 'paused') AND instr(v.spec, '\"calendars\"') ORDER BY j.name"
 )
-# What was planned by the old ones is void. A schedule that looks ahead is looked at now.
+# Plans made with the old calendars are void. A schedule that looks ahead becomes due now.
 _CHANGED = (
     "UPDATE schedule SET rev = rev + 1, calendar_rev = ?2, next_fire = iif(tick IS NULL, next_fire, ?3)"
     " WHERE active = 1 AND job_id IN (SELECT id FROM job WHERE tenant = ?1)"
@@ -77,14 +77,14 @@ class SqliteCalendars(Part):
 
 
 def mind_calendars(connection: apsw.Connection, job: NewJob) -> None:
-    """Refuse a job that names what is not there."""
+    """Refuse a job that names a calendar that does not exist."""
     if job.spec.calendars:
         newest = _newest(connection, [job.tenant])
         refuse_unknown(job.spec, {calendar.name for calendar in newest if not calendar.deleted})
 
 
 def calendar_rev(connection: apsw.Connection, tenant: str) -> int:
-    """How often the calendars of a tenant were changed: versions count the changes, one by one."""
+    """Return how many times the calendars of a tenant have changed: each version is one change."""
     count = connection.execute("SELECT count(*) FROM calendar WHERE tenant = ?", (tenant,)).get
     assert isinstance(count, int)
     return count

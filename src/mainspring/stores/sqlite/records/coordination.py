@@ -1,4 +1,4 @@
-"""Who owns which shard, by sessions of schedulers in the same file."""
+"""SQLite: shard ownership by the sessions of schedulers."""
 
 from collections.abc import Collection, Mapping
 
@@ -18,7 +18,7 @@ class SqliteCoordination(Part):
     async def join(self, name: str, ttl: Micros) -> SessionId:
         batch = rows.encode((name, "scheduler", ttl, "", "", (), (), "", "", (), (), None))
         session = SessionId(int(await self._writer.call("open_session", batch)))
-        # The clock guard, which reports it elsewhere, does not run where the store's clock is this machine's.
+        # The clock guard reports it in other stores, but does not run where the store's clock is this machine's.
         version = find_zone_database().version
 
         def note(connection: apsw.Connection, _: Instant) -> None:

@@ -1,4 +1,4 @@
-"""Where processes are, and who stands in for whom."""
+"""SQLite: data centers of processes, and which data center serves each preference order."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -84,7 +84,7 @@ def _share(connection: apsw.Connection, kept: Sequence[_Kept], orders: dict[int,
             " ON CONFLICT DO UPDATE SET serving = ?2, why = ?3",
             (lane, order.serving, order.why, now),
         )
-        # What is served for the first time has come from nowhere.
+        # An order that is served for the first time has not moved.
         if before is not None and before != order.serving:
             why = order.why or f"moved back to {order.serving}"
             connection.execute(_NOTE, {"lane": lane, "why": why})

@@ -1,4 +1,4 @@
-"""Dead letters that are watched, and replays."""
+"""SQLite: watches on dead letters, and replays."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -11,7 +11,7 @@ from mainspring.core.model.runs.dead_letters import QUIET, Watch, watch
 from mainspring.core.model.runs.replay import Replay
 from mainspring.stores.sqlite.part import Part
 
-#: Processes that share a file do not agree on the time to the microsecond.
+#: How far the watch lags: processes that share a file do not agree on the time to the microsecond.
 _BEHIND: Micros = 15 * SECOND
 _KEPT: Micros = 30 * DAY
 _IDLE: Micros = HOUR
@@ -97,7 +97,7 @@ def _watch(connection: apsw.Connection, now: Instant) -> int:
             )
             alarms += 1
     if groups or until - since > _IDLE:
-        # Not at every look: a file at rest is not written to.
+        # Not on every pass: an idle file must not be written to.
         connection.execute("UPDATE dead_watch SET until = max(until, ?)", (until,))
     connection.execute("DELETE FROM dead_group WHERE seen_at < ?", (until - QUIET,))
     connection.execute("DELETE FROM replay WHERE open = 0 AND ended_at < ?", (now - _KEPT,))

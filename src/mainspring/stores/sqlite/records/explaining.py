@@ -1,4 +1,4 @@
-"""What an answer to "why?" needs."""
+"""SQLite: reads that explain why a run or job is in its state."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What is kept of notifications."""
+"""SQLite: state of the alerts."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -9,7 +9,7 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.ports.storage.notifications import NotificationRows
 from mainspring.stores.sqlite.part import Part
 
-#: The row that says how many changes there were. Nothing else has this name.
+#: Name of the row that holds the number of changes. No other row has this name.
 _REV = ""
 
 

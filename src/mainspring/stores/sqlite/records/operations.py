@@ -1,4 +1,4 @@
-"""What people change, beyond submitting. Seldom asked for: each is a transaction of its own."""
+"""SQLite: changes by users other than submitting. They are rare, so each is a transaction of its own."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import cast
@@ -23,11 +23,11 @@ from mainspring.stores.sqlite.work.editing import edit, set_about
 from mainspring.stores.sqlite.work.jobs import add_version, stored_jobs
 from mainspring.stores.sqlite.work.queues import SqliteQueues
 
-#: Later than any time.
+#: Later than any instant.
 _EVER: Instant = 2**62
 
 
-#: What ``dead`` is of a dead letter, and of one that was discarded. Whatever else ended has 0.
+#: Values of ``dead`` for a dead letter and for a discarded one. All other ended runs have 0.
 _OPEN, _DISCARDED = 1, 2
 
 
@@ -133,7 +133,7 @@ class SqliteOperations(SqliteQueues):
 
     async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
         def lift(connection: apsw.Connection, now: Instant) -> bool:
-            # Kept for a while: what it held back was not late.
+            # Kept for a while: runs that it held back do not count as late.
             connection.execute(
                 "UPDATE pause SET until = ?3 WHERE tenant = ?1 AND queue = ?2 AND (until IS NULL OR until > ?3)",
                 (tenant or "", queue or "", now),
@@ -186,12 +186,12 @@ def _retag(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, 
 
 
 def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> list[tuple[str, str]]:
-    """(tenant, id) of those that had ended."""
+    """Delete the runs that have ended; return (tenant, id) of each."""
     ended = _pairs(
         connection, "SELECT h.tenant, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value", ids
     )
     if ended:
-        # They stay in the figures.
+        # Count them first, so that they stay in the metrics.
         while connection.execute(
             "SELECT history_counted < (SELECT max(seq) FROM history)"
             " OR EXISTS (SELECT 1 FROM attempt INDEXED BY attempt_uncounted WHERE counted = 0) FROM meta"
@@ -208,7 +208,8 @@ def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> li
 
 
 def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, str]]:
-    """(tenant, id) of those that were over. Their runs stay, with the payloads that they need."""
+    """Delete the jobs that have ended; return (tenant, id) of each. Their runs stay, with the payloads that they
+    need."""
     over = _pairs(
         connection,
         "SELECT j.tenant, j.id FROM json_each(?) AS i CROSS JOIN job j ON j.id = i.value"

@@ -1,4 +1,4 @@
-"""What can be looked at: runs, jobs, ticks, queues, and the stream of changes."""
+"""SQLite: reads of runs, jobs, ticks and queues, and the event outbox."""
 
 from collections.abc import Collection, Sequence
 
@@ -20,7 +20,7 @@ class SqliteReading(Part):
         self._guard.check()
         for thread in (self._writer, self._reader, self._browser):
             if thread.damage is not None:
-                # Built again: the same exception on several threads would collect the tracebacks of all.
+                # A new exception, because one that is raised on several threads would collect the tracebacks of all.
                 raise StoreDamaged(str(thread.damage))
         return self._time.now()
 

@@ -1,4 +1,4 @@
-"""What schedules owe, and whether they keep it."""
+"""SQLite: objectives of jobs, and whether they are met."""
 
 from collections.abc import Collection, Sequence
 from typing import cast
@@ -15,7 +15,7 @@ from mainspring.stores.sqlite.part import Part
 from mainspring.stores.sqlite.work.jobs import stored_jobs
 
 _decode = msgspec.json.Decoder(SloState).decode
-# Of the newest runs: enough to tell when one last succeeded, however many there were.
+# The newest 1,000 runs suffice to find the last success, and bound the cost of the query.
 _LAST_SUCCESS = (
     "SELECT max(finished_at) FROM ("
     " SELECT finished_at, state FROM history WHERE job_id = ? ORDER BY id DESC LIMIT 1000) WHERE state = 'succeeded'"
@@ -81,7 +81,7 @@ class SqliteSlos(Part):
         return {job: _decode(state) for job, state in found}
 
     async def slos_missed(self, tenant: str | None, limit: int) -> dict[JobId, SloState]:
-        # What is not missed is left out of the JSON.
+        # Fields of objectives that are not missed are left out of the JSON.
         query = (
             "SELECT job_id, state FROM slo WHERE (?1 IS NULL OR tenant = ?1)"
             " AND (instr(state, '\"late_since\"') OR instr(state, '\"quiet_since\"')) ORDER BY job_id LIMIT ?2"

@@ -1,4 +1,4 @@
-"""The task catalog."""
+"""SQLite: the task catalog."""
 
 from collections.abc import Sequence
 from typing import cast

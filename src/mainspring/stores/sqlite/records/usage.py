@@ -1,4 +1,4 @@
-"""What work has cost, and what it may cost."""
+"""SQLite: usage and budgets."""
 
 from collections.abc import Collection
 
@@ -110,7 +110,7 @@ class SqliteUsage(Part):
 
 
 def _of(budget: Budget, *, task: str = "u.task") -> tuple[str, tuple[str, ...]]:
-    """What of ``u`` a budget is for."""
+    """Return the condition on ``u`` for the rows that a budget covers, and its parameters."""
     match budget.of:
         case "tenant":
             return "u.tenant = ?", (budget.tenant,)

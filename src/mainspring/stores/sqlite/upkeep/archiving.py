@@ -1,4 +1,4 @@
-"""What is past, read for an archive: a day of history, in the order in which it ended."""
+"""Reads history for an archive: one day at a time, in the order in which runs ended."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.records.reading import SqliteReading
 
 _STANDARD = ("succeeded", "unsuccessful")
-#: How many runs are read at a time: what they weigh is known then.
+#: How many runs are read at a time. Their size is known only then.
 _AT_ONCE = 50
 _days = msgspec.json.Decoder(list[tuple[str, int]]).decode
 
@@ -21,7 +21,7 @@ _days = msgspec.json.Decoder(list[tuple[str, int]]).decode
 class SqliteArchiving(SqliteReading):
     async def past_parts(self, retention: Retention) -> Sequence[Part]:
         now = await self.now()
-        # Whole days: one that is not past keeping to its end stays as it is.
+        # Only whole days: a day whose last runs must still be kept is left out.
         until = {name: (now - getattr(retention, name)) // DAY * DAY for name in (*_STANDARD, "short", "long", "audit")}
         found = _days(await self._reader.read("past_days", **until))
         return [Part(kept_as=name, since=day * DAY, until=(day + 1) * DAY) for name, day in found]

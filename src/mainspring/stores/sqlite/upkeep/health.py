@@ -1,4 +1,4 @@
-"""Looks at an SQLite file: where it lies, whether it is whole, and what the engine on it does."""
+"""Health checks of a SQLite file: its location, its integrity, and the state of its work."""
 
 import asyncio
 import os
@@ -30,9 +30,9 @@ from mainspring.stores.sqlite import connection as connections
 
 _SQL = named_sql.load(connections.PACKAGE, "health.sql")
 _MIB = 1 << 20
-#: How long the file is read through at most.
+#: Maximum time for reading through the file.
 _LONGEST_CHECK: Micros = 5 * SECOND
-#: Gone when the machine starts anew.
+#: File systems that lose their content when the machine restarts.
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
@@ -64,7 +64,7 @@ class SqliteHealth:
                 missed_objectives=int(_value(connection, _SQL["missed"])),
                 staging_lag=0 if oldest_unstaged is None else max(now - oldest_unstaged, 0),
                 firing_lag=0 if oldest_unfired is None else max(now - oldest_unfired, 0),
-                # What is in the write-ahead log counts.
+                # Includes what is in the write-ahead log.
                 size=int(_value(connection, "PRAGMA page_count")) * int(_value(connection, "PRAGMA page_size")),
                 disk_free=room.f_bavail * room.f_frsize,
             )
@@ -113,7 +113,7 @@ class SqliteHealth:
         room = os.statvfs(self._path)
         free, size = room.f_bavail * room.f_frsize, self._path.stat().st_size
         says = f"{free // _MIB:,} MiB free, the file has {size // _MIB:,} MiB"
-        # By how little is left: a full disk stops everything.
+        # Judged by the space that is left: a full disk stops everything.
         scarce = 0 if free >= max(1024 * _MIB, size // 4) else 1 if free >= 100 * _MIB else 2
         findings.append(above("disk space", scarce, 1, 2, says, "make room, or keep history for a shorter time"))
         log = Path(f"{self._path}-wal")
@@ -141,7 +141,7 @@ class SqliteHealth:
         return [*findings, warned("free pages", says, advice) if much else found("free pages", says)]
 
     def _whole(self, connection: apsw.Connection) -> Finding:
-        """Read through the file, as far as that goes in a few seconds."""
+        """Check the integrity of the file, as far as that goes in a few seconds."""
         give_up_at = self._clock.monotonic() + _LONGEST_CHECK
         connection.set_progress_handler(lambda: self._clock.monotonic() > give_up_at, 100_000)
         try:

@@ -1,4 +1,4 @@
-"""An archive, written into a file to be read."""
+"""Restores an archive into a SQLite file, for reading."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +12,8 @@ from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.store import SqliteStore
 
 _BODY = "INSERT INTO body (task, policy, payload, about) VALUES (?, ?, ?, ?)"
-# As of the class audit: whoever starts a scheduler on it by mistake loses nothing. Nothing of it is a dead letter,
-# which could be replayed there.
+# The class ``audit`` keeps a scheduler that is started on the file by mistake from pruning the runs. None of them is a
+# dead letter, which could be replayed there.
 _RUN = (
     "INSERT INTO history (id, state, tenant, queue, rev, priority, attempt, lost, fence, by_attempt, session, body,"
     " due, created_at, started_at, finished_at, job_id, job_version, scheduled_at, replay_of, reason, result, error,"
@@ -27,7 +27,7 @@ _ATTEMPT = (
 
 
 class Restored:
-    """A new store, or one that was restored into before: a run that is there is left alone."""
+    """A new store, or one that earlier parts were restored into. Runs that exist there are not changed."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._store = SqliteStore(path, clock)
@@ -39,7 +39,7 @@ class Restored:
         await self._store.close()
 
     async def write(self, runs: Sequence[ArchivedRun]) -> int:
-        """How many are new."""
+        """Write runs; return how many are new."""
 
         def put(connection: apsw.Connection, now: Instant) -> int:
             return sum(_put(connection, one) for one in runs)

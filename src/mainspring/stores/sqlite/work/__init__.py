@@ -1,1 +1,1 @@
-"""Submitting, claiming, completing and cleaning up runs on SQLite."""
+"""SQLite: submitting, claiming, completing and cleaning up runs."""

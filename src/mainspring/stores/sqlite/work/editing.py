@@ -1,4 +1,4 @@
-"""Runs that have not started are changed."""
+"""SQLite: edits runs that have not started."""
 
 from typing import cast
 
@@ -17,12 +17,12 @@ from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.records.audit import write_audit
 from mainspring.stores.sqlite.threads import read
 
-#: Later than any time.
+#: Later than any instant.
 _EVER: Instant = 2**62
 
 
 class _Row(msgspec.Struct, array_like=True, frozen=True):
-    """What an edit keeps of a run, and where it stands."""
+    """The fields of a run that an edit keeps, and its current position."""
 
     state: str
     shard: int
@@ -42,8 +42,14 @@ class _Row(msgspec.Struct, array_like=True, frozen=True):
 def edit(
     connection: apsw.Connection, new: NewRun, author: Author | None, was: RunView | None, now: Instant
 ) -> Accepted | None:
-    """What stays queued keeps its age. What holds its key keeps it as long as it is the first of its line. What has
-    limits, or gets some, comes to them anew; what waits for others waits on."""
+    """Edit a run that was never started; None if there is no such run.
+
+    1. A run that stays queued keeps its age.
+    2. A run that holds its key keeps it as long as it is the first in line.
+    3. A run with limits, old or new, must pass its limiters again.
+    4. A run that waits for its parents keeps waiting.
+    5. A run that is not as in ``was`` is not edited; the answer says ``conflict``.
+    """
     row = _editable(connection, new)
     if row is None:
         return None
@@ -87,7 +93,7 @@ def edit(
 
 
 def _leave_limits(connection: apsw.Connection, row: _Row, now: Instant) -> None:
-    """It gives back what it took, or its place in a line."""
+    """Release the limiters that the run occupies, or leave the line of the limiter that blocks it."""
     if row.state == "queued" and row.limits is not None:
         connection.execute(
             "INSERT INTO leave_gate (kind, number, most, per, pause, ending, now)"
@@ -100,7 +106,7 @@ def _leave_limits(connection: apsw.Connection, row: _Row, now: Instant) -> None:
 
 
 def _editable(connection: apsw.Connection, new: NewRun) -> _Row | None:
-    """The run, if it is a one-off of that tenant that was never claimed and has not ended."""
+    """Return the run if it is a one-off of that tenant that was never claimed and has not ended."""
     found = connection.execute(
         "SELECT state, shard, tenant, rev, body, created_at, gate, replay_of, target, limits, NULL, queued_at, ready_at"
         " FROM run"
@@ -122,7 +128,7 @@ def _holder(connection: apsw.Connection, gate: int) -> str | None:
 
 
 def _stands_before(connection: apsw.Connection, gate: int | None, due: Instant = _EVER, run: str = "") -> bool:
-    """Whether anybody in the line of a gate comes before (due, id)."""
+    """Report whether a run in the line of a key lock comes before (due, id)."""
     found = connection.execute(
         "SELECT 1 FROM waiting INDEXED BY waiting_blocked"
         " WHERE state = 'blocked' AND gate = ? AND (due, id) < (?, ?) LIMIT 1",
@@ -149,7 +155,7 @@ def _put_back(
     limits: str | None,
     now: Instant,
 ) -> None:
-    """Where its state belongs."""
+    """Insert the run into the table of its state."""
     values: dict[str, str | int | None] = {
         "id": new.id,
         "state": state,
@@ -202,7 +208,7 @@ def _put_back(
 
 
 def set_about(connection: apsw.Connection, run: RunView, about: About | None) -> None:
-    """What people call a one-off, wherever it is."""
+    """Set the name and tags of a one-off run, in any state."""
     tags = () if run.about is None else run.about.tags
     connection.executemany(
         "DELETE FROM label WHERE tenant = ? AND label = ? AND id = ?", [(run.tenant, tag, run.id) for tag in tags]

@@ -1,4 +1,4 @@
-"""Recurring jobs: declared, paused, resumed, cancelled."""
+"""SQLite: declares, pauses, resumes and cancels recurring jobs."""
 
 from collections.abc import Collection, Sequence
 from typing import cast
@@ -33,7 +33,7 @@ class SqliteJobs(SqliteQueues):
         for job in jobs:
             self._shard_of(job.id)
         await self._mark_weighted(job.spec.queue for job in jobs if job.spec.policy.weight > 1)
-        # Jobs are declared seldom, and their next tick is the interpreter's business: one at a time.
+        # Declarations are rare, and their next tick is computed in Python: one at a time.
         return await self._work(lambda connection, now: _put_all(connection, jobs, now))
 
     async def set_jobs_state(
@@ -55,7 +55,7 @@ class SqliteJobs(SqliteQueues):
 
         def change(connection: apsw.Connection, now: Instant) -> str:
             if state is JobState.CANCELLED:
-                # Which ticks are due is the interpreter's business too.
+                # Which ticks are due is computed in Python, too.
                 for job in stored_jobs(connection, ids):
                     _drop_ticks(connection, job, now, "cancelled")
             before, answer, after = (
@@ -89,7 +89,7 @@ def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) 
             stored.append(used)
             continue
         known = _known(connection, job)
-        # None if what is stored of it cannot be read: then it is another version whatever it said.
+        # None if the stored version cannot be decoded: then the declaration is a new version in any case.
         before = None if known is None else next(iter(stored_jobs(connection, [known[0]])), None)
         put = _put(connection, job, known, before, now)
         stored.append(put)
@@ -118,7 +118,7 @@ def _known(connection: apsw.Connection, job: NewJob) -> tuple[JobId, int, JobSta
 
 
 def _put_before(connection: apsw.Connection, new: NewJob, now: Instant) -> Put | None:
-    """What the declaration's idempotency key was used for, if it was and that is there: the same, or something else."""
+    """Answer a put whose idempotency key was used for a job or run that exists; None otherwise."""
     if new.idempotency is None:
         return None
     found = connection.execute(
@@ -171,7 +171,7 @@ def _put(
 
 
 def _watch(connection: apsw.Connection, job: Job, before: Job | None, now: Instant) -> None:
-    """Judge the objectives of a declared job from now on, if they or its schedule changed."""
+    """Evaluate the objectives of a declared job from now on, if they or its schedule changed."""
     slo = job.spec.slo
     if slo is None:
         connection.execute("DELETE FROM slo WHERE job_id = ?", (job.id,))
@@ -205,7 +205,7 @@ def _make(connection: apsw.Connection, new: NewJob, now: Instant) -> None:
 def add_version(
     connection: apsw.Connection, job: JobId, version: int, spec: JobSpec, payload: str, author: Author, now: Instant
 ) -> None:
-    """What the job says from now on."""
+    """Store a spec and payload as the newest version of a job."""
     connection.execute(
         "INSERT INTO body (task, policy, payload) VALUES (?, ?, ?)",
         (spec.task, rows.policy_text(spec.policy), payload),
@@ -219,7 +219,7 @@ def add_version(
 
 
 def _start_schedule(connection: apsw.Connection, job: JobId, new: NewJob, now: Instant) -> None:
-    """From the first tick after now; a schedule that has none left is finished."""
+    """Start the schedule at the first tick after now; finish the job if there is none."""
     first = next_after(new.spec.schedule, now, job)
     ahead = first is not None and new.spec.looks_ahead
     connection.execute(
@@ -232,7 +232,7 @@ def _start_schedule(connection: apsw.Connection, job: JobId, new: NewJob, now: I
 
 
 def _drop_ticks(connection: apsw.Connection, job: Job, now: Instant, reason: str) -> None:
-    """The job's schedule ends here: what is due of it is written down."""
+    """Record the due ticks of a job as dropped, because its schedule ends now."""
     connection.executemany(
         "INSERT INTO ledger (job_id, scheduled_at, decision, reason, job_version, epoch, ticks, last_at,"
         " target) SELECT ?, ?, 'skipped', ?, ?, epoch, ?, ?, ? FROM shard WHERE id = ? ON CONFLICT DO NOTHING",
@@ -244,5 +244,5 @@ def _drop_ticks(connection: apsw.Connection, job: Job, now: Instant, reason: str
 
 
 def stored_jobs(connection: apsw.Connection, ids: list[JobId], *, payloads: bool = True) -> list[Job]:
-    """Those that there are and can be read."""
+    """Return the jobs that exist and can be decoded."""
     return rows.jobs(read(connection, "jobs", ids=rows.encode(ids), payloads=int(payloads)))

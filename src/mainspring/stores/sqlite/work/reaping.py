@@ -1,4 +1,4 @@
-"""What is taken away from those who do not answer, and what is forgotten."""
+"""SQLite: the reaper's work, and pruning."""
 
 from mainspring.core.model.base.fingerprint import fingerprint_of
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
@@ -9,7 +9,7 @@ from mainspring.core.store import EVENTS_KEPT, KEYS_KEPT, Retention, Unattempted
 from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.work.workforce import SqliteWorkforce
 
-#: How far the figures are behind: processes that share a file do not agree on the time to the microsecond.
+#: How far the metrics lag: processes that share a file do not agree on the time to the microsecond.
 _BEHIND: Micros = 15 * SECOND
 _DEADLINE = fingerprint_of("deadline", "")
 
@@ -29,25 +29,26 @@ class SqliteReaping(SqliteWorkforce):
         return int(await self._writer.call("resolve", size=limit))
 
     async def sweep(self, limit: int) -> int:
-        # Looking costs as much as there are keys, so it is done beside the writing; what it finds is looked at again.
+        # The search costs as much as there are keys, so the reader does it; the writer checks the candidates again.
         found = await self._reader.read("sweep", limit=limit, now=self._time.now())
         if not any(rows.candidates.decode(found)):
             return 0
         return int(await self._writer.call("sweep", found))
 
     async def tidy(self) -> list[Unattempted]:
-        """SQLite reuses its pages and checkpoints its log as it goes. What is left is what the contract asks for."""
+        """Forget expired state. SQLite itself needs no upkeep: it reuses its pages and checkpoints its log as it
+        goes."""
         batch = rows.encode((KEYS_KEPT, EVENTS_KEPT, _BEHIND))
         ended: list[Unattempted] = []
         more = 1
-        # Others get their turn in between.
+        # Other requests get their turn in between.
         while more:
             more, found = rows.tidied.decode(await self._writer.call("tidy", batch))
             ended += [Unattempted(task=task, state=state, runs=runs) for task, state, runs in found]
         return ended
 
     async def sample_load(self) -> Instant:
-        # Counting takes as long as there is work, so it is done beside the writing.
+        # Counting takes as long as there is work, so the reader does it.
         now = self._time.now()
         at = now // MINUTE * MINUTE
         seen = await self._reader.read("load_now", now=now, at=at, most=LOADS_AT_ONCE)
@@ -57,7 +58,7 @@ class SqliteReaping(SqliteWorkforce):
     async def prune(self, retention: Retention, limit: int) -> int:
         now = self._time.now()
         cuts = [retention.cut(name, now) for name in ("succeeded", "unsuccessful", "short", "long", "audit", "ledger")]
-        # A tick is there for as long as its run.
+        # A tick is kept for as long as its run.
         cuts[-1] = min(cuts[-1], retention.cut("short", now))
         batch = rows.encode((*cuts, now - retention.unsuccessful, now - USAGE_KEPT, now - TIMINGS_KEPT))
         return int(await self._writer.call("prune", batch, size=limit))

@@ -1,4 +1,4 @@
-"""What schedulers do: queue what is due, and fire the ticks of recurring jobs."""
+"""SQLite: operations of schedulers, which queue due runs and fire the ticks of recurring jobs."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What is handed in: runs, and requests to stop."""
+"""SQLite: submits and cancels runs."""
 
 from collections.abc import Collection, Sequence
 
@@ -68,6 +68,6 @@ class SqliteSubmissions(SqliteQueues):
             write_audit(connection, now, "runs.cancel", author, find_state_changes(before, after))
             return answer
 
-        # Whoever has no author shares a commit with others.
+        # A call without an author shares a commit with others.
         answer = await self._writer.ask(call if author is None else cancel)
         return dict(rows.run_states.decode(answer))

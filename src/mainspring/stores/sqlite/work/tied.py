@@ -1,6 +1,6 @@
-"""Runs that are made with a look at other runs: those that they wait for, or the one that has their unique key.
+"""SQLite: submits runs that involve other runs: their parents, or the run that holds their unique key.
 
-The interpreter decides, in one transaction: only one at a time writes, so what it sees stays so until it is done.
+Python decides, in one transaction. Only one process writes at a time, so what it reads stays true until it is done.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,10 +29,10 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _First(msgspec.Struct, frozen=True, array_like=True):
-    """The run that has a unique key."""
+    """The run that holds a unique key."""
 
     id: RunId
-    #: Never started, not ended, and no recurring job's.
+    #: Never started, not ended, and not of a recurring job.
     untouched: int
 
 
@@ -59,25 +59,25 @@ def submit_tied(
     _make_families(connection, [*batch.replaced.values(), *batch.fresh.values()], named, now)
     states = _states(connection, [answer.id for answer in answers])
     return [
-        # A key that was used for a recurring job is there under another kind of id.
+        # A key that was used for a recurring job names an id of another kind.
         Accepted(answer.id, states.get(answer.id, ("", RunState.SCHEDULED))[1], answer.new, answer.conflict)
         for answer in answers
     ]
 
 
 class _Batch:
-    """What is to be made of a batch, decided one by one: each comes after the one before."""
+    """Decides which runs of a batch to create, one after the other."""
 
     def __init__(self, connection: apsw.Connection, runs: Sequence[NewRun], now: Instant) -> None:
         self._connection = connection
         self._now = now
         self._known = set(_states(connection, [run.id for run in runs]))
-        #: By (tenant, key): what was made with it, and its fingerprint.
+        #: By (tenant, key): the run created with an idempotency key, and its fingerprint.
         self._used: dict[tuple[str, str], tuple[RunId, bytes | None]] = {}
-        #: By (tenant, key), of this batch.
+        #: By (tenant, key): the run of this batch that holds a unique key.
         self._first: dict[tuple[str, str], RunId] = {}
         self.fresh: dict[RunId, NewRun] = {}
-        #: New, and replaced by another one of the batch.
+        #: New runs that another run of the batch replaces.
         self.replaced: dict[RunId, NewRun] = {}
 
     def take(self, run: NewRun) -> _Answer:
@@ -97,7 +97,7 @@ class _Batch:
         return _Answer(run.id, new=True)
 
     def _used_before(self, run: NewRun) -> _Answer | None:
-        """What has its idempotency key, in this batch or from before, if that is there."""
+        """Answer with the existing run, of this batch or from before, that used the idempotency key."""
         if run.idempotency is None:
             return None
         fingerprint = run.idempotency.fingerprint
@@ -116,7 +116,10 @@ class _Batch:
         return _Answer(made, conflict=bool(differs or of_job)) if there else None
 
     def _make_room(self, run: NewRun) -> RunId | None:
-        """The run that has the unique key and keeps it; None if this one is to be made."""
+        """Resolve a conflict over a unique key.
+
+        Return the run that keeps the key; None if the new run is to be created.
+        """
         assert run.unique is not None
         mine = self._first.get((run.tenant, run.unique.key))
         if mine is not None:
@@ -149,7 +152,7 @@ class _Batch:
 
 
 def _edited(first: NewRun, second: NewRun) -> NewRun:
-    """As an edit of what is there would leave it."""
+    """Merge two new runs as an edit of the first by the second would."""
     return msgspec.structs.replace(
         second,
         id=first.id,
@@ -177,7 +180,7 @@ def _end(connection: apsw.Connection, run: RunId, now: Instant) -> None:
 def _make_families(
     connection: apsw.Connection, made: Iterable[NewRun], named: Mapping[RunId, RunId], now: Instant
 ) -> None:
-    """What a child names of its own batch may be there under another id already."""
+    """Add the dependencies. A parent named in the same batch may already exist under another id."""
     families = {
         run: list(dict.fromkeys(named.get(parent, parent) for parent in run.after.parents))
         for run in made
@@ -198,7 +201,7 @@ def _make_families(
         "UPDATE dependent SET parents = ? WHERE run_id = ?",
         [(len(parents), run.id) for run, parents in families.items()],
     )
-    # Those whose parents have ended go, or are skipped, at once.
+    # Children whose parents have all ended are released or skipped at once.
     connection.execute("DELETE FROM deciding")
     connection.executemany(
         "INSERT INTO deciding (child, parent, state) VALUES (?, ?, ?)",
@@ -212,6 +215,6 @@ def _make_families(
 
 
 def _states(connection: apsw.Connection, ids: Iterable[str]) -> dict[RunId, tuple[str, RunState]]:
-    """Tenant and state of those that are there."""
+    """Return tenant and state of the runs that exist."""
     found = rows.standing.decode(read(connection, "run_states", ids=rows.encode(list(ids))))
     return {RunId(run): (tenant, RunState(state)) for run, tenant, state in found}

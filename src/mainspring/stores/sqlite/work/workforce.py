@@ -1,4 +1,4 @@
-"""What workers ask for: a session, runs to start, and an end to what they started."""
+"""SQLite: operations of workers, which open sessions, claim runs and report outcomes."""
 
 import asyncio
 from collections import Counter
@@ -45,7 +45,7 @@ class SqliteWorkforce(SqliteQueues):
         )
 
     async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
-        # What comes at the same time shares a commit.
+        # Heartbeats that are sent together share a commit.
         return await asyncio.gather(*(self.beat(session, ttl, (), (), -1) for session, ttl in leases))
 
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
@@ -60,7 +60,7 @@ class SqliteWorkforce(SqliteQueues):
         limits: Counter[tuple[str, str | None]] = Counter()
         for want in wants:
             limits[want.queue, want.tenant] += max(want.limit, 0)
-        # Those for one tenant come last: only they look at what was picked before them.
+        # Demands for one tenant come last: only they consider what was picked before them.
         places = sorted(limits, key=lambda place: place[1] is not None)
         batch = rows.encode([(queue, limits[queue, tenant], tenant) for queue, tenant in places])
         return await self._held(await self._writer.call("claim", batch, who=session, size=number))
