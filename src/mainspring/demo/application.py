@@ -1,5 +1,4 @@
-"""The demo application: crons, a stream of jobs, failures and retries, slow and busy tasks, a workflow, and a
-script."""
+"""The demo application: crons, a stream of jobs, failures, retries, slow and busy tasks, a workflow, a script."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Tests of schedules, retries and cancels in virtual time: a day passes in milliseconds."""
+"""Test schedules, retries and cancellations in virtual time: a day passes in milliseconds."""
 
 from mainspring.testing.runs import Runs
 from mainspring.testing.scheduler import BlockingTestScheduler, TestScheduler

@@ -91,8 +91,10 @@ class EngineLoop(VirtualLoop):
         return threading.get_ident() == self._thread.ident
 
     def command(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Run a coroutine on this loop, from another thread. It is done when no task can proceed without time
-        passing."""
+        """Run a coroutine on this loop, from another thread.
+
+        The future is done when no task can proceed without time passing.
+        """
         return asyncio.run_coroutine_threadsafe(self._obey(work), self)
 
     # Called on the loop.

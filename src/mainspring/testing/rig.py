@@ -81,8 +81,10 @@ class Rig:
 
 @asynccontextmanager
 async def _on_time(inner: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
-    """Keep the timers of the application's resources from being polls. The context has a task of its own, made on
-    entry."""
+    """Keep the timers of the application's resources from counting as polls.
+
+    The context has a task of its own, created on entry.
+    """
     token = looking.set(False)
     try:
         await inner.__aenter__()

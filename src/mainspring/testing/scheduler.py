@@ -192,8 +192,7 @@ class _Surface:
 
 
 class BlockingTestScheduler(_Surface):
-    """The test scheduler of ``with TestScheduler(app)``, for tests without a loop. Methods return when they are
-    done."""
+    """The scheduler of ``with TestScheduler(app)``, for tests without a loop. Methods return when they are done."""
 
     def __init__(self, session: _Session) -> None:
         self._session = session
@@ -207,8 +206,10 @@ class BlockingTestScheduler(_Surface):
         self._do(self._session.site.sleep_until(self._moment(moment)))
 
     def run_until_idle(self) -> None:
-        """Run everything that is due now to its end, and let time pass as far as that needs. Later retries are not
-        awaited."""
+        """Run everything that is due now to its end, and let time pass as far as that needs.
+
+        Later retries are not awaited.
+        """
         self._do(self._session.site.run_until_idle())
 
     def outage(self, duration: Duration) -> None:
@@ -271,8 +272,10 @@ class TestScheduler(_Surface):
         await self._session.do(self._session.site.sleep_until(self._moment(moment)))
 
     async def run_until_idle(self) -> None:
-        """Run everything that is due now to its end, and let time pass as far as that needs. Later retries are not
-        awaited."""
+        """Run everything that is due now to its end, and let time pass as far as that needs.
+
+        Later retries are not awaited.
+        """
         await self._session.do(self._session.site.run_until_idle())
 
     async def outage(self, duration: Duration) -> None:

@@ -37,8 +37,7 @@ class DjangoMainspring(Mainspring):
         self.around(around_run)
 
     def settings(self, flags: Mapping[str, object] | None = None, file: Path | None = None) -> Settings:
-        """Load from flags, ``MAINSPRING`` in Django's settings, the environment, the file, then ``DATABASES``, in
-        this order."""
+        """Load flags, then ``MAINSPRING`` in Django's settings, the environment, the file, and ``DATABASES``."""
         if self._settled is not None and flags is None and file is None:
             return self._settled
         configured = _configured()

@@ -14,8 +14,10 @@ _START = "2026-01-01T00:00:00Z"
 
 @contextmanager
 def virtual_scheduler(*, start: datetime | str = _START) -> Iterator[BlockingTestScheduler]:
-    """Start a scheduler and a worker in virtual time. Handlers see what the test has written, also in its
-    transaction."""
+    """Start a scheduler and a worker in virtual time.
+
+    Handlers see what the test has written, also within its transaction.
+    """
     with lend_connections(), TestScheduler(app, start=start) as scheduler:
         yield scheduler
 

@@ -362,8 +362,10 @@ class ShardRow(msgspec.Struct):
 
 
 class Gate:
-    """A key lock: one run of a key at a time. The holder is queued, running or between attempts; others wait in due
-    order."""
+    """A key lock: one run of a key at a time.
+
+    The holder is queued, running or between two attempts. The other runs wait in due order.
+    """
 
     def __init__(self) -> None:
         self.holder: RunId | None = None
@@ -415,8 +417,8 @@ class Ledger:
             self.entries[scheduled_at, ""] = msgspec.structs.replace(entry, reason=why)
 
     def forget(self, until: Instant, limit: int, is_kept: Callable[[RunId | None], bool]) -> int:
-        """Forget at most ``limit`` ticks up to and including ``until`` whose runs are not kept longer; return how
-        many."""
+        """Forget ticks up to and including ``until`` whose runs are not kept longer; return how many, at most
+        ``limit``."""
         old = islice(self.times, bisect_left(self.times, (until + 1, "")))
         gone = set(islice((at for at in old if not is_kept(self.entries[at].run_id)), limit))
         if gone:

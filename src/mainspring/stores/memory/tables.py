@@ -96,6 +96,7 @@ class Tables:
         self.of_class: dict[str, deque[RunId]] = {name: deque() for name in CLASSES if name != STANDARD}
         #: Bytes logged, by (tenant, day), for tenants with a daily quota.
         self.log_days: Counter[tuple[str, int]] = Counter()
+        #: Log output, by run.
         self.logs: defaultdict[RunId, list[LogLine]] = defaultdict(list)
         #: Number of running runs, by tenant.
         self.running: Counter[str] = Counter()
@@ -129,8 +130,8 @@ class Tables:
         self.families = Families()
         #: Unique keys, by (tenant, key).
         self.unique_keys: dict[tuple[str, str], UniqueKey] = {}
-        #: Runs that reach their limits in this transaction and need no ``run.queued`` event: it was emitted already
-        #: (None), or the run keeps its rank and the time it was queued at.
+        #: Runs that reach their limits in this transaction and need no ``run.queued`` event: another event reports them
+        #: (None), or they keep their rank and the time they were queued at.
         self._kept_place: dict[RunId, tuple[int, Instant] | None] = {}
         #: Runs that reached their limits in this transaction after waiting only for their due time.
         self._came: set[RunId] = set()
@@ -187,8 +188,10 @@ class Tables:
 
     @contextmanager
     def transaction(self) -> Iterator[Instant]:
-        """Run a transaction at one point in time. It never awaits, so none can interleave; its events are written at
-        its end."""
+        """Run a transaction at one point in time; its events are written at its end.
+
+        It never awaits, so transactions cannot interleave.
+        """
         # The store's time never goes back, even if its clock does.
         self.now = max(self.now, self._clock.now())
         self._happened.clear()
@@ -243,8 +246,10 @@ class Tables:
         self.forget_events()
 
     def forget_events(self) -> None:
-        """Drop the batches that every reader has read and that are older than ``EVENTS_KEPT``; without readers drop
-        all."""
+        """Drop the batches that every reader has read and that are older than ``EVENTS_KEPT``.
+
+        Without readers drop all batches.
+        """
         seen = min(self.readers.values(), default=self.position)
         old = self.now - EVENTS_KEPT
         while self.outbox and self.outbox[0].position <= seen and (self.outbox[0].at < old or not self.readers):
@@ -367,8 +372,10 @@ class Tables:
         ending: Ending = "other",
         ran: bool = True,
     ) -> None:
-        """End a run and release its dependents, key and limits. ``ran``: the end of a running run was the end of its
-        attempt."""
+        """End a run and release its dependents, key and limits.
+
+        ``ran``: if the run is running, this is the end of its attempt.
+        """
         self._count_end(run, state, ran=ran)
         self._leave_limits(run, ending)
         self._leave(run)

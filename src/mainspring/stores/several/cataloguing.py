@@ -78,8 +78,10 @@ class Cataloguing(Reading):
         return await self._servers.spread(runs, self._servers.of_id, PostgresStore.held, lambda found: found is None)
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
-        """Return the sessions of the available servers. A scheduler has one session per server, a worker the same
-        one on all."""
+        """Return the sessions of the available servers.
+
+        A scheduler has one session per server, a worker the same session on all of them.
+        """
         found = await self._servers.those_there(lambda store: store.sessions(kind))
         views = merging.merge_by(
             (view for part in found.values() for view in part), lambda view: view.id, merging.both_sessions

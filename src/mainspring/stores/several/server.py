@@ -25,8 +25,10 @@ class Elsewhere(StoreUnavailable):
 
 
 class Server:
-    """Forwards calls to its store. While that is unavailable, calls fail at once instead of waiting for a dead
-    server."""
+    """Forwards calls to its store.
+
+    While the store is unavailable, calls fail at once instead of waiting for a dead server.
+    """
 
     def __init__(self, store: PostgresStore, name: str, clock: Clock) -> None:
         self.store = store

@@ -206,8 +206,10 @@ class Servers:
         return list(_all_or_raise(outcomes))
 
     async def one_after_the_other(self, call: Callable[[PostgresStore], Awaitable[T]]) -> list[T]:
-        """Apply a change that every server must have. Fails before the first call if a server is known to be
-        unavailable."""
+        """Apply a change that every server must have, one server after the other.
+
+        If a server is known to be unavailable, it fails before the first call.
+        """
         away = [str(server) for server in self.all if server.away]
         if away:
             raise StoreUnavailable(f"this must be known to every server of the store, and {', '.join(away)} is away")

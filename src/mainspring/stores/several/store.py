@@ -1,5 +1,4 @@
-"""The sharded store: implements the store port over several servers, each operation on the server that owns the
-data."""
+"""The sharded store: implements the store port over several servers, each operation where its data is."""
 
 from collections.abc import Callable, Sequence
 

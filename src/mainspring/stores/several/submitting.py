@@ -18,8 +18,7 @@ from mainspring.stores.several.part import Part
 
 class Submitting(Part):
     def server_of(self, run: NewRun) -> int:
-        """Return the number of the server that owns a run, or -1 if it is unknown. Callers split large batches by
-        it."""
+        """Return the number of the server that owns a run; -1 if unknown. Callers split large batches by it."""
         home = self._servers.homes.get(self._servers.of_id(run.id))
         return -1 if home is None else home.number
 

@@ -123,8 +123,10 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
 
 
 def open_as_it_is(path: Path) -> apsw.Connection:
-    """Open the file whatever its schema, and do not migrate it. The last connection to close merges the log into the
-    file."""
+    """Open the file whatever its schema, and do not migrate it.
+
+    The last connection to close merges the write-ahead log into the file.
+    """
     return _connect(path, apsw.SQLITE_OPEN_READWRITE)
 
 

@@ -275,7 +275,7 @@ class _Held(msgspec.Struct, array_like=True, frozen=True, gc=False):
     cancel_requested: int
     #: Set for claimed runs only.
     state: str | None = None
-    #: Set only in answers to processes other than the worker.
+    #: Set by the ``held`` query only.
     session: SessionId | None = None
     #: Set for claimed runs only: when a limit or key released it, and when the last pause that applied to it ended.
     ready_at: Instant | None = None

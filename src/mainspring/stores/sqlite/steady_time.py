@@ -9,9 +9,10 @@ from mainspring.core.ports.clock import Clock
 class SteadyTime:
     """Follows the wall clock forward. When that is set back, time runs at half speed until both agree again.
 
-    So no transaction is earlier than the one before it, ranks and leases keep their order, and time never stands still
-    while the clock is wrong. Each process has its own steady time. Processes that share a file share the machine's
-    clock. A difference between them can delay runs or reorder equal ones, but never affects a fence, which is counted.
+    So no transaction is earlier than the one before it, and ranks and leases keep their order. Time does not stand
+    still for as long as the clock was wrong. Each process has its own steady time. Processes that share a file share
+    the machine's clock. A difference between them can delay runs or reorder equal ones, but never affects a fence,
+    which is counted.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -62,8 +62,7 @@ class SqliteWakeups(LocalWakeups):
                 self.ring_all(but=[SHARDS])
 
     def _version(self) -> int | None:
-        """Return the change number; None while the file cannot be read, because it is not created yet or is being
-        recovered."""
+        """Return the change number; None while the file does not exist yet or is being recovered."""
         try:
             if self._connection is None:
                 self._connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)

@@ -162,8 +162,10 @@ def _hint(run: RunRow) -> Hint:
 
 
 def _place(lane: Lane) -> str | None:
-    """Return the data center whose workers may take runs of a label set, "" for any worker; None: these get no
-    hints."""
+    """Return the data center whose workers may take runs of a label set.
+
+    "" stands for any worker, None for a label set whose runs get no hints.
+    """
     if not isinstance(lane, tuple) or len(lane) > 1:
         return None
     return place_of(lane) if lane else ""

@@ -205,8 +205,10 @@ class MemoryWorkforce:
         return Verdict.APPLIED
 
     def _settled_before(self, run: RunRow, settlement: Settlement) -> bool:
-        """Report whether this outcome was applied before under the same fence. A success is not stored as an
-        attempt."""
+        """Report whether this outcome was applied before, under the same fence.
+
+        A success is not stored as an attempt, so the run itself is compared.
+        """
         if settlement.outcome is Outcome.SUCCESS:
             return run.state is RunState.SUCCEEDED and run.ended_by == settlement.fence
         return any(
@@ -215,8 +217,7 @@ class MemoryWorkforce:
         )
 
     def _go_on(self, run: RunRow, state: RunState, place: int, outcome: Outcome) -> None:
-        """Continue with another attempt, at a due time or a rank. Cancel the run instead if cancellation was
-        requested."""
+        """Continue with another attempt, at a due time or a rank. End the run instead if cancellation was requested."""
         if run.cancel_at is not None:
             self._tables.end(run, RunState.CANCELLED, "cancelled", ending=_ending_of(outcome))
         elif state is RunState.SCHEDULED:

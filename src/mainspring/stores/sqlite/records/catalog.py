@@ -344,8 +344,10 @@ def _by_tenant(wanted: RunFilter) -> bool:
 
 
 def _is_looked_for(wanted: RunFilter) -> bool:
-    """Report whether the tenant is checked row by row. The default tenant has no index: in most stores it owns all
-    rows."""
+    """Report whether the tenant is checked row by row, without an index.
+
+    The default tenant needs no index: in most stores it owns all rows.
+    """
     return wanted.tenant == DEFAULT_TENANT and _by_tenant(wanted)
 
 

@@ -208,8 +208,7 @@ def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> li
 
 
 def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, str]]:
-    """Delete the jobs that have ended; return (tenant, id) of each. Their runs stay, with the payloads that they
-    need."""
+    """Delete the jobs that have ended; return (tenant, id) of each. Their runs stay, with the payloads they need."""
     over = _pairs(
         connection,
         "SELECT j.tenant, j.id FROM json_each(?) AS i CROSS JOIN job j ON j.id = i.value"

@@ -39,7 +39,7 @@ LEFT = frozenset(
     # It applies to dashboard sessions of the old store only.
     "signed_out",
 }
-#: Tables for which the days that have rows are listed.
+#: Table families of which ``Facts`` lists the days that have rows.
 FAMILIES = (
     "history_succeeded",
     "history_unsuccessful",
@@ -50,7 +50,7 @@ FAMILIES = (
     "ledger",
     "log",
 )
-#: Columns of moved tables that other stores do not have, because they store the same elsewhere.
+#: Columns of moved tables that other stores do not have, because they record the same in another way.
 LEFT_COLUMNS: Mapping[str, frozenset[str]] = {
     "attempt": frozenset({"counted"}),
     "schedule": frozenset({"job_id", "awaits"}),
@@ -63,7 +63,7 @@ LEFT_COLUMNS: Mapping[str, frozenset[str]] = {
 }
 T = TypeVar("T")
 _SQL = named_sql.load(connections.PACKAGE, "transfer.sql")
-#: The tables behind the kinds.
+#: The tables that the kinds are read from.
 TABLES = {"session", "tenant", "api_key", "pause", "job", "job_version", "run", "waiting", "gate", "history", "attempt"}
 TABLES |= {"ledger", "label", "used_key", "progress", "checkpoint", "log", "audit", "minute", "usage", "budget"}
 TABLES |= {"limiter", "dependent", "edge", "ended_parent", "unique_run"}

@@ -36,8 +36,7 @@ class SqliteReaping(SqliteWorkforce):
         return int(await self._writer.call("sweep", found))
 
     async def tidy(self) -> list[Unattempted]:
-        """Forget expired state. SQLite itself needs no upkeep: it reuses its pages and checkpoints its log as it
-        goes."""
+        """Forget expired state. SQLite itself needs no upkeep: it reuses pages and checkpoints its log as it goes."""
         batch = rows.encode((KEYS_KEPT, EVENTS_KEPT, _BEHIND))
         ended: list[Unattempted] = []
         more = 1

@@ -201,7 +201,7 @@ def _make_families(
         "UPDATE dependent SET parents = ? WHERE run_id = ?",
         [(len(parents), run.id) for run, parents in families.items()],
     )
-    # Children whose parents have all ended are released or skipped at once.
+    # Children with ended parents are decided at once: released, skipped, or left blocked.
     connection.execute("DELETE FROM deciding")
     connection.executemany(
         "INSERT INTO deciding (child, parent, state) VALUES (?, ?, ?)",
