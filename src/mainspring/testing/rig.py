@@ -44,7 +44,7 @@ class Rig:
 
         async def invoke(held: HeldRun) -> bytes | None:
             token = looking.set(False)
-            # Pytest installs another output stream between two phases of a test.
+            # Pytest replaces ``sys.stdout`` between two phases of a test.
             capture.renew()
             self._loop.handlers += 1
             try:

@@ -213,7 +213,7 @@ class BlockingTestScheduler(_Surface):
         self._do(self._session.site.run_until_idle())
 
     def outage(self, duration: Duration) -> None:
-        """Stop the scheduler and the worker for this long, then start them again. Active runs are released."""
+        """Stop the scheduler and the worker for this long, then start them again. Attempts in progress are released."""
         self._do(self._session.site.outage(parse_duration(duration)))
 
     def cancel(self, what: OneRun | Named | str) -> int:
@@ -279,7 +279,7 @@ class TestScheduler(_Surface):
         await self._session.do(self._session.site.run_until_idle())
 
     async def outage(self, duration: Duration) -> None:
-        """Stop the scheduler and the worker for this long, then start them again. Active runs are released."""
+        """Stop the scheduler and the worker for this long, then start them again. Attempts in progress are released."""
         await self._session.do(self._session.site.outage(parse_duration(duration)))
 
     async def cancel(self, what: OneRun | Named | str) -> int:

@@ -37,7 +37,7 @@ class DjangoMainspring(Mainspring):
         self.around(around_run)
 
     def settings(self, flags: Mapping[str, object] | None = None, file: Path | None = None) -> Settings:
-        """Load flags, then ``MAINSPRING`` in Django's settings, the environment, the file, and ``DATABASES``."""
+        """Load the settings. Precedence: flags, Django's ``MAINSPRING``, the environment, the file, ``DATABASES``."""
         if self._settled is not None and flags is None and file is None:
             return self._settled
         configured = _configured()

@@ -25,8 +25,8 @@ def virtual_scheduler(*, start: datetime | str = _START) -> Iterator[BlockingTes
 class MainspringTestMixin(unittest.TestCase):
     """Mixin for a Django ``TestCase``: ``class OrderTest(MainspringTestMixin, TestCase)``.
 
-    A run that is due has ended when ``submit`` returns. ``self.scheduler.advance("1 day")`` lets time pass for the
-    others.
+    A job that is due has run when ``submit`` returns. ``self.scheduler.advance("1 day")`` lets time pass for the other
+    jobs.
     """
 
     #: The start of virtual time.

@@ -300,7 +300,7 @@ ANY_LABEL = "*"
 
 
 class SessionRow(msgspec.Struct, kw_only=True):
-    """The session of a process. A dead session stays dead: a process that comes back gets a new one."""
+    """The session of a process. Once expired or closed it stays dead: a process that comes back gets a new one."""
 
     id: SessionId
     name: str
