@@ -417,8 +417,10 @@ class Ledger:
             self.entries[scheduled_at, ""] = msgspec.structs.replace(entry, reason=why)
 
     def forget(self, until: Instant, limit: int, is_kept: Callable[[RunId | None], bool]) -> int:
-        """Forget ticks up to and including ``until`` whose runs are not kept longer; return how many, at most
-        ``limit``."""
+        """Forget at most ``limit`` ticks up to and including ``until``; return how many.
+
+        Ticks whose runs are kept longer stay.
+        """
         old = islice(self.times, bisect_left(self.times, (until + 1, "")))
         gone = set(islice((at for at in old if not is_kept(self.entries[at].run_id)), limit))
         if gone:

@@ -141,7 +141,10 @@ class Reading(Part):
     async def audit(
         self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
     ) -> list[AuditEntry]:
-        """Return the merged audit. A position ends with the number of its server."""
+        """Return the merged audit.
+
+        A position is the server's position times ``MOST_SERVERS``, plus the number of the server.
+        """
 
         async def of(server: Server) -> list[AuditEntry]:
             number = server.number

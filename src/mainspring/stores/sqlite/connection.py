@@ -166,7 +166,7 @@ def _connect(path: Path, flags: int) -> apsw.Connection:
 
 
 def forget_statistics(connection: apsw.Connection) -> bool:
-    """Undo an ANALYZE; report whether there was one. Statistics of a small table would cause full scans for ever."""
+    """Undo an ANALYZE; report whether there was one. Statistics of a small table would cause full scans forever."""
     tables = list(
         connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'sqlite_stat*'")
     )

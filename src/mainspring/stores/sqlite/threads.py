@@ -152,7 +152,7 @@ class DatabaseThread(Generic[Ask]):
         try:
             return self._serve(connection, asks)
         except Exception as error:
-            # A bug must not end the thread: all callers would wait for ever.
+            # A bug must not end the thread: all callers would wait forever.
             return [StoreUnavailable(f"SQLite: {type(error).__name__}: {error}") for _ in asks]
 
     def _serve(self, connection: apsw.Connection, asks: Sequence[Ask]) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""Wake-ups between the processes that share a SQLite file."""
+"""Wake-ups between the processes that share an SQLite file."""
 
 import asyncio
 from pathlib import Path
@@ -27,7 +27,7 @@ class SqliteWakeups(LocalWakeups):
     notified in vain finds nothing to do and writes nothing.
 
     Schedulers are not notified: they renew their lease when they look for other schedulers, so they would notify
-    themselves for ever. They poll twice a second anyway.
+    themselves forever. They poll twice a second anyway.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:

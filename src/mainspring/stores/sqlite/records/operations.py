@@ -191,7 +191,7 @@ def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> li
         connection, "SELECT h.tenant, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value", ids
     )
     if ended:
-        # Count them first, so that they stay in the metrics.
+        # Count them first: deleted runs stay in the metrics.
         while connection.execute(
             "SELECT history_counted < (SELECT max(seq) FROM history)"
             " OR EXISTS (SELECT 1 FROM attempt INDEXED BY attempt_uncounted WHERE counted = 0) FROM meta"

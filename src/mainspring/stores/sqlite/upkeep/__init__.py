@@ -1,1 +1,1 @@
-"""Backup, transfer, health and archiving of a SQLite file."""
+"""Backup, transfer, health and archiving of an SQLite file."""

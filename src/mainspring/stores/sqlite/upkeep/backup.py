@@ -1,4 +1,4 @@
-"""Backups of a SQLite file while other processes write to it, and their restore."""
+"""Backups of an SQLite file while other processes write to it, and their restore."""
 
 import os
 import secrets

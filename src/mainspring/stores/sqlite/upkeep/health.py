@@ -1,4 +1,4 @@
-"""Health checks of a SQLite file: its location, its integrity, and the state of its work."""
+"""Health checks of an SQLite file: its location, its integrity, and the state of its work."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Restores an archive into a SQLite file, for reading."""
+"""Restores an archive into an SQLite file, for reading."""
 
 from collections.abc import Sequence
 from pathlib import Path

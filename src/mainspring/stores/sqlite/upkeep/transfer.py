@@ -1,4 +1,4 @@
-"""Reads all rows of a SQLite store for a move to another store, and marks the file as moved."""
+"""Reads all rows of an SQLite store for a move to another store, and marks the file as moved."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice

@@ -208,7 +208,7 @@ def _put_back(
 
 
 def set_about(connection: apsw.Connection, run: RunView, about: About | None) -> None:
-    """Set the name and tags of a one-off run, in any state."""
+    """Set what describes a one-off run, such as its name and tags, in any state."""
     tags = () if run.about is None else run.about.tags
     connection.executemany(
         "DELETE FROM label WHERE tenant = ? AND label = ? AND id = ?", [(run.tenant, tag, run.id) for tag in tags]
