@@ -41,7 +41,7 @@ import asyncio, sys
 from pathlib import Path
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.stores.sqlite import SqliteStore
-from mainspring.core.model.runs.run import settle_success
+from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.store import NewSession, Want
 from tests.support.builders import some_runs
 

@@ -468,7 +468,7 @@ async def hello() -> int:
     return 1
 async def main():
     from mainspring.config.node import Node, Role
-    from mainspring.core.model.runs.run import NewRun
+    from mainspring.core.model.runs.new_run import NewRun
     node = Node(app.settings(), {Role.WORKER, Role.SCHEDULER}, app)
     await node.start()
     run = NewRun(id=node.engine.jobs.new_run_id(), task="hello")
