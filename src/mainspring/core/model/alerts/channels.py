@@ -1,4 +1,4 @@
-"""Channels, as they are written in the settings: where people are told of problems, how often and when."""
+"""Alert channels as configured in the settings: destination, grouping, rate limit and quiet hours."""
 
 import re
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from mainspring.core.model.runs.names import check_name, check_tenant
 from mainspring.core.model.schedules.cron.zone import load_zone
 
 PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
-#: Where to: whoever owns the job.
+#: The target of a rule or a channel that addresses the job's owner.
 OWNER = "owner"
 _MAX_NAME = 60
 _MOST_RATE = 1_000
 _QUIET = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")
 _RATE = re.compile(r"([0-9]{1,4})/h")
-#: What no header and no command of SMTP could be broken with.
-#: Without "=?": an encoded word (RFC 2047) is no address, although its characters could be those of one.
+#: Addresses that cannot break out of a mail header or an SMTP command.
+#: An encoded word (RFC 2047) is refused by its "=?", although its characters are allowed in an address.
 _ADDRESS = re.compile(r"(?!.*=\?)[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
 _DOMAIN = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
 _SERVER = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::([0-9]{1,5}))?")
@@ -52,7 +52,7 @@ _SEVERAL = frozenset({"to", "domain"})
 
 
 class QuietHours(msgspec.Struct, frozen=True):
-    """From a minute of the day to another, in the zone's own time; over midnight if it begins later than it ends."""
+    """A daily period between two minutes of the day, in the zone's local time. It spans midnight if start is after end."""
 
     start: int
     end: int
@@ -69,7 +69,7 @@ class QuietHours(msgspec.Struct, frozen=True):
 class MailServer(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
-    #: ``starttls``: it is made secret before anything is said, or nothing is; ``none``: for a server on this machine.
+    #: ``starttls``: the connection must be encrypted before mail is sent; ``none``: only for a server on this machine.
     tls: Literal["starttls", "tls", "none"] = "starttls"
     user: str = ""
 
@@ -77,7 +77,7 @@ class MailServer(msgspec.Struct, frozen=True, kw_only=True):
 class Channel(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: ChannelKind
-    #: The name of the secret: Slack's URL, PagerDuty's key, what a webhook is signed with, the mail server's password.
+    #: The name of the secret: Slack's URL, PagerDuty's key, the webhook's signing key or the mail server's password.
     secret: str = ""
     url: str = ""
     server: MailServer | None = None
@@ -85,11 +85,11 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
     #: Addresses, or ``owner``: the job's owner, if that is an address in one of the domains.
     to: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
-    #: Whose runs the deliveries are, and whose secret it uses.
+    #: The tenant that owns the delivery runs and the secret.
     tenant: str = "default"
-    #: What comes within this time of the first is told with it.
+    #: Alerts that arrive within this time of the first one are sent in the same message.
     group: Micros = 30 * SECOND
-    #: So many messages an hour at most.
+    #: The maximum number of messages per hour.
     rate: int = 30
     quiet: QuietHours | None = None
 
@@ -98,18 +98,20 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
         return OWNER in self.to
 
     def address_of(self, owner: str) -> str:
-        """Where mail for an owner goes; empty: nowhere. An owner is what somebody has written into a job: it must not
-        make a relay of us."""
+        """Return the mail address of a job's owner, or an empty text if no mail may be sent there.
+
+        Users choose the owner of their jobs, so the domains are restricted to prevent use as an open relay.
+        """
         _, _, domain = owner.rpartition("@")
         return owner if _ADDRESS.fullmatch(owner) and domain.lower() in self.domains else ""
 
     @property
     def apart(self) -> tuple[str, ...]:
-        """Those who are each written to by themselves: of several addresses one may be refused. Empty: all at once."""
+        """The addresses that receive separate messages, because a server may refuse one of several; empty: one message."""
         return self.to if len(self.to) > 1 else ()
 
     def addresses_of(self, chosen: str) -> tuple[str, ...]:
-        """One of its addresses, or all if none is chosen."""
+        """Return the chosen address if the channel has it, or all its addresses if none is chosen."""
         return tuple(to for to in self.to if chosen in ("", to))
 
 
@@ -152,7 +154,7 @@ def _pairs(words: tuple[str, ...], kind: ChannelKind, field: str) -> dict[str, l
     for word in words:
         key, is_pair, value = word.partition("=")
         if not is_pair or key not in _WORDS[kind] or not value:
-            # Not as it was given: it may be a secret in the wrong place.
+            # The error omits the value: it may be a misplaced secret.
             raise Invalid(field, f"{key!r:.40} is no word of {kind.value}", _HINTS[kind])
         given.setdefault(key, []).append(value)
     for key, values in given.items():
@@ -200,7 +202,7 @@ def _tls(word: str) -> Literal["starttls", "tls", "none"]:
 
 def _group(given: Mapping[str, list[str]], kind: ChannelKind, field: str) -> Micros:
     if "group" not in given:
-        # There every problem is told by itself: nothing is gained by waiting.
+        # PagerDuty receives every problem as an event of its own, so grouping would only delay it.
         return 0 if kind is ChannelKind.PAGERDUTY else 30 * SECOND
     group = parse_duration(given["group"][0], field)
     if group > HOUR:

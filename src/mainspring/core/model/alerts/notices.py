@@ -1,7 +1,8 @@
-"""What somebody is told of problems, as a plain message and as those who pass it on want it. Pure.
+"""Alert messages, as plain text and in the formats of Slack, webhooks and PagerDuty. Pure.
 
-What a person is told stands on one line for each problem, and holds nothing that anybody could write into it: control
-characters are left out, and a long error is cut.
+Each problem is one line of text. Control characters are replaced and long errors are cut, so that no job can inject
+text
+into a message.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,17 +12,17 @@ import msgspec
 
 from mainspring.core.model.base.instant import Instant, isoformat
 
-#: Messages are runs in this queue. What happens to them is told to nobody: it would never end.
+#: Alerts are runs in this queue. Their own failures raise no alerts, which would create alerts without end.
 QUEUE = "notifications"
-#: So many problems are told in one message; of the others how many there are.
+#: The maximum number of problems listed in one message; the rest are only counted.
 MOST_TOLD = 20
 _LONGEST_ERROR = 300
-#: PagerDuty takes so many characters of a summary.
+#: PagerDuty's limit for the length of a summary.
 _LONGEST_SUMMARY = 1_024
 
 
 class On(StrEnum):
-    """What rules speak of, and how far a problem has gone."""
+    """The condition that an alert rule matches, and the stage that a problem has reached."""
 
     FAILED = "failed"
     DEAD = "dead"
@@ -38,7 +39,7 @@ _WORDS = {
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A problem as it is told."""
+    """One problem in an alert."""
 
     problem: str
     stage: On
@@ -47,47 +48,47 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     task: str = ""
     queue: str = ""
     owner: str = ""
-    #: The newest run that failed; the recurring job.
+    #: The newest failed run, and the recurring job.
     run: str = ""
     job: str = ""
     error: str = ""
     since: Instant = 0
     at: Instant = 0
     count: int = 1
-    #: Whoever is told has not heard of it before.
+    #: The target has not been alerted about this problem before.
     first: bool = True
 
     @property
     def unheard(self) -> bool:
-        """It was over before anybody was told of it."""
+        """Whether the problem recovered before any alert about it was sent."""
         return self.first and self.stage is On.RECOVERED
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message."""
+    """The content of one alert message."""
 
     entries: tuple[Entry, ...] = ()
-    #: How many more there are that are not in it.
+    #: The number of further problems that are not listed.
     more: int = 0
-    #: What the incident is known by that says so, and that it is over.
+    #: The incident key for the problems that are not listed, and whether that incident is resolved.
     more_key: str = ""
     more_over: bool = False
-    #: Since when the oldest has waited, if that was longer than the time for gathering.
+    #: When the oldest alert was created, if it was delayed longer than the grouping time.
     held_since: Instant | None = None
-    #: Somebody wants to see whether it arrives.
+    #: The message is a delivery test.
     test: bool = False
-    #: Where the dashboard is, for links; empty: that is not known.
+    #: The dashboard's base URL for links; empty: not configured.
     url: str = ""
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The payload of a run that tells somebody. Where to is in the settings of the worker."""
+    """The payload of a run that sends an alert. The worker's settings define the channel's destination."""
 
     channel: str
     notice: Notice
-    #: Of a channel that writes to owners: which one.
+    #: The owner to write to, if the channel addresses owners.
     owner: str = ""
-    #: Of a channel with several addresses: which one. None: all of them, as a test is.
+    #: The address to write to, if the channel has several; empty: all of them, as for a test.
     to: str = ""
 
 
@@ -106,7 +107,7 @@ def title_of(notice: Notice) -> str:
 
 
 def lines_of(notice: Notice) -> Iterator[str]:
-    """A line for each problem, then what else is to be said."""
+    """Yield a line for each problem, then the notes on omitted problems and on delays."""
     if notice.test:
         yield "This is a test. Whoever reads it will be told of problems."
     for entry in notice.entries:
@@ -137,7 +138,7 @@ def line_of(entry: Entry) -> str:
 
 
 def link_of(url: str, entry: Entry) -> str:
-    """Where to look at it in the dashboard."""
+    """Return the dashboard URL of the problem."""
     if not url:
         return ""
     if entry.run:
@@ -150,13 +151,15 @@ def text_of(notice: Notice) -> str:
 
 
 def slack_body(notice: Notice) -> bytes:
-    """For an incoming webhook. Names and errors are somebody's words: they must not become links or mentions."""
+    """Encode the body for a Slack incoming webhook. Names and errors are escaped: they must not become links or
+    mentions.
+    """
     lines = [f"*{_for_slack(title_of(notice))}*", *(_for_slack(line) for line in lines_of(notice))]
     return msgspec.json.encode({"text": "\n".join(lines), "unfurl_links": False, "unfurl_media": False})
 
 
 def webhook_body(notice: Notice) -> bytes:
-    """What a program is told, and a person could read."""
+    """Encode the body for a generic webhook: structured fields and a readable text."""
     problems = [
         {
             "problem": entry.problem,
@@ -180,9 +183,9 @@ def webhook_body(notice: Notice) -> bytes:
 
 
 def pagerduty_bodies(notice: Notice, key: str, source: str) -> list[bytes]:
-    """Events v2, one for each problem: it is opened and resolved by its own key. ``key``: of the integration.
+    """Encode PagerDuty Events v2, one for each problem, opened and resolved by the problem's own key.
 
-    What was over before anybody was told of it is not told at all.
+    ``key`` is the integration key. A problem that recovered before its first alert is omitted.
     """
     if notice.test:
         payload = {"summary": title_of(notice), "source": source, "severity": "info"}
@@ -237,7 +240,7 @@ def _resolve(key: str, problem: str) -> dict[str, object]:
 
 
 def last_line(error: str) -> str:
-    """Where a traceback says what it was."""
+    """Return the last line of a traceback, which names the error."""
     lines: Sequence[str] = [line.strip() for line in error.splitlines() if line.strip()]
     return _plain(lines[-1])[:_LONGEST_ERROR] if lines else ""
 

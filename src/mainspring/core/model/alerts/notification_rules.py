@@ -1,4 +1,4 @@
-"""Rules, as they are written in the settings: who is told of what."""
+"""Alert rules as configured in the settings: which problems go to which channel."""
 
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -14,18 +14,18 @@ from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.core.model.runs.names import ALL_TENANTS, check_name, check_tenant
 
 _HINT = "on=dead on=recovered to=CHANNEL task=charge* queue=billing job=nightly tag=money tenant=acme urgent"
-#: Owners that are not named.
+#: Matches owners that have no entry of their own.
 _OTHERS = "*"
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Something went wrong: an attempt, a run, or an objective."""
+    """A failed attempt, a failed run, or an SLO that is missed or met again."""
 
     stage: On
     tenant: str
-    #: What it happened to, as long as it exists: a recurring job by its id, all other runs by their task.
+    #: What alerts are tracked by: the id of a recurring job, otherwise the task.
     subject: str
-    #: What it has in common with others of its kind.
+    #: Groups this problem with others of its kind.
     fingerprint: str
     at: Instant
     name: str
@@ -39,23 +39,23 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stages(self) -> tuple[On, ...]:
-        """What rules may call it, the worst first: a run that is dead has also failed."""
+        """The stages that rules may match, worst first: a dead run has also failed."""
         return (On.DEAD, On.FAILED) if self.stage is On.DEAD else (self.stage,)
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     on: frozenset[On]
-    #: A channel, or ``owner``.
+    #: The name of a channel, or ``owner``.
     to: str
-    #: Patterns; empty: every one. Of tags one is enough.
+    #: Patterns; empty matches all. One matching tag is enough.
     tasks: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
-    #: Whose; ``*``: everybody's.
+    #: The tenant of the problems; ``*``: all tenants.
     tenant: str = "default"
-    #: Also in quiet hours.
+    #: Send the alert during quiet hours, too.
     urgent: bool = False
 
     def matches(self, trouble: Trouble) -> bool:
@@ -69,43 +69,43 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What a target wants to hear of a problem."""
+    """What a target receives about a problem."""
 
-    #: The worst name for it that a rule asks for; none: only its end.
+    #: The worst stage that a matching rule asks for; None: only the recovery.
     stage: On | None
     urgent: bool
     recovered: bool
 
 
 class NotificationRules(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the settings say about it."""
+    """The alert configuration: channels, rules and owners."""
 
     channels: Mapping[str, Channel] = {}
     rules: tuple[Rule, ...] = ()
     #: The channel of each owner.
     owners: Mapping[str, str] = {}
-    #: A problem is over when there was a success and nothing has failed for this long.
+    #: A problem has recovered after a success and this long without a failure.
     recovered_after: Micros = 30 * SECOND
-    #: Where the dashboard is; empty: nobody has said.
+    #: The dashboard's base URL; empty: not configured.
     url: str = ""
 
     def hears(self, stage: On, tenant: str) -> bool:
-        """Whether anybody may want to hear of such a thing."""
+        """Return whether any rule may match this stage for this tenant."""
         return any(stage in rule.on and rule.tenant in (ALL_TENANTS, tenant) for rule in self.rules)
 
     def wishes(self, trouble: Trouble) -> dict[str, Wish]:
-        """By target: a channel, or a channel and an address in it."""
+        """Return what each target receives. A target is a channel, or a channel and an address within it."""
         found: dict[str, Wish] = {}
         for rule in self.rules:
             target = self._target(rule, trouble) if rule.matches(trouble) else ""
             if not target:
                 continue
             stage = next((stage for stage in trouble.stages if stage in rule.on), None)
-            # Beside others, "recovered" is the end of what they tell. By itself it is the end of anything.
+            # Combined with other stages, "recovered" applies to those stages only. Alone, it applies to every problem.
             if stage is None and rule.on != {On.RECOVERED}:
                 continue
             recovered = On.RECOVERED in rule.on
-            # An incident that is opened there has to be closed there.
+            # PagerDuty keeps incidents open until they are resolved.
             recovered |= stage is not None and self.channel_of(target).kind is ChannelKind.PAGERDUTY
             wish = Wish(stage, rule.urgent, recovered)
             found[target] = _both(found[target], wish, trouble) if target in found else wish

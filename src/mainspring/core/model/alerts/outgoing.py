@@ -1,4 +1,4 @@
-"""What may stand in a request that is sent for a user: looked at when it is submitted, and again when it is sent."""
+"""Checks of outgoing HTTP requests made for users, applied at submission and again before sending."""
 
 import re
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ MAX_HEADERS = 16 * 1024
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-#: They frame the message, or speak to the next hop: two opinions about them are how requests are smuggled.
+#: These headers frame the message or address the next hop. Conflicting values allow request smuggling.
 _OURS = frozenset({"accept-encoding", "connection", "content-length", "expect", "host", "keep-alive"}) | frozenset(
     {"te", "trailer", "transfer-encoding", "upgrade"}
 )
 
 
 def check_url(text: str, field: str = "url") -> None:
-    """Refuse what could never be called. Whoever sends it reads it once more, and may find more."""
+    """Refuse a URL that can never be called. The sender checks it again and may refuse more."""
     if len(text) > MAX_URL:
         raise Invalid(field, f"has {len(text)} characters", f"at most {MAX_URL}")
     try:

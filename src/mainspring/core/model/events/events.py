@@ -1,7 +1,7 @@
-"""What happened, as others are told of it: CloudEvents 1.0 in JSON, made of what stands in the outbox.
+"""Outbox rows rendered as CloudEvents 1.0 in JSON.
 
-An event says what never changes of its subject, and of an end how it came about. So whoever tells it again says the
-same, under the same id.
+An event holds only facts of its subject that never change, and for an ended run how it ended.
+Rendering the same row again therefore gives the same event under the same id.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import msgspec
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant, isoformat
 
-#: Of a long error the end is told, where the cause stands.
+#: Longer errors keep their last characters, where the cause stands.
 MAX_TOLD_ERROR = 1_000
 
 
@@ -25,19 +25,19 @@ class Topic(StrEnum):
     DEPENDENCIES = "dependency-events"
 
 
-#: For whoever has to make them. What has one key is in one partition.
+#: Partitions to create per topic. Events with the same key go to the same partition.
 PARTITIONS = {Topic.JOBS: 20, Topic.WORKERS: 10, Topic.DEPENDENCIES: 10}
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of change in the outbox, and how it is told."""
+    """A kind of change in the outbox, and the events published for it."""
 
-    #: Several where one change has several names.
+    #: The event types of this change; some changes have several.
     types: tuple[str, ...]
     says: str
     topic: Topic = Topic.JOBS
     subject: Literal["run", "job", "worker", "budget"] = "run"
-    #: It ends a run otherwise than well: why is told, too.
+    #: The change ends a run unsuccessfully: the event includes the reason and the error.
     explained: bool = False
 
 
@@ -85,14 +85,14 @@ KINDS: Mapping[str, Kind] = {
         topic=Topic.DEPENDENCIES,
     ),
 }
-#: After these a run does nothing any more.
+#: A run changes no more after one of these events.
 ENDS = frozenset({"run.succeeded", "run.failed", "run.dead", "run.cancelled", "run.skipped"})
-#: What whoever was away for too long is told in place of what was given up.
+#: The type of the event that replaces dropped events.
 DROPPED = "events.dropped"
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What never changes of a run; and of one that has ended, how."""
+    """Facts of a run that never change; for an ended run also how it ended."""
 
     id: RunId
     task: str
@@ -115,10 +115,10 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One event as it is told: what it is sorted by, and all of it as JSON."""
+    """A rendered event: the values that select and order it, and the complete JSON body."""
 
     topic: Topic
-    #: What has one key stays in order: a recurring job, a run without one, a worker.
+    #: The partition key: a recurring job, a run without a job, or a worker. Events with the same key keep their order.
     key: str
     type: str
     id: str
@@ -129,14 +129,14 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """What is told of a subject in each of its events, ready to be put into JSON."""
+    """Facts of a subject that all its events repeat, preencoded as JSON."""
 
-    #: Empty: its own id.
+    #: Empty: the subject's own id is the key.
     key: str = ""
     task: str = ""
     queue: str = ""
     data: bytes = b""
-    #: How it has ended; None: that is not known.
+    #: How the run ended; None: not known.
     end: bytes | None = None
 
 
@@ -157,7 +157,7 @@ def subject_of_run(facts: RunFacts) -> Subject:
 
 @lru_cache(10_000)
 def subject_of_plain_run(task: str, queue: str) -> Subject:
-    """All that is said of one that belongs to no job: the same for all of its task and queue."""
+    """Build the subject of a run without a recurring job. It is the same for all such runs of a task and queue."""
     return Subject("", task, queue, _inside({"task": task, "queue": queue}))
 
 
@@ -172,12 +172,12 @@ def subject_of_worker(facts: WorkerFacts) -> Subject:
 
 
 def kind_of(name: str) -> Kind:
-    """A newer program may know more kinds: they are told as they are called."""
+    """Return the kind with this name. An unknown name, written by a newer version, is its own event type."""
     return KINDS.get(name) or Kind(types=(name,), says="")
 
 
 def id_of_worker(session: SessionId) -> str:
-    """As it stands in the outbox, where ids have 32 digits."""
+    """Format a session id as in the outbox, where ids have 32 hexadecimal digits."""
     return f"{session:032x}"
 
 
@@ -198,13 +198,14 @@ def compose(
     at: Instant,
     tenant: str,
 ) -> Iterator[Event]:
-    """A row of the outbox: changes of one kind and one tenant that were made together; ``ids``: of what they were made
-    to. In their order. Of a subject that is gone nothing is told but its id.
+    """Render one outbox row: changes of one kind and tenant that were made together, to the subjects in ``ids``.
 
-    Put together by hand: it is done for every event of a busy system, and most of it is the same for all of a batch.
+    1. Events come in the order of ``ids``.
+    2. A subject that no longer exists is rendered with its id alone.
+    3. The JSON is concatenated by hand: this runs for every event of a busy system, and most of it repeats per batch.
     """
     kind = kind_of(name)
-    # Of the time, too: a server that takes over may give a place once more that its predecessor had given.
+    # The hash includes the time: after a failover the new server may reuse a position that the old one had assigned.
     batch = hashlib.blake2b(f"{at} {position}".encode(), digest_size=12).hexdigest()
     owner = b'"tenant":' + msgspec.json.encode(tenant) + b"," if tenant else b""
     time = isoformat(at)
@@ -236,7 +237,7 @@ def compose(
 def dropped(
     source: str, position: str, now: Instant, count: int | None, since: Instant | None, until: Instant
 ) -> Event:
-    """So many events are not told: they were older than anything is kept for whoever is away. None: not known."""
+    """Build the event that replaces ``count`` events dropped because they outlived their retention; None: unknown."""
     name = hashlib.blake2b(position.encode(), digest_size=12).hexdigest() + "-dropped"
     body = msgspec.json.encode(
         {
@@ -252,5 +253,5 @@ def dropped(
 
 
 def _inside(value: Mapping[str, object]) -> bytes:
-    """The fields of an object, with a comma before them."""
+    """Encode the fields of an object, preceded by a comma."""
     return b"," + msgspec.json.encode(value)[1:-1]

@@ -1,4 +1,4 @@
-"""Mapping of records that other programs write for themselves: templates over a record's key, headers and value."""
+"""Mapping of records from other systems: templates over a record's key, headers and value."""
 
 import re
 from collections.abc import Mapping
@@ -11,25 +11,27 @@ from mainspring.core.model.limits.key_template import PLACEHOLDER, check_braces,
 
 _HINT = "for example {value.videoId}, {headers.type} or {key}; a path has dots between names"
 _ROOTS = ("key", "headers", "value")
-#: Behind a path: where the record has no such value, the field is left out.
+#: A suffix of a path: the field is omitted if the record has no such value.
 _OPTIONAL = "?"
 
-#: A text with placeholders, or JSON whose texts have some.
+#: A text with placeholders, or JSON that contains such texts.
 Template: TypeAlias = "str | int | float | bool | list[Template] | dict[str, Template]"
 
 
 class Record:
-    """A record of another program."""
+    """A record that another system produced."""
 
     def __init__(self, key: bytes | None, headers: Mapping[str, bytes | None], value: bytes) -> None:
         self._key = key
         self._headers = headers
         self._value = value
-        #: JSON of the value, once it was asked for.
+        #: The value decoded from JSON; empty until a template needs it.
         self._decoded: list[object] = []
 
     def find(self, path: str) -> object:
-        """The value at a path. ``LookupError`` if the record has none; ``ValueError`` if it cannot be read."""
+        """Return the value at a path. Raise ``LookupError`` if it is missing and ``ValueError`` if it cannot be
+        decoded.
+        """
         root, _, rest = path.partition(".")
         if root == "key":
             return _decode_text(self._key, "key")
@@ -44,22 +46,22 @@ class Record:
 
 
 class RecordMapping(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of the records of one topic."""
+    """How the records of one topic are mapped to jobs."""
 
     topic: str
-    #: What a record asks for.
+    #: The action that a record requests.
     action: str
-    #: By what name other programs know the job; empty: by none.
+    #: The template of the job's external name; empty: the job has none.
     job: str
-    #: The fields of a job, each with its template.
+    #: The template of each field of the job.
     fields: Mapping[str, Template]
 
     def setting(self, field: str) -> str:
-        """The name of a field in the settings."""
+        """Return the name of a field in the settings."""
         return mapping_setting(self.topic, field)
 
     def render_text(self, field: str, template: str, record: Record) -> str:
-        """A template as text; empty if it is optional and the record has no such value."""
+        """Render a template as text. An optional template without a value in the record gives an empty text."""
         found = render(template, record, self.setting(field))
         if found is None:
             return ""
@@ -95,9 +97,9 @@ def check_template(template: object, setting: str) -> None:
 
 
 def render(template: Template, record: Record, setting: str) -> object:
-    """Fill a template. One that is a single placeholder becomes the value itself, of any type.
+    """Fill a template. A template that is a single placeholder becomes the value itself, of any type.
 
-    None: it is optional and the record has no such value. ``Invalid`` names what the record does not have.
+    Return None if the template is optional and the record has no such value. ``Invalid`` names a missing value.
     """
     if isinstance(template, dict):
         rendered = {name: render(value, record, setting) for name, value in template.items()}
@@ -149,7 +151,7 @@ def is_topic(name: str) -> bool:
 
 
 def check_topic(topic: str, field: str) -> None:
-    """Raise ``Invalid`` if this cannot be the name of a topic."""
+    """Raise ``Invalid`` if this is not a valid topic name."""
     if not is_topic(topic):
         raise Invalid(field, f"{topic!r:.80} is not a name of a topic", "letters, digits, . _ and -")
 

@@ -1,4 +1,4 @@
-"""Webhooks, as they are written in the settings: who is told what."""
+"""Webhook subscriptions as configured in the settings: which events go to which URL."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -11,7 +11,7 @@ from mainspring.core.model.base.secrets import check_secret_name
 from mainspring.core.model.events.events import Event, kind_of
 from mainspring.core.model.runs.names import ALL_TENANTS, check_name, check_tenant
 
-#: Deliveries are runs in this queue. What happens to them is told to no webhook: it would never end.
+#: Deliveries are runs in this queue. Their own events go to no webhook, which would create deliveries without end.
 QUEUE = "webhooks"
 _MAX_NAME = 100
 _HINT = "name = https://… secret=NAME type=run.dead task=charge tenant=acme"
@@ -20,16 +20,16 @@ _HINT = "name = https://… secret=NAME type=run.dead task=charge tenant=acme"
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
-    #: The name of the secret that deliveries are signed with.
+    #: The name of the secret that signs deliveries.
     secret: str
-    #: Patterns; empty: every one.
+    #: Patterns for event types and tasks; empty matches all.
     types: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
-    #: Whose events; ``*``: everybody's, and those of workers.
+    #: The tenant of the events; ``*``: all tenants, and worker events.
     tenant: str = "default"
 
     def may_want(self, kind: str, tenant: str) -> bool:
-        """Of a row of the outbox."""
+        """Return whether an outbox row of this kind and tenant may contain events for this webhook."""
         return self.tenant in (ALL_TENANTS, tenant) and any(_matches(self.types, name) for name in kind_of(kind).types)
 
     def wants(self, event: Event) -> bool:
@@ -42,12 +42,12 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> str:
-        """The tenant whose runs its deliveries are."""
+        """The tenant that owns the delivery runs."""
         return "default" if self.tenant == ALL_TENANTS else self.tenant
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """The payload of a run that tells a webhook."""
+    """The payload of a run that delivers events to a webhook."""
 
     webhook: str
     #: A list of CloudEvents.

@@ -1,7 +1,7 @@
-"""What a schedule owes: to start in time, to succeed often enough.
+"""Service level objectives of schedules: start in time, and succeed often enough.
 
-Whether it does is judged from what happened, so that a miss is found also when nothing runs at all. A miss is told
-once, when it begins, and its end once. What was missed while nobody looked is found by the next who does.
+Objectives are evaluated from recorded facts, so a miss is found even if it happened while no process was running.
+Each miss emits one event when it begins and one when it ends.
 """
 
 from collections.abc import Mapping
@@ -16,18 +16,19 @@ from mainspring.core.model.base.instant import DAY, SECOND, Instant, Micros
 MISSED = "job.slo_missed"
 RECOVERED = "job.slo_recovered"
 LONGEST: Micros = 366 * DAY
-#: So many ticks are judged at a time, the newest.
+#: The number of ticks evaluated at a time, newest first.
 MOST_TICKS = 1_000
-#: Looks at one job are at least this far apart, and while something is missed no further than that.
+#: The minimum interval between two checks of a job, and the maximum interval while an objective is missed or the job
+#: paused.
 _APART: Micros = 2 * SECOND
 _WHILE_MISSED: Micros = 15 * SECOND
 _WHILE_PAUSED: Micros = 60 * SECOND
 
 
 class Slo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    #: The run of a tick has started this long after the tick.
+    #: The maximum time between a tick and the start of its run.
     start_within: Micros | None = None
-    #: Between two runs that succeed there is no more than this.
+    #: The maximum time between two successful runs.
     succeed_every: Micros | None = None
 
     def check(self) -> None:
@@ -39,16 +40,16 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SloState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a job's objectives."""
+    """The evaluation state of a job's objectives."""
 
-    #: Ticks up to this one are judged. A success is awaited from here on if there was none since.
+    #: The last evaluated tick, and when monitoring began. Without an earlier success, the next one is due from then on.
     judged: Instant
     watched_since: Instant
     last_success: Instant | None = None
-    #: Since when ticks start too late, and since when a success is overdue; none: all is well.
+    #: Since when ticks start too late, and since when a success is overdue; None: the objective is met.
     late_since: Instant | None = None
     quiet_since: Instant | None = None
-    #: When the schedule last changed. Ticks up to then are those in the ledger, later ones those of the schedule.
+    #: When the schedule last changed. Ticks up to then come from the ledger, later ones from the schedule.
     rescheduled_at: Instant | None = None
 
     @property
@@ -57,18 +58,18 @@ class SloState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TickFact(NamedTuple):
-    """What became of a tick. A tick that nobody recorded has none."""
+    """What happened to a tick. A tick that was not recorded has no fact."""
 
-    #: When its run first started.
+    #: When its run first started; None: not yet.
     started: Instant | None
-    #: When it is expected to start: the tick, or later by its jitter or a calendar.
+    #: When its run is expected to start: at the tick, or later because of jitter or a calendar.
     due: Instant
-    #: Nobody expects it to run: it was skipped for a good reason, or somebody cancelled it.
+    #: The tick does not count: it was skipped for a permitted reason, or its run was cancelled by a user.
     excused: bool = False
 
 
 def worse(one: TickFact | None, other: TickFact) -> TickFact:
-    """Of two facts about the same tick the one that counts: what is excused does not, and late is worse."""
+    """Return the fact that counts of two about the same tick: excused facts lose, and the later start wins."""
     if one is None or one.excused:
         return other
     if other.excused or one.started is None:
@@ -78,9 +79,9 @@ def worse(one: TickFact | None, other: TickFact) -> TickFact:
 
 class Judged(NamedTuple):
     state: SloState
-    #: When to look again; None: never.
+    #: When to check again; None: never.
     next_check: Instant | None
-    #: ``MISSED`` and ``RECOVERED``, in the order in which they happened.
+    #: ``MISSED`` and ``RECOVERED`` events in chronological order.
     events: tuple[str, ...] = ()
 
 
@@ -89,13 +90,13 @@ def begin(now: Instant) -> SloState:
 
 
 def rest(state: SloState, now: Instant) -> Judged:
-    """The job is paused, so no objective holds. They start again when it is resumed."""
+    """Suspend the objectives of a paused job. Monitoring starts again when the job is resumed."""
     state_then = msgspec.structs.replace(begin(now), last_success=state.last_success)
     return Judged(state_then, now + _WHILE_PAUSED, _close_misses(state))
 
 
 def close(state: SloState) -> Judged:
-    """The job has no objectives any more: it was cancelled, or its schedule has ended and all ticks are judged."""
+    """End monitoring of a job that was cancelled, or whose schedule has ended with all ticks evaluated."""
     closed = msgspec.structs.replace(state, late_since=None, quiet_since=None)
     return Judged(closed, None, _close_misses(state))
 
@@ -114,10 +115,13 @@ def judge(
     now: Instant,
     ended_at: Instant | None = None,
 ) -> Judged:
-    """``ticks``: those after the judged ones whose time to start is over; ``following``: the one after them.
+    """Evaluate the objectives of a job.
 
-    ``ended_at``: when the schedule ended, if it has. No success is expected after it, and once all ticks are
-    judged, open misses are closed.
+    ``ticks`` are those after the evaluated ones whose time to start is over, and ``following`` is the next tick after
+    them.
+    ``ended_at`` is when the schedule ended, if it has: no success is expected after it, and once all ticks are
+    evaluated,
+    open misses are closed.
     """
     events: list[str] = []
     checks: list[Instant] = []
@@ -129,7 +133,7 @@ def judge(
         state, check = _judge_successes(slo.succeed_every, state, last_success, until, events)
         checks += [check] if ended_at is None else []
     if state.is_missed and checks:
-        # A cancelled job, whose misses are closed, is looked at soon.
+        # Check soon, so that the misses of a cancelled job are closed soon.
         checks.append(now + _WHILE_MISSED)
     if ended_at is not None and not checks:
         closed = close(state)
@@ -150,7 +154,7 @@ def _judge_starts(
     for tick in ticks:
         fact = facts.get(tick)
         if fact is not None and fact.started is None and not fact.excused and now <= fact.due + within:
-            # It was moved to later, and has still time.
+            # The tick was postponed and can still start in time.
             return _with(state, judged, late_since), fact.due + within + 1
         judged = tick
         if fact is not None and fact.excused:
