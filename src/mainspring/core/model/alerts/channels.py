@@ -52,7 +52,7 @@ _SEVERAL = frozenset({"to", "domain"})
 
 
 class QuietHours(msgspec.Struct, frozen=True):
-    """A daily period between two minutes of the day, in the zone's local time. It spans midnight if start is after end."""
+    """A daily period between two minutes of the day in a zone's local time. It spans midnight if start is after end."""
 
     start: int
     end: int
@@ -107,7 +107,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def apart(self) -> tuple[str, ...]:
-        """The addresses that receive separate messages, because a server may refuse one of several; empty: one message."""
+        """The addresses that receive separate messages, as a server may refuse one of several; empty: one message."""
         return self.to if len(self.to) > 1 else ()
 
     def addresses_of(self, chosen: str) -> tuple[str, ...]:

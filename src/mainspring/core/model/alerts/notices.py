@@ -1,8 +1,7 @@
 """Alert messages, as plain text and in the formats of Slack, webhooks and PagerDuty. Pure.
 
-Each problem is one line of text. Control characters are replaced and long errors are cut, so that no job can inject
-text
-into a message.
+Each problem is one line of text. Control characters are replaced and long errors are cut, so that no job can inject its
+own text into a message.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -151,9 +150,7 @@ def text_of(notice: Notice) -> str:
 
 
 def slack_body(notice: Notice) -> bytes:
-    """Encode the body for a Slack incoming webhook. Names and errors are escaped: they must not become links or
-    mentions.
-    """
+    """Encode the body for a Slack webhook. Names and errors are escaped: they must not form links or mentions."""
     lines = [f"*{_for_slack(title_of(notice))}*", *(_for_slack(line) for line in lines_of(notice))]
     return msgspec.json.encode({"text": "\n".join(lines), "unfurl_links": False, "unfurl_media": False})
 

@@ -1,20 +1,20 @@
-"""What is known of a failure beyond its text. It crosses a pipe from a child process, so it is no exception."""
+"""The structured cause of a failure. It crosses a pipe from a child process, so it is a value and not an exception."""
 
 import msgspec
 
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.verdicts import GiveUp, RetryLater
 
-#: More classes above one another than anybody writes.
+#: The maximum number of classes recorded per error, more than real class hierarchies have.
 MOST_KINDS = 50
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    #: The class of the error and those it derives from, each with its module, the nearest first. None: not known.
+    #: The error's class and its base classes with their modules, the most derived first; empty: not known.
     kinds: tuple[str, ...] = ()
-    #: The handler says that another try is of no use.
+    #: The handler asked not to be retried.
     gives_up: bool = False
-    #: The handler says after which pause to try again.
+    #: The delay that the handler asked for before the next attempt.
     after: Micros | None = None
 
 
@@ -32,10 +32,10 @@ def cause_of(error: BaseException) -> Cause:
 
 
 def kinds_of(kind: type[BaseException]) -> tuple[str, ...]:
-    """What every exception is says nothing."""
+    """Return the qualified names of an exception class and its bases, except those that all exceptions share."""
     said = [one for one in kind.__mro__ if one not in (BaseException, object)]
     return tuple(f"{one.__module__}.{one.__qualname__}" for one in said[:MOST_KINDS])
 
 
-#: An attempt that had to be stopped: what a handler would see as a timeout of its own.
+#: The cause of an attempt that was stopped; its kinds match those of a timeout that a handler raises itself.
 TIMED_OUT = Cause(kinds=kinds_of(TimeoutError))

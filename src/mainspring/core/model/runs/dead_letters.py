@@ -1,4 +1,4 @@
-"""What dead letters of one kind tell: whether they are new, how quickly they grow, and how over the last day."""
+"""Alarms and trends for groups of dead letters of the same kind."""
 
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
@@ -10,43 +10,45 @@ from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant, Micros, isoformat
 from mainspring.core.model.runs.view import RunView
 
-#: A group that grows by so many within this time is worth an alarm; the next one comes an hour later at the earliest.
+#: A group that grows by ``GROWS_BY`` within ``GROWS_WITHIN`` raises an alarm, at most once per ``ALARM_EVERY``.
 GROWS_BY = 100
 GROWS_WITHIN: Micros = 10 * MINUTE
 ALARM_EVERY: Micros = HOUR
-#: A group that has not grown for this long is new when it does.
+#: A group that has not grown for this long counts as new when it grows again.
 QUIET: Micros = DAY
-#: A trend has so many steps of an hour, the oldest first.
+#: The number of one-hour steps in a trend, oldest first.
 TREND = 24
 
 Alarm: TypeAlias = Literal["dead_letters.opened", "dead_letters.growing"]
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of a group."""
+    """The growth state of a group of dead letters."""
 
-    #: Since when ``count`` is counted.
+    #: When counting of ``count`` began.
     since: Instant
     count: int
     seen_at: Instant
-    #: The last alarm because it grew.
+    #: When growth last raised an alarm.
     grew_at: Instant | None = None
 
 
 class DeadRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine's own dead letters say of a run that failed for good. No payload, and not the words of its error:
-    both may hold what is not for everybody who can read there."""
+    """The message about a failed run for a broker's own dead-letter queue.
+
+    It omits the payload and the error text: both may hold data that readers of that queue must not see.
+    """
 
     id: RunId
     tenant: str
     job: JobId | None
     task: str
     queue: str
-    #: Why it failed: error, timeout, poison …
+    #: Why the run failed: error, timeout, poison …
     reason: str
-    #: The name of the exception, if it was one.
+    #: The name of the exception; empty if the run did not fail with one.
     error: str
-    #: When.
+    #: When the run failed, in ISO 8601.
     at: str
 
     def message(self) -> bytes:
@@ -67,9 +69,9 @@ def dead_run(view: RunView) -> DeadRun:
 
 
 def watch(before: Watch | None, new: int, now: Instant) -> tuple[Watch, Alarm | None]:
-    """So many came since the last look: what to remember, and whether to tell somebody."""
+    """Return the group's state after ``new`` more dead letters, and the alarm to raise, if any."""
     if before is None or now - before.seen_at > QUIET:
-        # One that is large when it opens has no second alarm for that.
+        # A group that is already large when it opens raises no second alarm for its size.
         grew_at = now if new >= GROWS_BY else None
         return Watch(since=now, count=new, seen_at=now, grew_at=grew_at), "dead_letters.opened"
     over = now - before.since > GROWS_WITHIN
@@ -81,7 +83,7 @@ def watch(before: Watch | None, new: int, now: Instant) -> tuple[Watch, Alarm | 
 
 
 def trend_of(times: Iterable[Instant], now: Instant) -> tuple[int, ...]:
-    """How many there were in each of the last hours."""
+    """Return the number of dead letters in each of the last ``TREND`` hours, oldest first."""
     steps = [0] * TREND
     for at in times:
         if 0 <= (ago := (now - at) // HOUR) < TREND:

@@ -1,4 +1,4 @@
-"""Names, sizes and other bounds of what callers give, and the checks that enforce them."""
+"""Names, sizes and other bounds of caller input, and the checks that enforce them."""
 
 from mainspring.core.model.base.checks import check_whole
 from mainspring.core.model.base.errors import Invalid
@@ -25,22 +25,22 @@ MAX_TAGS = 20
 MAX_WEIGHT = 1_000
 
 
-#: Instead of a tenant's name.
+#: Stands for all tenants where a tenant's name is expected.
 ALL_TENANTS = "*"
 
 
-#: Words of people.
+#: The maximum length of a reason given by a user.
 MAX_WHY = 1_000
 
 
 def clean_error(error: str) -> str:
-    """Keep the end of a long error, where the cause stands, and nothing a database refuses."""
+    """Keep the end of a long error, where the cause stands, and replace characters that databases refuse."""
     cleaned = error.encode("utf-8", "replace").decode("utf-8").replace("\x00", "�")
     return cleaned if len(cleaned) <= MAX_ERROR else "… " + cleaned[-MAX_ERROR:]
 
 
 def check_name(field: str, name: str) -> str:
-    """A name is 1 to 200 printable characters without spaces at its ends."""
+    """Check that a name has 1 to 200 printable characters and no spaces at its ends."""
     good = isinstance(name, str) and name and len(name) <= MAX_NAME and name.isprintable() and name == name.strip()
     if not good:
         raise Invalid(field, f"{name!r:.40} is not a name", f"1 to {MAX_NAME} printable characters")
@@ -48,7 +48,7 @@ def check_name(field: str, name: str) -> str:
 
 
 def check_queue(field: str, name: str) -> str:
-    """A queue is a part of a path: one with a slash could not be paused."""
+    """Check the name of a queue. It is a path segment, so a queue with a slash could not be paused."""
     check_name(field, name)
     if "/" in name or name in (".", ".."):
         raise Invalid(field, f"{name!r:.40} is not a name of a queue", "without a slash, and not just dots")
@@ -56,7 +56,7 @@ def check_queue(field: str, name: str) -> str:
 
 
 def check_tenant(field: str, name: str) -> str:
-    """In tokens ``*`` is every tenant, so none has that name."""
+    """Check the name of a tenant. ``*`` is reserved: in tokens it means all tenants."""
     check_name(field, name)
     if name == ALL_TENANTS:
         raise Invalid(field, f"{ALL_TENANTS!r} means all tenants", "another name")

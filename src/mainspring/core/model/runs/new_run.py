@@ -1,4 +1,4 @@
-"""A run that is submitted."""
+"""A run as submitted."""
 
 import hashlib
 from functools import cache
@@ -26,14 +26,14 @@ from mainspring.core.model.workflows.dependencies import Dependencies
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What people call a one-off job. Kept beside its payload; nothing is kept where there is none."""
+    """Descriptive data of a one-off job, stored beside its payload; nothing is stored if all fields are empty."""
 
     name: str = ""
     owner: str = ""
     tags: tuple[str, ...] = ()
-    #: The run that made it.
+    #: The run that created this one.
     parent: RunId | None = None
-    #: The workflow it belongs to, by id and name, its own name there, and the names of those it waits for.
+    #: The workflow's id and name, this run's node name in it, and the names of the nodes it depends on.
     workflow: RunId | None = None
     workflow_name: str = ""
     node: str = ""
@@ -52,7 +52,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Idempotency(msgspec.Struct, frozen=True):
-    """A caller's word for "the same request again". One tenant uses it once; the fingerprint tells whether it is."""
+    """The idempotency key of a request. A tenant uses each key once; the fingerprint detects a different request."""
 
     key: str
     fingerprint: bytes
@@ -63,12 +63,12 @@ class Idempotency(msgspec.Struct, frozen=True):
 
 
 def fingerprint_of_request(*request: object) -> bytes:
-    """Tells whether two requests under one idempotency key ask for the same, however they came here."""
+    """Hash a request. Two requests under one idempotency key are the same if their fingerprints are equal."""
     return hashlib.blake2b(msgspec.json.encode([_said(part) for part in request]), digest_size=16).digest()
 
 
 def _said(part: object) -> object:
-    """What is not as usual: a field that a later version adds must not make an old request another one."""
+    """Encode only non-default fields, so that fingerprints stay stable when a later version adds a field."""
     if not isinstance(part, msgspec.Struct):
         return part
     kind = type(part)
@@ -82,17 +82,17 @@ def _defaults(kind: type[msgspec.Struct]) -> list[tuple[str, object]]:
 
 
 class JobRef(msgspec.Struct, frozen=True, kw_only=True):
-    """The recurring job that a run outside its schedule belongs to."""
+    """The recurring job of a run that was created outside its schedule."""
 
     id: JobId
     version: int
     kind: Literal["manual", "backfill"] = "manual"
-    #: The tick that is made up for.
+    #: The tick that the run makes up for.
     scheduled_at: Instant | None = None
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it is submitted. It is due at ``at``, or ``delay`` after the store has it."""
+    """A run as submitted. It is due at ``at``, or ``delay`` after the store receives it."""
 
     id: RunId
     task: str
@@ -103,24 +103,24 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     policy: RunPolicy = DEFAULT_POLICY
     at: Instant | None = None
     delay: Micros = 0
-    #: Not started this long after it was due, by the store's clock: ``skipped`` (expired).
+    #: A run not started this long after it was due, by the store's clock, is ``skipped`` (expired).
     start_within: Micros | None = None
-    #: Not ended this long after it was due: stopped, ``failed`` (deadline).
+    #: A run not ended this long after it was due is stopped and ``failed`` (deadline).
     deadline: Micros | None = None
     replay_of: RunId | None = None
     about: About | None = None
-    #: Of a recurring job, beside its schedule: run now, or a tick made up for.
+    #: The recurring job that the run belongs to, if it was started manually or makes up for a tick.
     job: JobRef | None = None
     idempotency: Idempotency | None = None
-    #: Who asked for it, for the audit; nobody: the program itself.
+    #: The user who submitted the run, for the audit log; empty: the program itself.
     author: str = ""
-    #: The one session that may run it. When that is gone before it has, the run is ``skipped`` (its worker left).
+    #: The only session that may run it. If that session ends first, the run is ``skipped`` (its worker left).
     target: SessionId | None = None
-    #: The runs that it waits for.
+    #: The runs that it depends on.
     after: Dependencies | None = None
     unique: Unique | None = None
-    #: In a store over several servers: runs of one key lie together, apart from the rest of their tenant. The id says
-    #: where that is.
+    #: The placement key: a sharded store keeps runs with the same key together, apart from the tenant's others. The
+    #: run's id encodes the placement group.
     placement: str = ""
 
     def check(self) -> None:
@@ -165,6 +165,6 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def made_once(run: NewRun, key: str) -> NewRun:
-    """The same run, to be made once under this key, whoever is asked: the store or an API."""
+    """Return the run with an idempotency key. Its fingerprint is the same in the store and in the API."""
     asked = msgspec.structs.replace(run, id=RunId(""), author="", idempotency=None)
     return msgspec.structs.replace(run, idempotency=Idempotency(key, fingerprint_of_request(asked)))

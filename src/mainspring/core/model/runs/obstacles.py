@@ -1,4 +1,4 @@
-"""Why no live worker can take a run: warnings for jobs that were accepted all the same."""
+"""Reasons why no live worker can take a run: warnings for jobs that were accepted nevertheless."""
 
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
@@ -13,11 +13,11 @@ _MOST_REMEMBERED = 10_000
 
 
 class LiveWorker(Protocol):
-    """What a live worker takes."""
+    """The runs that a live worker accepts."""
 
     @property
     def serves(self) -> str:
-        """The only tenant whose runs it takes; empty: it takes runs of all."""
+        """The only tenant that the worker serves; empty: all tenants."""
         ...
 
     @property
@@ -25,7 +25,7 @@ class LiveWorker(Protocol):
 
     @property
     def tasks(self) -> Sequence[str]:
-        """The tasks it knows; empty: it knows all."""
+        """The tasks that the worker knows; empty: all tasks."""
         ...
 
     @property
@@ -39,11 +39,11 @@ class LiveWorker(Protocol):
 
 
 class Obstacles:
-    """Finds what keeps a run from starting, among the workers that were alive at one moment."""
+    """Finds the reasons why none of a set of live workers can start a run."""
 
     def __init__(self, workers: Collection[LiveWorker]) -> None:
         self._workers = [worker for worker in workers if not worker.draining]
-        # A submit asks for the same few answers again and again, and there may be thousands of workers.
+        # Submits repeat the same few queries, and there may be thousands of workers.
         self._found: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def find(
@@ -54,7 +54,7 @@ class Obstacles:
         requires: tuple[str, ...] = (),
         datacenters: tuple[str, ...] = (),
     ) -> tuple[str, ...]:
-        """Describe each obstacle in a sentence. ``datacenters``: where each tick of a recurring job runs."""
+        """Describe each obstacle in a sentence. ``datacenters``: the data centers in which each tick runs."""
         key = (tenant, queue, task, requires, datacenters)
         found = self._found.get(key)
         if found is None:
@@ -67,7 +67,7 @@ class Obstacles:
         return self.find(tenant, spec.queue, spec.task, spec.policy.requires, spec.datacenters)
 
     def describe(self, tenant: str, specs: Iterable[JobSpec]) -> list[str]:
-        """Describe each obstacle of several schedules once, with the schedules that it keeps from running."""
+        """Describe each distinct obstacle of several schedules once, followed by the schedules that it affects."""
         names: dict[str, list[str]] = {}
         for spec in specs:
             for obstacle in self.find_for_schedule(tenant, spec):
@@ -84,7 +84,7 @@ class Obstacles:
             return ["no worker is running; the job waits until one starts: mainspring worker MODULE:APP"]
         serving = [worker for worker in able if queue in worker.queues]
         found = [] if serving else [f"no live worker serves queue {queue!r}; {_suggest_queue(queue, able)}"]
-        # Without a worker of the queue any other one counts: what is wrong besides the queue is reported with it.
+        # If no worker serves the queue, check all live workers, so that further obstacles are reported as well.
         found += _find_missing_datacenters(serving or able, queue if serving else "", requires, datacenters)
         if not any(_knows(worker, task) for worker in able):
             return [*found, f"no live worker knows task {task!r}; it waits until one does"]
@@ -102,7 +102,7 @@ class Obstacles:
 def _find_missing_datacenters(
     workers: Collection[LiveWorker], queue: str, requires: tuple[str, ...], datacenters: tuple[str, ...]
 ) -> list[str]:
-    """``queue``: the one that ``workers`` serve; empty: they are all that are alive."""
+    """Describe the data centers without a live worker. ``queue``: the queue of ``workers``; empty: all live workers."""
     which, where = (f"worker of queue {queue!r}", "workers of the queue") if queue else ("worker", "workers")
     live = {worker.datacenter for worker in workers if worker.datacenter}
     here = f"data centers with live {where}: {_list(sorted(live))}" if live else "no live worker names one"

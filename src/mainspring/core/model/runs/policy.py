@@ -1,4 +1,4 @@
-"""How a run is executed: retries, time limits, limits, labels and retention."""
+"""How a run is executed: retries, timeouts, limits, labels and retention."""
 
 import re
 from typing import Literal
@@ -21,24 +21,24 @@ _is_traceparent = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01").fullmatch
 
 
 class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What governs the attempts of a run. Written once, beside its payload."""
+    """The execution policy of a run, stored once beside its payload."""
 
     retry: RetryPolicy = RetryPolicy()
-    #: How long one attempt may take; never unlimited, so that a hung handler is always found.
+    #: The timeout of one attempt. It is always finite, so that a hung handler is always detected.
     timeout: Micros = HOUR
     guarantee: Literal["at-least-once", "at-most-once"] = "at-least-once"
-    #: Runs of one key happen one at a time, in the order they came due.
+    #: Runs with the same key execute one at a time, in the order in which they came due.
     ordering_key: str = ""
-    #: Labels, as words in order: only a worker that has all of them may run it.
+    #: Required labels as sorted words. Only a worker that has all of them may run it.
     requires: tuple[str, ...] = ()
-    #: What it must pass before it is queued.
+    #: The limits and the circuit breaker that the run must pass before it is queued.
     limits: tuple[Limit, ...] = ()
     breaker: Breaker | None = None
-    #: How many slots of its worker it takes.
+    #: The number of worker slots that the run occupies.
     weight: int = 1
-    #: The ``traceparent`` that its attempts stand under; empty: nobody records it. Here because this is what travels.
+    #: The ``traceparent`` of its attempts; empty: not traced. It is here because the policy travels with the run.
     trace: str = ""
-    #: How long it is kept when it has ended: the name of a class; empty is the tenant's.
+    #: The retention class of the run after it ended; empty: the tenant's class.
     retention: str = ""
 
     def check(self) -> None:
@@ -63,7 +63,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise Invalid("trace", f"{self.trace[:60]!r} is no traceparent", "00-(32 digits)-(16 digits)-01")
 
     def gates(self, tenant: str, task: str) -> tuple[Gate, ...]:
-        """What a run of this task must pass, in the order in which they are locked."""
+        """Return the limiters that a run of this task must pass, in locking order."""
         if not self.limits and self.breaker is None:
             return ()
         return gates_of(tenant, task, self.limits, self.breaker)
@@ -72,8 +72,8 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 DEFAULT_POLICY = RunPolicy()
 
 
-#: Those found good, by identity: the same few come by the million, and what is equal may be wrong (1 == 1.0 == True).
-#: They are kept here, so that no other can get their place in memory.
+#: Policies that passed the check, by identity: the same few are submitted millions of times. Equality is not enough, as
+#: an invalid policy can equal a valid one (1 == 1.0 == True). The references keep the ids from being reused.
 _checked: dict[int, RunPolicy] = {}
 
 

@@ -1,8 +1,8 @@
-"""The order in which queued runs start: priority with ageing, fixed when a run is staged.
+"""The order in which queued runs start: priority with aging, fixed when a run is queued.
 
 ``rank = time made eligible + priority × head start``. A run of priority p is overtaken only by runs that became
-eligible within (p − 1) head starts after it: with ten priorities and 1,000 s a step, within 9,000 s (2.5 h). No run
-starves.
+eligible within (p − 1) head starts after it. With ten priorities and 1,000 s per step, that is at most 9,000 s (2.5 h),
+so no run starves.
 """
 
 from mainspring.core.model.base.checks import check_whole
@@ -12,11 +12,11 @@ MOST_URGENT = 1
 DEFAULT_PRIORITY = 5
 IDLE = 10
 
-#: How much older a run must be to go ahead of one that is a step more urgent.
+#: How much longer a run must have waited to go before a run that is one priority step more urgent.
 HEAD_START: Micros = 1_000 * SECOND
-#: The published bound: nothing that became eligible later than this after a run can go ahead of it.
+#: The published bound: a run that became eligible more than this after another one never overtakes it.
 OVERTAKING_BOUND: Micros = (IDLE - MOST_URGENT) * HEAD_START
-#: Retries, catch-up and backfill queue behind live work of their own priority.
+#: The rank penalty of retries, catch-up and backfill, which queue behind live work of the same priority.
 LATE_PENALTY: Micros = MINUTE
 
 
@@ -26,5 +26,5 @@ def check_priority(priority: int) -> int:
 
 
 def rank_of(eligible_at: Instant, priority: int, *, late: bool = False) -> int:
-    """Where a run stands in its queue: lower goes first."""
+    """Return the rank of a run in its queue; the lowest rank starts first."""
     return eligible_at + priority * HEAD_START + (LATE_PENALTY if late else 0)

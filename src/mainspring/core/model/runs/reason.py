@@ -1,9 +1,9 @@
-"""One reason why something is where it is, as data: a word for programs, a sentence for people, who is to blame.
+"""The reason for a run's or job's current state, as data: a code for programs, a sentence for users, and the holders.
 
-Whatever can keep a run from running says so in this form. A rule that holds runs back (a limit, a dependency) makes its
-``Reason`` beside its other functions, and whoever gathers the facts about a run puts it into ``Facts.also``:
-``explain`` tells it before everything else, and counts its ``until`` when it says when the run can start.
-A rule that skips ticks writes its reason into the ledger in plain words; ``explain_tick`` tells them.
+Every rule that can keep a run from running reports it in this form. A rule such as a limit or a dependency builds its
+``Reason``, and the code that collects the facts about a run adds it to ``Facts.also``. ``explain`` lists these reasons
+first, and includes their ``until`` in the estimated start. A rule that skips ticks writes its reason into the ledger as
+text, and ``explain_tick`` shows that text.
 """
 
 from collections.abc import Sequence
@@ -15,25 +15,25 @@ from mainspring.core.model.base.instant import Instant
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who holds what is waited for."""
+    """The holder of a resource that a run waits for."""
 
     kind: Literal["run", "worker", "scheduler", "job", "tenant", "queue", "key", "budget"]
     id: str
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    #: One word, in lower case with hyphens. It stays the same when the sentence is worded anew.
+    #: One word in lower case with hyphens. It is stable even if the sentence is reworded.
     code: str
     #: A sentence without a capital letter and a full stop.
     words: str
-    #: What would help, if somebody can do something about it.
+    #: What the user can do about it; empty: nothing.
     hint: str = ""
     holders: tuple[Holder, ...] = ()
-    #: When this reason is over by itself, if that is known.
+    #: When this reason ends by itself, if known.
     until: Instant | None = None
 
 
 def over_at(reasons: Sequence[Reason]) -> Instant | None:
-    """When nothing of this holds any more; None: nobody can say."""
+    """Return when all reasons have ended; None: unknown."""
     ends = [reason.until for reason in reasons]
     return max((end for end in ends if end is not None), default=None) if None not in ends else None

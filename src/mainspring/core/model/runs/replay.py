@@ -1,11 +1,11 @@
-"""Dead letters that are replayed: some canaries first, and when they have succeeded the rest, at a pace.
+"""Replays of dead letters: first some canaries, then, after all of them succeeded, the rest at a limited rate.
 
     canary ─▶ going ─▶ done
        │        │
-       └────────┴────▶ stopped     (a canary failed, or somebody said so)
+       └────────┴────▶ stopped     (a canary failed, or a user stopped it)
 
-A replay is stored, so that it survives whoever drives it. What is to be made next is written down before it is made,
-and the id of a replayed run follows from the old one: whoever goes on makes nothing twice.
+A replay is stored, so it survives the process that drives it. The next runs are stored before they are created, and the
+id of a replayed run derives from the id of the original run. A process that takes over therefore creates no run twice.
 """
 
 from collections.abc import Sequence
@@ -21,43 +21,43 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 
 MOST_CANARIES = 1_000
-#: So many are made in one step.
+#: The maximum number of runs created per step.
 AT_ONCE = 500
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     author: str
-    #: Which dead letters, of those that failed before it was made.
+    #: The filter for dead letters. Only runs that failed before the replay was created match.
     tenant: str | None
     fingerprint: str = ""
     task: str = ""
     queue: str = ""
-    #: Only these queues, whatever else; none: all.
+    #: Restricts the replay to these queues in addition to the filter; empty: all queues.
     queues: tuple[str, ...] = ()
     failed_after: Instant | None = None
     failed_before: Instant | None = None
-    #: What to change of every payload; none: nothing.
+    #: A patch applied to every payload; None: payloads stay unchanged.
     patch: bytes | None = None
     per_second: float | None = None
     canaries: int = 0
-    #: How many there were when it was made, where that was counted.
+    #: The number of matching dead letters at creation, if counted.
     matched: int | None = None
     state: Literal["canary", "going", "done", "stopped"] = "canary"
-    #: Why it was stopped.
+    #: Why the replay was stopped.
     why: str = ""
     made_at: Instant = 0
     ended_at: Instant | None = None
-    #: Since when the rest goes.
+    #: When the replay of the rest began.
     going_since: Instant | None = None
     canary_runs: tuple[RunId, ...] = ()
-    #: Dead letters to be replayed next, and the place in the list after them.
+    #: The dead letters to replay next, and the cursor behind them in the list.
     next: tuple[RunId, ...] = ()
     after: RunId | None = None
     replayed: int = 0
-    #: Those that could not be: their payload, with its changes, is none.
+    #: The number of dead letters skipped because their patched payload is invalid.
     passed_over: int = 0
-    #: Grows with every change.
+    #: Incremented by every change.
     rev: int = 0
 
     @property
@@ -65,7 +65,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.state in ("canary", "going")
 
     def covers(self, run: RunView) -> bool:
-        """Whether a dead letter that a list has found is one of those that are meant."""
+        """Return whether a dead letter from a listing belongs to this replay."""
         failed = run.finished_at or 0
         return (
             failed < self.made_at
@@ -76,7 +76,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def room(replay: Replay, now: Instant) -> int:
-    """How many more may be chosen now."""
+    """Return how many more dead letters may be selected now."""
     if replay.state == "canary":
         return max(replay.canaries - replay.replayed, 0)
     if replay.per_second is None:
@@ -87,7 +87,7 @@ def room(replay: Replay, now: Instant) -> int:
 
 
 def judged(replay: Replay, canaries: Sequence[RunView | None], now: Instant) -> Replay:
-    """What the canaries say. They are all there are if ``canaries`` were asked for and fewer died."""
+    """Evaluate the canaries. If fewer dead letters than ``canaries`` exist, those that exist decide."""
     for run_id, run in zip(replay.canary_runs, canaries, strict=True):
         if run is None or (run.state.ended and run.state is not RunState.SUCCEEDED):
             how = "is gone" if run is None else f"{run.state.value} ({run.reason})"
@@ -98,19 +98,19 @@ def judged(replay: Replay, canaries: Sequence[RunView | None], now: Instant) -> 
 
 
 def stopped(replay: Replay, why: str, now: Instant) -> Replay:
-    """What is chosen and not made yet stays where it is."""
+    """Stop the replay. Dead letters that were selected but not replayed yet stay dead letters."""
     return msgspec.structs.replace(
         replay, state="stopped", why=why, ended_at=now, next=(), replayed=replay.replayed - len(replay.next)
     )
 
 
 def replay_id(run: RunView, number: int = 0) -> RunId:
-    """The same for every replay of a run under this number, on whichever node."""
+    """Return the id of a replayed run. It is the same on every node for a run and number."""
     return RunId(derived_id(run.finished_at or run.created_at, shard_of(run.id), run.id, "replay", number))
 
 
 def again(run: RunView, payload: bytes | None, author: str, run_id: RunId) -> NewRun:
-    """The same once more, as a run that names the old one. The trace of that one is over."""
+    """Build a new run that repeats an old one and refers to it. The old run's trace is not continued."""
     return NewRun(
         id=run_id,
         task=run.task,
@@ -128,6 +128,6 @@ def again(run: RunView, payload: bytes | None, author: str, run_id: RunId) -> Ne
 
 
 def replayed(replay: Replay, run: RunView) -> NewRun:
-    """With its payload."""
+    """Build the run that replays a dead letter, with its payload patched if the replay has a patch."""
     payload = run.payload if replay.patch is None else patched(run.payload or b"null", replay.patch)
     return again(run, payload, replay.author, replay_id(run))

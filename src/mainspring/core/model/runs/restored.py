@@ -1,7 +1,7 @@
-"""A store that was restored from a backup knows nothing of what happened after the backup was taken.
+"""Runs in doubt after a store was restored from a backup.
 
-What had not ended then may have run since. So may ticks that came due between the backup and the restore. Nobody here
-can say: such runs are in doubt, and people decide.
+The store has no record of what happened after the backup was taken. Runs that had not ended by then may have run since,
+and so may ticks that came due between backup and restore. Such runs are in doubt, and a user decides about them.
 """
 
 from enum import StrEnum
@@ -16,16 +16,16 @@ from mainspring.core.model.runs.names import MAX_RESULT
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 
-#: What the audit calls a restore.
+#: The action name of a restore in the audit log.
 RESTORED = "store.restore"
-#: Whose pause it is that a restored store comes up with.
+#: The author of the pause that a restored store starts with.
 AUTHOR = "mainspring restore"
-#: States that may be in doubt.
+#: The states of runs that can be in doubt.
 UNFINISHED = frozenset({RunState.SCHEDULED, RunState.BLOCKED, RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING})
 
 
 class Unfinished(StrEnum):
-    """What becomes of runs that had not ended when the backup was taken."""
+    """What happens to runs that had not ended when the backup was taken."""
 
     HOLD = "hold"
     RERUN = "rerun"
@@ -33,7 +33,7 @@ class Unfinished(StrEnum):
 
 
 class PausedBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """A pause of everything that people had made before the backup was taken."""
+    """A pause of all queues that a user had set before the backup was taken."""
 
     since: Instant
     author: str
@@ -42,19 +42,19 @@ class PausedBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The last restore of a store, as its audit has it."""
+    """The last restore of a store, as recorded in its audit log."""
 
     taken_at: Instant
     restored_at: Instant
-    #: Which store the backup was taken of.
+    #: The id of the store that the backup was taken of.
     store_id: str
     unfinished: Unfinished
-    #: What comes back when it is released.
+    #: The pause that is reinstated when the restored store is released.
     paused: PausedBefore | None = None
 
 
 class Doubt(StrEnum):
-    """Why nobody knows whether a run has been done."""
+    """Why it is unknown whether a run was done."""
 
     STARTED = "it had started"
     WAITED = "it may have run since"
@@ -62,12 +62,12 @@ class Doubt(StrEnum):
 
 
 class KnownEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended that the store has as unfinished: somebody saw it elsewhere."""
+    """The outcome of a run that the store has as unfinished, as known from another source."""
 
     run: RunId
     state: RunState = RunState.SUCCEEDED
     reason: str = ""
-    #: JSON; None: nobody knows.
+    #: JSON; None: unknown.
     result: bytes | None = None
     error: str | None = None
 
@@ -79,13 +79,13 @@ class KnownEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fingerprint(self) -> str:
-        """What groups it with other dead letters; empty: it is none."""
+        """The group of the dead letter; empty if the run did not fail."""
         return fingerprint_of(self.reason, self.error or "") if self.state is RunState.FAILED else ""
 
 
 def doubt_of(run: RunView, restored: Restored, now: Instant) -> Doubt | None:
-    """Whether a run may have been done after the backup was taken; None: it cannot have been, or has ended here."""
-    # What waited for others has come due here by their ends, which may have been before.
+    """Return why a run may have been done after the backup; None: it cannot have been, or has ended in this store."""
+    # A run with dependencies came due here when they ended, which may have happened earlier in the lost time.
     if run.state not in UNFINISHED or run.due > (now if run.parents else restored.restored_at):
         return None
     if run.created_at <= restored.taken_at:
@@ -96,7 +96,7 @@ def doubt_of(run: RunView, restored: Restored, now: Instant) -> Doubt | None:
 
 
 def why_held(restored: Restored) -> str:
-    """The words of the pause that a restored store comes up with."""
+    """Return the reason of the pause that a restored store starts with."""
     return (
         f"restored from a backup of {isoformat(restored.taken_at)}: what had not ended then may have run since; "
         "mainspring restore review shows it, mainspring restore release lets everything go on"
@@ -104,8 +104,11 @@ def why_held(restored: Restored) -> str:
 
 
 def paused_before(found: PausedBefore | None, last: bytes | None) -> PausedBefore | None:
-    """What a pause of everything, found in the backup, was before: one that an earlier restore had made stands for what
-    that one has kept. ``last``: how the audit has that restore."""
+    """Return the user's own pause behind the pause found in the backup.
+
+    If an earlier restore made the found pause, the result is the pause that this restore had saved. ``last`` is the
+    audit record of that earlier restore.
+    """
     if found is None or found.author != AUTHOR:
         return found
     return None if last is None else msgspec.json.decode(last, type=Restored).paused

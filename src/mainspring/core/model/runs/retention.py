@@ -1,16 +1,19 @@
-"""Classes of retention: how long what has ended is kept, as a job or a tenant chooses."""
+"""Retention classes: how long an ended run is kept, as a job or a tenant chooses."""
 
 from mainspring.core.model.base.checks import check_word
 from mainspring.core.model.base.instant import Micros
 
 STANDARD = "standard"
-#: In the order of their numbers, which stores write down: a new one comes last.
+#: Stores save the index of a class, so a new class must come last.
 CLASSES = (STANDARD, "short", "long", "audit")
 
 
 def log_span(name: str, keep: Micros, span: Micros) -> Micros:
-    """How long the log of a run of a class is kept outside the store. ``keep``: what is said of logs; ``span``: how
-    long the class keeps its runs. A log of the longer classes does not go before its run."""
+    """Return how long the external log of a run of this class is kept.
+
+    ``keep`` is the retention of logs, ``span`` that of the runs of the class. In the longer classes a log lives at
+    least as long as its run.
+    """
     match name:
         case "short":
             return min(keep, span)
@@ -21,6 +24,6 @@ def log_span(name: str, keep: Micros, span: Micros) -> Micros:
 
 
 def check_class(field: str, name: object) -> None:
-    """Nothing chosen is an empty text: then the tenant's class counts, and without one the standard."""
+    """Check a retention class. Empty selects the tenant's class, or the standard class if the tenant has none."""
     if name != "":
         check_word(field, name, CLASSES)

@@ -1,4 +1,4 @@
-"""When a failed run is tried again."""
+"""Whether and when a failed run is retried."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -20,18 +20,18 @@ _DELAY_HINT = "0s to 366 days"
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How often and after which pause. Attempts are ``max_retries`` + 1."""
+    """The number of retries and the delays between them. A run has ``max_retries`` + 1 attempts."""
 
     max_retries: int = 3
     backoff: Literal["exponential", "fixed", "list"] = "exponential"
-    #: The first pause (exponential), or every pause (fixed).
+    #: The first delay (exponential), or every delay (fixed).
     first_delay: Micros = SECOND
     max_delay: Micros = HOUR
-    #: The pauses one by one (list); the last one repeats.
+    #: The delays in order (list); the last one repeats.
     delays: tuple[Micros, ...] = ()
-    #: Kinds of errors, as patterns: ``ConnectionError``, ``smtplib.*``. Where some are given, no other is tried again.
+    #: Patterns of error kinds: ``ConnectionError``, ``smtplib.*``. If any are given, other errors are not retried.
     retry_on: tuple[str, ...] = ()
-    #: Kinds of errors that are never tried again. They count before those that are.
+    #: Patterns of error kinds that are never retried. They take precedence over ``retry_on``.
     never_on: tuple[str, ...] = ()
 
     def check(self) -> None:
@@ -48,7 +48,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         _check_patterns("retry.neverOn", self.never_on)
 
     def check_meant(self) -> None:
-        """Refuse what would be ignored. Only of what somebody says now: what is stored goes on as it always did."""
+        """Refuse options that would be ignored. This applies to new input only: stored policies keep working."""
         if self.delays and self.backoff != "list":
             raise Invalid("retry.delays", f"does not go with backoff {self.backoff}", 'backoff "list", or leave it out')
         if self != self.effective():
@@ -56,18 +56,20 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             raise Invalid("retry.maxDelay", reason, f"at least {format_duration(self.first_delay)}")
 
     def effective(self) -> "RetryPolicy":
-        """The same without what is ignored."""
+        """Return the policy without the options that are ignored."""
         first = min(self.first_delay, self.max_delay) if self.backoff == "exponential" else self.first_delay
         delays = self.delays if self.backoff == "list" else ()
         return msgspec.structs.replace(self, first_delay=first, delays=delays)
 
     def allows(self, failures: int) -> bool:
-        """Whether a run that has failed this many times is tried again."""
+        """Return whether a run that has failed this many times is retried."""
         return failures <= self.max_retries
 
     def covers(self, kinds: Sequence[str]) -> bool:
-        """Whether an error of these kinds, the nearest first, is tried again at all. One of no known kind is: it did
-        not come from the handler."""
+        """Return whether an error of these kinds, the most derived first, is retried at all.
+
+        An error without known kinds is: it did not come from the handler.
+        """
         if not kinds or not (self.retry_on or self.never_on):
             return True
         if any(_matches(pattern, kind) for pattern in self.never_on for kind in kinds):
@@ -75,14 +77,14 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return not self.retry_on or any(_matches(pattern, kind) for pattern in self.retry_on for kind in kinds)
 
     def delay_after(self, failures: int, jitter: Random) -> Micros:
-        """The pause after the n-th failure."""
+        """Return the delay after the n-th failure."""
         match self.backoff:
             case "fixed":
                 return self.first_delay
             case "list":
                 return self.delays[min(failures, len(self.delays)) - 1]
             case "exponential":
-                # Full jitter spreads the herd that one outage makes. The exponent is capped before the product is.
+                # Full jitter spreads the retries after a shared outage. The exponent is capped to bound the shift.
                 ceiling = min(self.first_delay << min(failures - 1, 40), self.max_delay)
                 return round(ceiling * jitter.random())
 
@@ -93,7 +95,7 @@ def check_retries(field: str, retries: int) -> int:
 
 
 def _matches(pattern: str, kind: str) -> bool:
-    """A pattern with a dot is for the class with its module; one without is for the name of the class alone."""
+    """Match a pattern with a dot against the qualified class name, otherwise against the class name alone."""
     return fnmatchcase(kind if "." in pattern else kind.rpartition(".")[2], pattern)
 
 

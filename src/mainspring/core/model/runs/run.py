@@ -1,19 +1,19 @@
-"""A run: its states, the only legal moves between them, and what an attempt's outcome does to it.
+"""A run: its states, the legal transitions between them, and the run as its worker holds it.
 
     submit ─▶ scheduled ─▶ queued ─▶ running ─▶ succeeded
                  ▲  │         ▲         │ │
                  │  ▼         │         │ ├──▶ failed      (error, timeout, deadline, poison, lost, unreadable)
                  │ blocked ───┘         │ ├──▶ cancelled
-                 │                      │ └──▶ queued      (released, lost: again at once)
+                 │                      │ └──▶ queued      (released or lost: retried immediately)
                  └──────────────────────┘                  (a retry waits for its back-off)
 
-A blocked run waits for other runs, for its ordering key, or for a limit. A retry may be blocked by them too, and so is
-a queued run when a breaker opens. An edit, or another submission of its unique key, may delay a queued run: it is
-scheduled again. A running run that was asked to stop shows as ``cancelling``. A run that has not started can become
-``cancelled``, ``skipped`` (expired) or ``failed`` (deadline).
+A blocked run waits for its dependencies, for its ordering key, or for a limit. A retry may be blocked by them, too, and
+so is a queued run when a circuit breaker opens. An edit, or another submission of its unique key, may delay a queued
+run: it is scheduled again. A running run that was asked to stop is ``cancelling``. A run that has not started can
+become ``cancelled``, ``skipped`` (expired) or ``failed`` (deadline).
 
-``MOVES`` lists all of these. The contract tests check it in every store. Only ``finish`` goes beyond it: a run
-whose end is known from before a restore gets that end from any state (``KnownEnd``).
+``MOVES`` lists all of these. The contract tests check it in every store. Only ``finish`` goes beyond it: a run whose
+outcome is known from before a restore gets that outcome from any state (``KnownEnd``).
 """
 
 from enum import StrEnum
@@ -24,7 +24,7 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.core.model.runs.policy import RunPolicy
 
-#: From this many losses on it runs alone in a child process, so that the next loss has one suspect.
+#: After this many losses a run executes alone in a child process, so that the next loss has a single suspect.
 ALONE_AFTER = 2
 
 
@@ -49,9 +49,9 @@ ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunS
 _NOT_STARTED = frozenset({RunState.QUEUED, RunState.CANCELLED, RunState.SKIPPED, RunState.FAILED})
 MOVES: dict[RunState, frozenset[RunState]] = {
     RunState.SCHEDULED: _NOT_STARTED | {RunState.BLOCKED},
-    # What waited for others may still have to wait for its time.
+    # A run whose dependencies ended may still be due later.
     RunState.BLOCKED: _NOT_STARTED | {RunState.SCHEDULED},
-    # A breaker that opens blocks it. An edit, or another submission of its unique key, delays it.
+    # A circuit breaker that opens blocks it. An edit, or another submission of its unique key, delays it.
     RunState.QUEUED: (_NOT_STARTED - {RunState.QUEUED}) | {RunState.RUNNING, RunState.BLOCKED, RunState.SCHEDULED},
     RunState.RUNNING: frozenset({RunState.CANCELLING, RunState.SCHEDULED, RunState.QUEUED, RunState.BLOCKED})
     | (ENDED - {RunState.SKIPPED}),
@@ -64,7 +64,7 @@ MOVES: dict[RunState, frozenset[RunState]] = {
 
 
 class Outcome(StrEnum):
-    """How one attempt ended."""
+    """The outcome of one attempt."""
 
     SUCCESS = "success"
     ERROR = "error"
@@ -85,28 +85,28 @@ class HeldRun(msgspec.Struct, kw_only=True):
     queue: str
     tenant: str
     priority: int
-    #: The number of this attempt, from 1. Losses count here too.
+    #: The number of this attempt, from 1. Lost attempts count, too.
     attempt: int
-    #: How many attempts before this one were lost with their worker.
+    #: The number of earlier attempts that were lost with their worker.
     lost: int
     due: Instant
     started_at: Instant
-    #: When this attempt is stopped: its timeout or the run's deadline, whichever is sooner.
+    #: When this attempt is stopped: the earlier of its timeout and the run's deadline.
     attempt_until: Instant
     deadline: Instant | None = None
     job_id: JobId | None = None
     scheduled_at: Instant | None = None
-    #: Ending this run lets another one go (an ordering key, an overlap rule, a fixed delay).
+    #: The end of this run may unblock another one (ordering key, overlap rule, fixed delay).
     lets_go: bool = False
     cancel_requested: bool = False
-    #: Who holds it. Only where others ask: whoever claims knows.
+    #: The session that holds the run. Set only in queries by others, as the claiming session knows it.
     session: SessionId | None = None
-    #: What the last attempt left for this one, as JSON. Only where it was claimed.
+    #: The checkpoint of the last attempt, as JSON. Set only by a claim.
     state: bytes | None = None
-    #: Its queue lets only so many run at once: when it has ended another may start. Only where it was claimed.
+    #: The queue has a concurrency limit: the end of this run may let another one start. Set only by a claim.
     limited: bool = False
-    #: Since when it could have started, where that is later than its due time: a limit, a key or a pause held it back,
-    #: or it came back from an attempt. Only where it was claimed.
+    #: When the run became ready, if later than its due time: a limit, a key or a pause blocked it, or an earlier
+    #: attempt ended. Set only by a claim.
     ready_at: Instant = 0
 
     @property
@@ -114,5 +114,5 @@ class HeldRun(msgspec.Struct, kw_only=True):
         return self.lost >= ALONE_AFTER
 
 
-#: How long a run is left alone that a worker did not know how to do: another one, perhaps a newer, may take it.
+#: The delay of a run after a worker that did not know its task: another worker, perhaps a newer one, may take it.
 UNKNOWN_TASK_DELAY: Micros = 5 * SECOND

@@ -1,4 +1,4 @@
-"""What the outcome of an attempt does to its run."""
+"""How the outcome of an attempt changes its run."""
 
 from enum import StrEnum
 from random import Random
@@ -14,34 +14,34 @@ from mainspring.core.model.runs.retry import LONGEST_DELAY
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.usage import Spent
 
-#: Why a run ends that only one worker could have run.
+#: The reason of a skipped run whose only permitted worker left.
 WORKER_LEFT = "its worker left"
 
 
-#: … and why one ends whose unique key another run took.
+#: The reason of a skipped run whose unique key was taken by another run.
 REPLACED = "replaced"
 
 
-#: Why a run fails although retries are left: its handler said so, or the kind of its error is none to try again.
+#: The reasons of runs that fail with retries left: the handler asked for it, or the policy excludes the error.
 GAVE_UP = "gave up"
 
 
 NOT_RETRIED = "not retried"
 
 
-#: A run is parked when the loss of this many processes can be laid at its door …
+#: A run is dead after this many losses for which it is to blame.
 POISON_AFTER = 3
 
 
-#: … or when it was there at this many losses, whoever was to blame.
+#: A run is dead after this many losses in total, whether or not it is to blame.
 LOST_AFTER = 6
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt's end does to its run. The store applies it only under the same fence.
+    """The change that the outcome of an attempt makes to its run. The store applies it only under the same fence.
 
-    A run that was asked to stop and would go on (``scheduled`` or ``queued``) becomes ``cancelled`` instead: the store
-    looks at the request in the very statement that moves the run.
+    If a stop was requested, a run that would become ``scheduled`` or ``queued`` becomes ``cancelled`` instead. The
+    store checks the request in the same statement that changes the run.
     """
 
     run: RunId
@@ -49,24 +49,24 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     state: RunState
     reason: str = ""
-    #: The pause before the next attempt, from the moment the store has this.
+    #: The delay before the next attempt, from the moment the store receives this.
     delay: Micros = 0
     result: bytes | None = None
     error: str | None = None
     lets_go: bool = False
-    #: Of a failed run: what groups it with others of its kind.
+    #: The group of a failed run among dead letters.
     fingerprint: str = ""
-    #: What the attempt cost beyond its time, as far as anybody measured or told it.
+    #: The cost of the attempt beyond its time, as far as it was measured or reported.
     spent: Spent | None = None
 
 
 class Verdict(StrEnum):
-    """What the store says to a settlement."""
+    """The store's answer to a settlement."""
 
     APPLIED = "applied"
-    #: The same outcome was applied under this fence before.
+    #: The same outcome was applied under this fence before (duplicate).
     ALREADY = "already applied"
-    #: It does not count: the attempt ended otherwise, or was never this one.
+    #: It was not applied: the attempt has another outcome, or the fence is stale.
     FENCED = "fenced"
 
 
@@ -91,7 +91,7 @@ def settle_failure(
     reason: str = "",
     cause: Cause = UNKNOWN,
 ) -> Settlement:
-    """The handler raised, or had to be stopped. Losses do not count against the retries."""
+    """Settle an attempt whose handler raised or was stopped. Lost attempts do not count against the retries."""
     outcome = Outcome.TIMEOUT if timed_out else Outcome.ERROR
     cause = TIMED_OUT if timed_out else cause
     reason = reason or outcome.value
@@ -107,23 +107,26 @@ def settle_failure(
 
 
 def tries_again(held: HeldRun, cause: Cause = UNKNOWN) -> bool:
-    """Whether another attempt follows if this one fails, as far as its policy and its handler say."""
+    """Return whether another attempt follows a failure of this one, according to its policy and its handler."""
     if held.policy.guarantee == "at-most-once" or not held.policy.retry.allows(held.attempt - held.lost):
         return False
     return not _why_not_again(held, cause)
 
 
 def _why_not_again(held: HeldRun, cause: Cause) -> str:
-    """Of what kind a failure is that no number of retries would help; nothing: it is of none."""
+    """Return why a failure is never retried, regardless of retries left; empty: it may be retried."""
     if cause.gives_up:
         return GAVE_UP
-    # Who asks for another try means it, whatever the kind of the error they ask by.
+    # A handler that asks for a retry gets it, whatever the kind of its error.
     return "" if cause.after is not None or held.policy.retry.covers(cause.kinds) else NOT_RETRIED
 
 
 def settle_loss(held: HeldRun, *, blamed: bool, how: str = "") -> Settlement:
-    """The process that ran it is gone. ``blamed``: it ran alone there, so no other run can be the cause. ``how``: how
-    the process ended, if that is known."""
+    """Settle an attempt whose process is gone.
+
+    ``blamed``: the run was alone in that process, so no other run can be the cause. ``how``: how the process ended, if
+    known.
+    """
     losses = held.lost + 1
     error = how or "its worker died"
     if held.cancel_requested:
@@ -140,13 +143,13 @@ def settle_loss(held: HeldRun, *, blamed: bool, how: str = "") -> Settlement:
 
 
 def settle_release(held: HeldRun, reason: str = "released", delay: Micros = 0) -> Settlement:
-    """The worker gives it back unharmed; the attempt is not charged. With a delay it is left alone for that long."""
+    """Settle an attempt that its worker returned unharmed. It is not charged; ``delay`` postpones the next one."""
     state = RunState.SCHEDULED if delay else RunState.QUEUED
     return _settle(held, Outcome.RELEASED, state, reason, None, delay)
 
 
 def settle_unreadable(run: RunId, fence: int, error: Exception) -> Settlement:
-    """It was stored in a way that this program cannot read, so nobody can say how to run it."""
+    """Settle a run that this program cannot decode, and therefore cannot execute."""
     return Settlement(
         run=run,
         fence=fence,
@@ -159,7 +162,7 @@ def settle_unreadable(run: RunId, fence: int, error: Exception) -> Settlement:
 
 
 def settle_cancel(held: HeldRun) -> Settlement:
-    """It was asked to stop and has stopped."""
+    """Settle an attempt that stopped because a stop was requested."""
     return _settle(held, Outcome.CANCELLED, RunState.CANCELLED, "cancelled", None)
 
 

@@ -1,7 +1,7 @@
-"""Traces, as W3C Trace Context has them: which one a run belongs to, and what its spans are called.
+"""W3C Trace Context: the trace of a run and the ids of its spans.
 
-The ``traceparent`` of a run stands in its policy. That of an attempt follows from the run and the attempt's number, so
-whoever knows these can name its span: the worker, a child process, the next attempt.
+The ``traceparent`` of a run is part of its policy. The span id of an attempt derives from the run's id and the
+attempt's number, so the worker, a child process and the next attempt can all compute it.
 """
 
 import hashlib
@@ -16,15 +16,15 @@ from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.view import RunView
 
-#: Version, trace, span, flags; later versions may say more behind these.
+#: Version, trace, span and flags; later versions may append more.
 _read = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?").fullmatch
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
-#: Bits of an id of a tick's run that are as good as random.
+#: The number of values of the pseudo-random bits in the run id of a tick.
 _CHANCE = 1 << 48
 
 
 def read_traceparent(text: str) -> str:
-    """What a caller sent, as it is kept; empty if it cannot be read, or says that nobody records this."""
+    """Return a caller's ``traceparent`` in stored form; empty if it is invalid or not sampled."""
     found = _read(text.strip())
     if found is None:
         return ""
@@ -35,12 +35,12 @@ def read_traceparent(text: str) -> str:
 
 
 def traceparent(trace: int, span: int) -> str:
-    """Of a span that is recorded."""
+    """Format the ``traceparent`` of a sampled span."""
     return f"00-{trace:032x}-{span:016x}-01"
 
 
 def ids_in(text: str) -> tuple[int, int]:
-    """Trace and span of a ``traceparent`` that is kept."""
+    """Return the trace id and the span id of a stored ``traceparent``."""
     return int(text[3:35], 16), int(text[36:52], 16)
 
 
@@ -49,16 +49,21 @@ def traced(policy: RunPolicy, text: str) -> RunPolicy:
 
 
 def span_of_attempt(run: RunId, attempt: int, given_back: int | None = None) -> int:
-    """0: what stands before all attempts, of a tick. ``given_back``: the fence of an attempt that was released. The
-    next one has its number, and must have another span."""
+    """Return the span id of an attempt. Attempt 0 is the root span of a tick's run.
+
+    ``given_back`` is the fence of a released attempt: the next attempt has the same number but needs another span id.
+    """
     name = f"{run}/{attempt}" if given_back is None else f"{run}/{attempt}/{given_back}"
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") or 1
 
 
 def chosen(count: int, ratio: float, random: Callable[[], float]) -> list[int]:
-    """Which of so many are recorded, each by its own chance. Asks how many are passed over until the next, which costs
-    nothing for those. ``random``: from 0 up to, not including, 1."""
+    """Select which of ``count`` items are sampled, each with probability ``ratio``.
+
+    It draws the distance to the next sampled item, so items that are not sampled cost nothing. ``random`` returns
+    values from 0 to 1, excluding 1.
+    """
     if not 0 < ratio < 1:
         return list(range(count)) if ratio >= 1 else []
     found: list[int] = []
@@ -70,12 +75,15 @@ def chosen(count: int, ratio: float, random: Callable[[], float]) -> list[int]:
 
 
 def chosen_tick(run: RunId, ratio: float) -> bool:
-    """Nobody submits the run of a tick. Its trace has the id of the run, and everybody decides alike about it."""
+    """Return whether a tick's run is sampled. It has no caller to decide, so all nodes derive it from the run's id."""
     return int(run[20:], 16) < ratio * _CHANCE
 
 
 def trace_of(run: HeldRun | RunView, ratio: float = 0) -> tuple[int, int] | None:
-    """The trace of a run, and the span that its attempts stand under; none: nobody records it. ``ratio``: of ticks."""
+    """Return the trace id of a run and the parent span of its attempts; None: not sampled.
+
+    ``ratio`` is the fraction of ticks that are sampled.
+    """
     if run.policy.trace:
         return ids_in(run.policy.trace)
     if ratio and run.job_id is not None and run.scheduled_at is not None and chosen_tick(run.id, ratio):

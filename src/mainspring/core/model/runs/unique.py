@@ -1,4 +1,4 @@
-"""Unique runs: of one key there is one, while it has not ended or for a period, and what a second one does."""
+"""Unique runs: one run per key, until it has ended or for a period, and the conflict rule for further submissions."""
 
 from typing import Literal
 
@@ -13,16 +13,20 @@ _WORDS = ("reject", "existing", "replace", "debounce")
 
 
 class Unique(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The key belongs to a tenant. Unlike an idempotency key it says nothing of the request: payloads may differ."""
+    """A unique key of a tenant. Unlike an idempotency key it does not compare requests: payloads may differ."""
 
     key: str
-    #: For so long from when it was made, however it ended; None: while it has not ended.
+    #: How long the key is held from the run's creation, however the run ends; None: until the run has ended.
     period: Micros | None = None
-    #: What a second one does. reject: it is a conflict. existing: nothing is made, and the answer is the first one.
-    #: replace: the first one is skipped (replaced) if it was never started, and the second one is made. debounce: the
-    #: first one becomes what the second one asks for, from the payload to the due time, if it was never started, and
-    #: keeps its id, its parents and its key. What was started, has ended or belongs to a recurring job is neither
-    #: replaced nor changed: then both answer with it, like existing.
+    #: What a second submission does.
+    #: - reject: it fails as a conflict.
+    #: - existing: no run is created, and the answer is the first run.
+    #: - replace: the first run is skipped (replaced) if it was never started, and the second run is created.
+    #: - debounce: if the first run was never started, it takes over the second submission, from the payload to the due
+    #:   time. It keeps its id, its dependencies and its key.
+    #:
+    #: A run that was started, has ended or belongs to a recurring job is neither replaced nor changed: replace and
+    #: debounce then answer with it, like existing.
     otherwise: Literal["reject", "existing", "replace", "debounce"] = "existing"
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
-"""What work costs: attempts, seconds of wall and of CPU, and units of the application's own, by the day.
+"""Usage per day: attempts, wall time, CPU time and custom units of the application.
 
-Every attempt counts, also one that failed, was lost or was given back: its seconds were used. An attempt that was given
-back is no attempt, as it is not charged anywhere else either.
+Every attempt counts, also a failed, lost or released one, as its time was used. A released attempt adds its time, but
+not to the number of attempts, as it is not charged elsewhere either.
 """
 
 import math
@@ -14,13 +14,13 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, Instant, Micros
 
-#: What is counted anyway. Wall and CPU are microseconds.
+#: Units that are always counted. Wall and CPU time are in microseconds.
 ATTEMPTS, WALL, CPU = "attempts", "wall", "cpu"
 COUNTED = (ATTEMPTS, WALL, CPU)
-#: An attempt may spend so many kinds of units.
+#: The maximum number of custom units per attempt.
 MOST_UNITS = 20
 MOST_AMOUNT = 1e15
-#: How long figures by the day are kept: a year can be compared with the one before.
+#: The retention of daily usage: long enough to compare a year with the previous one.
 USAGE_KEPT: Micros = 800 * DAY
 
 GroupBy: TypeAlias = Literal["job", "task", "tenant"]
@@ -29,26 +29,26 @@ _is_unit = re.compile("[a-z][a-z0-9_.-]{0,39}").fullmatch
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """What one attempt cost beyond its time."""
+    """The cost of one attempt beyond its wall time."""
 
-    #: None: nobody can say.
+    #: None: unknown.
     cpu: Micros | None = None
     units: Mapping[str, float] = {}
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """The sum of one unit within a day, of a tenant and a task or a job."""
+    """The sum of one unit for a day, a tenant, and a task or job."""
 
     day: Instant
     tenant: str
-    #: The task, the job's id, or the tenant once more: whatever it is grouped by. Empty: of none.
+    #: The value grouped by: a task, a job's id or the tenant; empty: none.
     key: str
     unit: str
     amount: float
 
 
 class UsageLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of one day and key."""
+    """All units of one day and key."""
 
     day: Instant
     tenant: str
@@ -60,7 +60,7 @@ class UsageLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def day_of(instant: Instant) -> Instant:
-    """Days are those of UTC."""
+    """Return the start of the UTC day."""
     return instant // DAY * DAY
 
 
@@ -88,7 +88,7 @@ def check_units(units: Mapping[str, float], field: str = "units") -> None:
 
 
 def cost_of(wall: Micros, spent: Spent | None, *, charged: bool) -> dict[str, float]:
-    """What an attempt adds to the sums."""
+    """Return what an attempt adds to the sums."""
     cost: dict[str, float] = {ATTEMPTS: int(charged), WALL: max(wall, 0)}
     if spent is not None:
         cost |= {CPU: spent.cpu or 0, **spent.units}
@@ -96,7 +96,7 @@ def cost_of(wall: Micros, spent: Spent | None, *, charged: bool) -> dict[str, fl
 
 
 def by_line(usage: Iterable[Usage]) -> list[UsageLine]:
-    """One line a day and key, in order; what cost most of the wall first."""
+    """Merge usage into one line per day and key, sorted by day, then by wall time in descending order."""
     units: dict[tuple[Instant, str, str], dict[str, float]] = {}
     for item in usage:
         of_line = units.setdefault((item.day, item.tenant, item.key), {})

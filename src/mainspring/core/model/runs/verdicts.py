@@ -1,11 +1,11 @@
-"""What a handler may say about its own failure."""
+"""Errors with which a handler controls what happens after its failure."""
 
 from mainspring.core.model.base.errors import Invalid, MainspringError
 from mainspring.core.model.base.instant import Micros
 
 
 class RetryLater(MainspringError):
-    """Try again after this pause, if any retries are left."""
+    """Retry after this delay, if any retries are left."""
 
     def __init__(self, delay: Micros, message: str = "") -> None:
         super().__init__(message or "asked to be tried again later")
@@ -13,25 +13,25 @@ class RetryLater(MainspringError):
 
 
 class GiveUp(MainspringError):
-    """Do not try again: it would fail the same way."""
+    """Do not retry: another attempt would fail in the same way."""
 
 
 class InvalidResult(Invalid, GiveUp):
-    """A result that cannot be stored. The work was done: another attempt would only do it again."""
+    """The result cannot be stored. The work was done, so another attempt would only repeat it."""
 
 
 class InvalidPayload(Invalid, GiveUp):
-    """A payload that does not fit the arguments of its task: another attempt would read the same."""
+    """The payload does not match the arguments of its task: another attempt would read the same payload."""
 
 
 class NoTransactions(Invalid, GiveUp):
-    """The store cannot give a handler the transaction that it asks for."""
+    """The store cannot provide the transaction that the handler asks for."""
 
 
 class LookAgain(MainspringError):
-    """Nothing has failed: it waits for something else, and holds no slot meanwhile. The attempt is not charged.
+    """Nothing failed: the run waits for something else without occupying a slot. The attempt is not charged.
 
-    For built-in tasks: an attempt that begins anew every time is not what people expect of their function.
+    For built-in tasks only: the attempt starts again every time, which users would not expect of their functions.
     """
 
     def __init__(self, delay: Micros, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""A run and its attempts as people read them."""
+"""Runs and attempts as shown to users."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ from mainspring.core.model.workflows.dependencies import Rule
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a running attempt says it is."""
+    """The progress that a running attempt reported."""
 
     done: float
     total: float | None = None
@@ -21,7 +21,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run as it stands now, in any state."""
+    """A run in any state, with its current data."""
 
     id: RunId
     state: RunState
@@ -45,9 +45,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     about: About | None = None
     policy: RunPolicy = DEFAULT_POLICY
-    #: When it last became eligible. May be missing of one that waits or has ended.
+    #: When the run last became eligible. May be missing for a waiting or ended run.
     queued_at: Instant | None = None
-    #: Who runs it, or ran it last: the worker's session and its name.
+    #: The worker that runs it or ran it last: session and name.
     session: SessionId | None = None
     executor: str = ""
     start_by: Instant | None = None
@@ -55,18 +55,18 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     replay_of: RunId | None = None
     #: The newest report, also after its attempt has ended, until another attempt reports.
     progress: Progress | None = None
-    #: Of a failed run.
+    #: The group of a failed run among dead letters.
     fingerprint: str = ""
-    #: The one session that may run it.
+    #: The only session that may run it.
     target: SessionId | None = None
-    #: How many runs it waits for, or waited for; 0: none. And by which rule.
+    #: The number of its dependencies, also after they ended, and their rule; 0: none.
     parents: int = 0
     rule: Rule | None = None
-    #: Of a blocked one: the number of the gate that it waits for, if it is that (``limits.words_of``).
+    #: The number of the limiter that blocks the run, if one does (``limits.words_of``).
     gate: int | None = None
     #: The retention class of an ended run.
     kept_as: str = STANDARD
-    #: Only where it was asked for.
+    #: Set only if requested.
     payload: bytes | None = None
 
 
@@ -83,5 +83,5 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: Instant
 
 
-#: How long a worker is given to kill a hung attempt itself before the reaper takes the run away.
+#: How long a worker has to kill a hung attempt itself before the reaper reclaims the run.
 OVERDUE_GRACE: Micros = 30 * SECOND

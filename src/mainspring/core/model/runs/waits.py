@@ -1,4 +1,4 @@
-"""What a blocked run waits for, in a few words, from its own row alone. ``explain`` says more, and asks the store."""
+"""A short text of what a blocked run waits for, from its row alone. ``explain`` says more but queries the store."""
 
 from mainspring.core.model.limits.limits import words_of
 from mainspring.core.model.runs.run import RunState
@@ -7,13 +7,13 @@ from mainspring.core.model.workflows.dependencies import Rule
 
 
 def reason_told(run: RunView) -> str:
-    """The reason of a run as people read it: its own, or what it waits for."""
+    """Return the reason of a run for users: its own, or what it waits for."""
     if run.state is not RunState.BLOCKED:
         return run.reason
     policy = run.policy
     if run.gate is not None:
         return f"waits: {words_of(run.gate, run.tenant, run.task, policy.limits, policy.breaker)}"
-    # Which of these it is just now, the row does not say: first come the parents, then the key.
+    # The row does not contain which of these blocks it now: dependencies come first, then the key.
     waits = []
     if run.parents:
         count = "another run" if run.parents == 1 else f"{run.parents} other runs"

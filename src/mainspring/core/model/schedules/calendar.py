@@ -1,7 +1,7 @@
-"""Calendars: when the ticks of schedules are not to run. Named, shared by the jobs of a tenant, and versioned.
+"""Calendars: the times at which ticks must not run. Named, shared by the jobs of a tenant, and versioned.
 
-A calendar is a set of closed spans. Days, holidays and hours are those of the clock on the wall in its zone; a freeze
-is a span of absolute time. ``core/model/schedules/closings.py`` says what follows from it.
+A calendar is a set of closed periods. Days, holidays and opening hours are in the local time of its zone; a freeze is a
+period of absolute time. ``core/model/schedules/closings.py`` applies calendars to ticks.
 """
 
 from datetime import date
@@ -17,7 +17,7 @@ from mainspring.core.model.schedules.cron import load_zone
 from mainspring.core.model.schedules.cron.wall import DAY_SECONDS
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-#: Holidays and freezes, each.
+#: The maximum number of holidays, and of freezes.
 MOST_ENTRIES = 10_000
 MOST_HOURS = 100
 MOST_CALENDARS = 20
@@ -25,26 +25,26 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
 class WhenClosed(StrEnum):
-    """What a tick does that falls into a closed span."""
+    """What happens to a tick within a closed period."""
 
     SKIP = "skip"
-    #: It runs in the last second before the span.
+    #: The tick runs in the last second before the period.
     BEFORE = "before"
-    #: It runs as soon as the span is over.
+    #: The tick runs as soon as the period has ended.
     AFTER = "after"
 
 
 class Holiday(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whole days, both included."""
+    """A holiday of one or more whole days; the first and the last day are both included."""
 
     date: str
-    #: The last of several.
+    #: The last day; empty: a single day.
     until: str = ""
     label: str = ""
 
 
 class OpenHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """On these days it is open from one time to the other, which may be 24:00; at all other times it is closed."""
+    """The daily opening hours on these days; the end may be 24:00. All other times are closed."""
 
     days: tuple[str, ...]
     start: str
@@ -52,7 +52,7 @@ class OpenHours(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Freeze(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A span of absolute time, its end excluded."""
+    """A closed period of absolute time; the end is excluded."""
 
     start: Instant
     end: Instant
@@ -60,7 +60,7 @@ class Freeze(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Covers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The jobs that a calendar holds for though they do not name it: all, or those with one of the tags or queues."""
+    """The jobs that a calendar applies to without being named by them: all, or those with one of the tags or queues."""
 
     everything: bool = False
     tags: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Covers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CalendarSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a version of a calendar says. It is closed wherever one of its parts says so."""
+    """The content of a calendar version. The calendar is closed whenever one of its parts is."""
 
     timezone: str = "UTC"
     closed_days: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Calendar(msgspec.Struct, frozen=True, kw_only=True):
     made_by: str = ""
     why: str = ""
     made_at: Instant = 0
-    #: This version says that it is gone.
+    #: This version marks the calendar as deleted.
     deleted: bool = False
 
 
@@ -123,7 +123,7 @@ def check_calendars(names: tuple[str, ...], rule: WhenClosed) -> None:
 
 
 def week_of(spec: CalendarSpec) -> list[list[tuple[int, int]]]:
-    """When each day of the week is open, Monday first, in seconds of the day."""
+    """Return the opening hours of each day of the week, Monday first, in seconds of the day."""
     week: list[list[tuple[int, int]]] = [[] for _ in DAYS]
     for number, day in enumerate(DAYS):
         if day in spec.closed_days:
@@ -142,12 +142,12 @@ def week_of(spec: CalendarSpec) -> list[list[tuple[int, int]]]:
 
 
 def day_of(text: str) -> int:
-    """Days since 1970."""
+    """Return the number of days since 1970."""
     return date.fromisoformat(text).toordinal() - _EPOCH_DAY
 
 
 def _seconds(text: str) -> int:
-    """Seconds since midnight of a time such as 09:30."""
+    """Parse a time of day such as 09:30 into seconds since midnight."""
     hour, _, minute = text.partition(":")
     return int(hour) * 3_600 + int(minute) * 60
 

@@ -1,4 +1,4 @@
-"""What happens to ticks that were missed while nothing could fire them."""
+"""Catch-up: what happens to ticks that were missed while no scheduler could fire them."""
 
 from typing import Literal
 
@@ -12,16 +12,16 @@ LONGEST: Micros = 366 * DAY
 
 
 class CatchUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """none: a late tick is skipped. latest: only the newest runs. all: every one, within cap and age, at a pace."""
+    """none: late ticks are skipped. latest: only the newest runs. all: every tick within cap and age runs, at a pace."""
 
     mode: Literal["none", "latest", "all"] = "latest"
-    #: A tick fired this late is not late: it must exceed the worst delay of a healthy scheduler.
+    #: A tick within this delay counts as on time. It must exceed the worst delay of a healthy scheduler.
     grace: Micros = 60 * SECOND
-    #: At most this many missed ticks run (mode all); the newest are kept.
+    #: The maximum number of missed ticks that run (mode all); the newest are kept.
     cap: int = 100
     #: Missed ticks older than this are skipped (mode all).
     max_age: Micros = DAY
-    #: Caught-up runs start at least this far apart (mode all).
+    #: The minimum interval between the starts of caught-up runs (mode all).
     pace: Micros = 0
 
     def check(self) -> None:
@@ -31,7 +31,7 @@ class CatchUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             check_whole(f"catchUp.{field}", duration, 0, LONGEST, "0s to 366 days")
 
     def check_meant(self) -> None:
-        """Refuse what would be ignored. Only of what somebody says now: what is stored goes on as it always did."""
+        """Refuse options that would be ignored. This applies to new input only: stored policies keep working."""
         used = self.effective()
         for field, said, meant in (
             ("cap", self.cap, used.cap),
@@ -42,12 +42,12 @@ class CatchUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise Invalid(f"catchUp.{field}", f"does not go with mode {self.mode}", 'mode "all", or leave it out')
 
     def effective(self) -> "CatchUp":
-        """The same without what is ignored."""
+        """Return the policy without the options that are ignored."""
         return self if self.mode == "all" else CatchUp(mode=self.mode, grace=self.grace)
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
-    """The decision on one tick: when it may start, or why it does not run."""
+    """The decision on one tick: the earliest start, or the reason why it is skipped."""
 
     tick: Instant
     not_before: Instant | None
@@ -55,15 +55,14 @@ class CaughtUp(msgspec.Struct, frozen=True):
 
 
 def decide(policy: CatchUp, ticks: list[Instant], now: Instant, *, outage: bool = False) -> list[CaughtUp]:
-    """Decide on ticks that are due, and return the decisions in the same order. Ticks within the grace are on time.
+    """Decide on due ticks, in the same order.
 
-    If all ticks are on time, all run: a fail-over skips nothing. A late one among them means an outage; then
-    ``latest`` runs only the newest, so that a job of every second does not come back with a minute's worth of runs.
-
-    The last tick is the newest, even if its time is not the latest: a calendar can move a tick to a time before the
-    one of its predecessor.
-
-    ``outage``: ticks before these were late.
+    1. Ticks within the grace are on time. If all ticks are on time, all run, so a failover skips nothing.
+    2. A late tick means an outage. Mode ``latest`` then runs only the newest tick, so that a job of every second does
+       not resume with a minute's worth of runs.
+    3. The newest tick is the last in the list, even if its time is not the latest: a calendar can move a tick to before
+       its predecessor.
+    4. ``outage``: earlier ticks that are not in the list were late.
     """
     late = [tick for tick in ticks if now - tick > policy.grace]
     if policy.mode == "latest" and ticks and (late or outage):
@@ -76,7 +75,7 @@ def decide(policy: CatchUp, ticks: list[Instant], now: Instant, *, outage: bool 
 
 
 def _decide_all(policy: CatchUp, late: list[Instant], now: Instant) -> list[CaughtUp]:
-    # By number, not by time: calendars may have put several at the same instant.
+    # By number, not by time: calendars may have moved several ticks to the same instant.
     young = [number for number, tick in enumerate(late) if now - tick <= policy.max_age]
     kept = set(young[max(len(young) - policy.cap, 0) :])
     decided = []

@@ -1,4 +1,4 @@
-"""What calendars do to a forecast: which minutes of it lose their ticks, and which get them instead."""
+"""Effect of calendars on a forecast: the minutes that lose their ticks, and the minutes that receive them."""
 
 from collections import Counter, defaultdict
 from typing import TypeAlias
@@ -8,15 +8,18 @@ from mainspring.core.model.schedules.calendar import WhenClosed
 from mainspring.core.model.schedules.closings import Closings, Span
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval, ticks_between
 
-#: Runs a minute, and the minutes that have so many, as bits of a number. No minute is in two of them.
+#: Pairs of a number of runs per minute and a bit mask of the minutes with that many. No minute is in two masks.
 Pattern: TypeAlias = tuple[tuple[int, int], ...]
-#: So many ticks behind the stretch are counted that go before a span which begins in it.
+#: The maximum number of ticks counted after the forecast that move before a closed period beginning within it.
 _MOST_BEHIND = 10_000
 _MOST_SPANS = 10_000
 
 
 class ClosedMinutes:
-    """A minute counts as closed if it begins so. Schedules with the same ticks and calendars are worked out once."""
+    """Applies calendars to minute patterns, with a cache for schedules that have the same ticks and calendars.
+
+    A minute counts as closed if its beginning is closed.
+    """
 
     def __init__(self, start: Instant, minutes: int) -> None:
         self._start = start
@@ -29,7 +32,7 @@ class ClosedMinutes:
     def without(
         self, pattern: Pattern, schedule: Interval | CronSchedule, key: str, closings: Closings | None
     ) -> Pattern:
-        """The pattern as calendars leave it."""
+        """Return the pattern after skipping or moving the ticks in closed periods."""
         if closings is None:
             return pattern
         calendars = tuple(id(calendar) for calendar in closings.calendars)
@@ -79,7 +82,7 @@ class ClosedMinutes:
 
 
 def _added(pattern: Pattern, more: Counter[int]) -> Pattern:
-    """A pattern with more runs in some minutes."""
+    """Return the pattern with additional runs in some minutes."""
     masks: dict[int, int] = defaultdict(int)
     for weight, minutes in pattern:
         masks[weight] |= minutes

@@ -1,6 +1,7 @@
-"""Closed times: whether an instant lies in one, where a tick goes that does.
+"""Closed periods: whether an instant is within one, and what happens to a tick there.
 
-Exact to the second, also where clocks change: a span is followed through one stretch of one offset after the other.
+Results are exact to the second, also across clock changes: a period is followed through each stretch of constant
+offset.
 """
 
 from bisect import bisect_right
@@ -13,12 +14,12 @@ from mainspring.core.model.schedules.cron import load_zone
 from mainspring.core.model.schedules.cron.wall import DAY_SECONDS
 from mainspring.core.model.schedules.cron.zone import segment_at
 
-#: What does not open within ten years never does.
+#: A calendar that does not open within ten years is treated as closed forever.
 _HORIZON = 10 * 366 * DAY_SECONDS
 
 
 class Span(NamedTuple):
-    """A stretch of closed time, its end excluded; none: it never ends."""
+    """A closed period; the end is excluded, and None means that it never ends."""
 
     start: Instant
     end: Instant | None
@@ -27,14 +28,14 @@ class Span(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where a tick goes; none: it is skipped. The reason, if calendars have a say, is for the ledger."""
+    """The time a tick is moved to; None: it is skipped. ``reason`` is for the ledger, if calendars affect the tick."""
 
     at: Instant | None
     reason: str = ""
 
 
 class Closed:
-    """The closed times of one version of a calendar. Works in whole seconds since 1970."""
+    """The closed periods of one calendar version. Works in whole seconds since 1970."""
 
     def __init__(self, calendar: Calendar) -> None:
         spec = calendar.spec
@@ -57,7 +58,7 @@ class Closed:
         return f"calendar: {self.name}, version {self.version}"
 
     def until(self, second: int) -> int | None:
-        """A later second up to which it is closed for sure; none: it is open now."""
+        """Return a later second until which the calendar is certainly closed; None: it is open at ``second``."""
         freeze = self._freezes.at(second)
         if freeze is not None:
             return freeze[1]
@@ -77,7 +78,7 @@ class Closed:
         return min((day + 1) * DAY_SECONDS - segment.offset, segment.end)
 
     def since(self, second: int) -> int:
-        """A second from which on it is closed for sure, given that it is at this one."""
+        """Return a second from which the calendar is certainly closed, provided that it is closed at ``second``."""
         freeze = self._freezes.at(second)
         if freeze is not None:
             return freeze[0]
@@ -91,7 +92,7 @@ class Closed:
         return max(day * DAY_SECONDS + ended - segment.offset, segment.start)
 
     def open_until(self, second: int) -> int:
-        """A later second up to which it is open for sure, given that it is at this one."""
+        """Return a later second until which the calendar is certainly open, provided that it is open at ``second``."""
         segment = segment_at(self._zone, second)
         wall = second + segment.offset
         day, inside = divmod(wall, DAY_SECONDS)
@@ -115,14 +116,14 @@ class Closed:
 
 
 class Closings:
-    """All the calendars that hold for a job, and its rule. It is closed when one of them is."""
+    """All calendars that apply to a job, and its rule. The job is closed when any of them is."""
 
     def __init__(self, calendars: Sequence[Closed], rule: WhenClosed = WhenClosed.SKIP) -> None:
         self.calendars = calendars
         self.rule = rule
 
     def by(self, instant: Instant) -> Closed | None:
-        """The calendar that closes it then, the first in their order; none: it is open."""
+        """Return the first calendar that is closed at this instant; None: all are open."""
         second = instant // SECOND
         return next((calendar for calendar in self.calendars if calendar.until(second) is not None), None)
 
@@ -130,7 +131,7 @@ class Closings:
         return self.by(instant) is not None
 
     def next_open(self, instant: Instant) -> Instant | None:
-        """The instant itself if it is open, else the first open second after it; none: it never opens again."""
+        """Return the instant if it is open, else the first open second after it; None: it never opens again."""
         second = instant // SECOND
         horizon = second + _HORIZON
         while second < horizon:
@@ -141,7 +142,7 @@ class Closings:
         return None
 
     def last_open_before(self, instant: Instant) -> Instant | None:
-        """The instant itself if it is open, else the last open second before it; none: it never was."""
+        """Return the instant if it is open, else the last open second before it; None: there was none."""
         second = instant // SECOND
         horizon = max(second - _HORIZON, 0)
         while second >= horizon:
@@ -152,7 +153,7 @@ class Closings:
         return None
 
     def place(self, tick: Instant) -> Placed:
-        """Where a tick goes. One that would wait for ever, or would have to go back for ever, is skipped."""
+        """Apply the rule to a tick. A tick is skipped if there is no open time to move it to."""
         closed = self.by(tick)
         if closed is None:
             return Placed(tick)
@@ -164,7 +165,7 @@ class Closings:
         return Placed(None, closed.words)
 
     def reach(self, now: Instant) -> Instant:
-        """Ticks up to this one may have come by now: those of the span that is about to begin, if they go before it."""
+        """Return up to when ticks may be due now: ticks of a closed period that is about to begin may run before it."""
         if self.rule is not WhenClosed.BEFORE:
             return now
         soon = (now // SECOND + 1) * SECOND
@@ -172,7 +173,7 @@ class Closings:
         return now if opens is None or opens == soon else opens - 1
 
     def spans(self, start: Instant, until: Instant, limit: int) -> list[Span]:
-        """The closed stretches from one instant to another, cut at the first, for people to look at."""
+        """Return the closed periods between two instants for display; the first is cut at ``start``."""
         found: list[Span] = []
         at: Instant | None = start
         while at is not None and at < until and len(found) < limit:
@@ -192,7 +193,7 @@ class Closings:
 def closings_of(
     calendars: Iterable[Closed], named: Sequence[str], tags: Sequence[str], queue: str, rule: WhenClosed
 ) -> Closings | None:
-    """Those of a tenant's calendars that hold for a job: the ones it names, and the ones that cover it."""
+    """Return the calendars of a tenant that apply to a job: those that it names and those that cover it."""
     holding = [calendar for calendar in calendars if calendar.name in named or _covers(calendar.covers, tags, queue)]
     return Closings(holding, rule) if holding else None
 
@@ -204,7 +205,7 @@ def _covers(covers: Covers | None, tags: Sequence[str], queue: str) -> bool:
 
 
 class _Stretches:
-    """Stretches of whole numbers that do not overlap, ends excluded, each with a label."""
+    """Labeled ranges of integers that do not overlap; the ends are excluded."""
 
     def __init__(self, stretches: Iterable[tuple[int, int, str]]) -> None:
         merged: list[tuple[int, int, str]] = []
@@ -224,6 +225,6 @@ class _Stretches:
         return self._stretches[number] if number >= 0 and place < self._stretches[number][1] else None
 
     def after(self, place: int) -> int | None:
-        """Where the next one begins."""
+        """Return the start of the next range."""
         number = bisect_right(self._starts, place)
         return self._starts[number] if number < len(self._starts) else None

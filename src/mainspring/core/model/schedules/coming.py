@@ -1,4 +1,4 @@
-"""The ticks that come next, and what calendars do to them."""
+"""Upcoming ticks of a job, and the effect of calendars on them."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from mainspring.core.model.schedules.schedule import next_after
 
 
 class Coming(NamedTuple):
-    """A tick, and when its run may start; none: it is skipped, for this reason."""
+    """A tick and the earliest start of its run; None: it is skipped for this reason."""
 
     tick: Instant
     starts: Instant | None
@@ -18,14 +18,14 @@ class Coming(NamedTuple):
 
 
 def coming(job: Job, closings: Closings | None, count: int) -> list[Coming]:
-    """The next ticks of a job, as far as they can be known now."""
+    """Return the upcoming ticks of a job, as far as they are known now."""
     if closings is None:
         return [Coming(tick, tick) for tick in job.next_fires(count)]
     return [Coming(tick, *closings.place(tick)) for tick in job.next_fires(count)]
 
 
 def next_starts(job: Job, closings: Closings | None, count: int = 5) -> list[Instant]:
-    """When its next runs may start. What is closed for long is passed over in one step."""
+    """Return when the next runs may start. Long closed periods are passed over in one step."""
     if closings is None or closings.rule is not WhenClosed.SKIP or job.spec.fixed_delay is not None:
         return [at for _, at, _ in coming(job, closings, count) if at is not None]
     starts: list[Instant] = []

@@ -1,8 +1,8 @@
-"""How many runs each minute of a coming stretch holds, and which schedules make them. Pure.
+"""Forecast: how many runs each minute of a future period has, and which schedules cause them. Pure.
 
-The minutes in which a schedule ticks are one large number: bit n stands for the n-th minute. Schedules with the same
-minutes share one. Numbers of runs are added in binary, digit by digit, for all minutes at once: ten thousand
-schedules of every minute cost as much as ten.
+The minutes in which a schedule ticks are one large integer: bit n stands for the n-th minute. Schedules with the same
+minutes share one. Numbers of runs are added in binary, digit by digit, for all minutes at once: ten thousand schedules
+of every minute cost as much as ten.
 """
 
 from collections import Counter, defaultdict
@@ -31,41 +31,41 @@ class Share(msgspec.Struct, frozen=True):
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant
     runs: int
-    #: The largest shares; ``others`` schedules more have a part in it.
+    #: The schedules with the largest shares; ``others`` more schedules contribute.
     makers: tuple[Share, ...]
     others: int
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What one schedule has in a stretch of time."""
+    """The ticks of one schedule in a period."""
 
     key: str
     name: str
     runs: int
-    #: The first minute that it ticks in.
+    #: The first minute with a tick.
     first: Instant
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """Whole minutes from ``start`` on."""
+    """A forecast in whole minutes from ``start``."""
 
     start: Instant
     counts: list[int]
     peaks: list[Peak]
-    #: By schedule, the largest first; those that do not tick in this stretch are left out.
+    #: Runs per schedule, largest first; schedules without ticks in the period are omitted.
     totals: list[Share]
-    #: How many schedules tick at all.
+    #: The number of schedules with ticks in the period.
     active: int
-    #: Runs that are there already and wait for their time: one-off jobs, retries.
+    #: The number of existing runs that wait for their due time: one-off jobs and retries.
     waiting: int
-    #: How many have a jitter, and the longest: their runs may start that much later than they are counted here.
+    #: The number of schedules with jitter, and the longest jitter: their runs may start that much later than shown.
     jittered: int
     longest_jitter: Micros
-    #: How many count from the end of a run; they are counted as if that took no time.
+    #: The number of schedules with a fixed delay; the forecast assumes that their runs take no time.
     fixed_delays: int
-    #: Schedules that cannot be read any more, with the reason.
+    #: Schedules that can no longer be parsed, with the reason.
     unreadable: list[str]
-    #: Ticks that calendars skip, and those that they move; by the minute.
+    #: The numbers of ticks that calendars skip and move, counted by the minute.
     closed: int = 0
     moved: int = 0
 
@@ -73,7 +73,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 def forecast(
     planned: Iterable[Planned], start: Instant, minutes: int, waiting: Sequence[tuple[Instant, int]] = ()
 ) -> Forecast:
-    """Count the ticks of the minutes from the one ``start`` lies in. ``waiting`` are (minute, runs)."""
+    """Count the ticks per minute, from the minute that contains ``start``. ``waiting`` has pairs of (minute, runs)."""
     start -= start % MINUTE
     patterns = Patterns(start, minutes)
     names: dict[Pattern, list[str]] = defaultdict(list)
@@ -131,7 +131,7 @@ def forecast(
 
 
 def firing(planned: Iterable[Planned], start: Instant, minutes: int) -> list[Part]:
-    """Which schedules tick in a stretch, the largest first; calendars are minded. Those that cannot be read do not."""
+    """Return the schedules with ticks in a period, largest first, after applying calendars. Invalid ones are omitted."""
     start -= start % MINUTE
     patterns, closed_times = Patterns(start, minutes), ClosedMinutes(start, minutes)
     parts = []
@@ -163,7 +163,7 @@ def _peak(start: Instant, minute: int, runs: int, waiting: int, names: dict[Patt
 
 
 class _Sums:
-    """A number for each minute. The n-th plane holds the n-th binary digit of all of them."""
+    """A counter for each minute. The n-th plane holds the n-th binary digit of all counters."""
 
     def __init__(self) -> None:
         self._planes: list[int] = []

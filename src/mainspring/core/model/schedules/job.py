@@ -38,20 +38,20 @@ class JobState(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What a tick does while an earlier run of its job is still on its way."""
+    """What a tick does while an earlier run of its job has not ended."""
 
     ALLOW = "allow"
     SKIP = "skip"
-    #: At most one waits behind the one that is active.
+    #: At most one run waits behind the active one.
     QUEUE = "queue"
-    #: The active one is asked to stop; the new one starts when it has.
+    #: The active run is asked to stop; the new one starts when it has.
     CANCEL = "cancel"
 
     def has_room(self, active: int, *, is_one_blocked: bool, has_one_key: bool) -> bool:
-        """Whether one more run of the job may join the active ones.
+        """Return whether one more run of the job may join the active ones.
 
         ``has_one_key``: all of them hold or wait for the key that the new run would wait for. Runs of an older version
-        may have another one, and no run can wait for those.
+        may have another key, and no run can wait for those.
         """
         match self:
             case Overlap.ALLOW:
@@ -64,12 +64,12 @@ class Overlap(StrEnum):
                 return has_one_key
 
 
-#: The reason in the ledger of a tick that the overlap rule skips.
+#: The ledger's reason for a tick that the overlap rule skips.
 OVERLAP = "overlap"
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a version of a job says. Immutable: a change makes a new version."""
+    """The content of a job version. Immutable: a change creates a new version."""
 
     name: str
     task: str
@@ -85,15 +85,15 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline: Micros | None = None
     owner: str = ""
     tags: tuple[str, ...] = ()
-    #: The calendars that it minds, by name, and what its ticks do when one of them, or one that covers it, is closed.
+    #: The calendars of the job by name, and what its ticks do when one of them, or one that covers the job, is closed.
     calendars: tuple[str, ...] = ()
     when_closed: WhenClosed = WhenClosed.SKIP
-    #: What it owes; a miss is told.
+    #: The service level objective; missing it emits an event.
     slo: Slo | None = None
-    #: The data centres in each of which every tick has a run of its own; ``ALL``: every one there is then; none: a tick
-    #: has one run, wherever its policy lets it go.
+    #: The data centers in each of which every tick has its own run; ``ALL``: all that exist at that time. Empty: a tick
+    #: has one run, in any data center that its policy allows.
     datacenters: tuple[str, ...] = ()
-    #: The application or the file that declares it, such as ``app:billing``; nobody: it was made by hand.
+    #: The application or the file that declares the job, such as ``app:billing``; empty: created manually.
     source: str = ""
 
     def check(self) -> None:
@@ -125,22 +125,22 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The data centres that it names; none where it has one run a tick, or goes to all there are."""
+        """The data centers that the job names; empty if a tick has a single run or a run in every data center."""
         return () if self.datacenters == (ALL,) else self.datacenters
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether a tick may happen before its own time."""
+        """Whether a tick may be fired before its own time."""
         return self.when_closed is WhenClosed.BEFORE
 
     @property
     def timing(self) -> tuple[schedules.Interval | schedules.CronSchedule, bool]:
-        """If this changes, the next tick is computed anew."""
+        """The next tick is computed again when this value changes."""
         return self.schedule, self.looks_ahead
 
     @property
     def fixed_delay(self) -> Micros | None:
-        """The pause between the end of one run and the next tick, if that is how the job ticks."""
+        """The delay between the end of one run and the next tick; None: the job has no fixed delay."""
         schedule = self.schedule
         if isinstance(schedule, schedules.Interval) and schedule.mode == "fixed_delay":
             return schedule.every
@@ -148,21 +148,21 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as it is declared. The same tenant and name is the same job: a different spec makes a new version."""
+    """A job as declared. Tenant and name identify the job: a different spec creates a new version."""
 
     id: JobId
     spec: JobSpec
     payload: bytes = b"null"
     tenant: str = "default"
-    #: Who asks for it, and why, for the versions and the audit; nobody: the program itself.
+    #: The author and the reason, for the version and the audit log; empty author: the program itself.
     author: str = ""
     why: str = ""
-    #: Only if there is no such job, or it is cancelled or finished.
+    #: Refuse if the job exists, unless it is cancelled or finished.
     must_be_new: bool = False
-    #: Only if this is its version now.
+    #: Refuse unless this is the current version.
     expected_version: int | None = None
-    #: As of a run: a tenant uses a key once, for a run or for a job. A repeat changes nothing and is ``unchanged``,
-    #: whatever has become of the job since.
+    #: A tenant uses an idempotency key once, for a run or for a job. A repetition changes nothing and returns
+    #: ``unchanged``, whatever happened to the job in the meantime.
     idempotency: Idempotency | None = None
 
     def check(self) -> None:
@@ -183,34 +183,36 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as the store holds it, with where its schedule stands."""
+    """A job as the store holds it, with the state of its schedule."""
 
     id: JobId
     tenant: str
     spec: JobSpec
     version: int
     state: JobState
-    #: The next tick; none while a fixed delay waits for its run, and when nothing is left to fire. Of a job that looks
-    #: ahead: when to look at ``next_tick``, which may have to happen before its time.
+    #: The next tick. None while a fixed delay waits for its run, and when no tick is left. For a job that looks ahead:
+    #: when to evaluate ``next_tick``, which may have to run before its own time.
     next_fire: Instant | None
-    #: Grows with every change of the schedule's row: whoever fires a tick must have seen the newest.
+    #: Incremented by every change of the schedule's row. Firing a tick requires the current value.
     rev: int
     payload: bytes = b"null"
     created_at: Instant = 0
     updated_at: Instant = 0
-    #: Of a paused one: when it goes on by itself; none: when somebody says so.
+    #: When a paused job resumes automatically; None: only when a user resumes it.
     resume_at: Instant | None = None
-    #: Ticks before this belong to a pause that is over, and may not have been looked at while it lasted.
+    #: Earlier ticks belong to a pause that has ended, and may not have been processed during the pause.
     paused_until: Instant | None = None
-    #: What was said about the newest pause.
+    #: The reason given for the latest pause.
     pause_why: str = ""
-    #: Of a job that looks ahead: its next tick.
+    #: The next tick of a job that looks ahead.
     next_tick: Instant | None = None
-    #: How many changes the calendars of its tenant had seen when its row was last written; 0: there never were any.
+    #: The tenant's calendar revision when the row was last written; 0: the tenant never had calendars.
     calendar_rev: int = 0
 
     def is_paused_at(self, tick: Instant) -> bool:
-        """Whether a tick falls into a pause. What nobody saw at its time is decided as if somebody had."""
+        """Return whether a tick falls into a pause. A tick processed late gets the same decision as one processed in
+        time.
+        """
         if self.paused_until is not None and tick < self.paused_until:
             return True
         return self.state is JobState.PAUSED and (self.resume_at is None or tick < self.resume_at)
@@ -221,11 +223,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_tick(self) -> Instant | None:
-        """The next tick itself, by which the ledger knows it."""
+        """The time of the next tick, by which the ledger identifies it."""
         return self.next_fire if self.next_tick is None else self.next_tick
 
     def next_fires(self, count: int = 5) -> list[Instant]:
-        """Its coming ticks, as far as they can be known now."""
+        """Return the upcoming ticks, as far as they are known now."""
         first = self.first_tick
         if first is None:
             return []
@@ -235,21 +237,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the ledger: a tick of a job and what was decided about it."""
+    """One tick of a job for the ledger, with the decision about it."""
 
     scheduled_at: Instant
     decision: Literal["run", "skipped"]
     reason: str = ""
     run_id: RunId | None = None
-    #: When its run may start: the tick, its jitter, or its place in a paced catch-up.
+    #: When the run may start: the tick with its jitter, or its slot in a paced catch-up.
     due: Instant = 0
     late: bool = False
-    #: More than one: a span of skipped ticks too many to list, up to ``last_at``. 0: too many to count.
+    #: More than 1: a span of skipped ticks too many to list, up to ``last_at``. 0: too many to count.
     ticks: int = 1
     last_at: Instant | None = None
-    #: When it happens if that is before its own time, because of a calendar.
+    #: When the tick runs, if a calendar moves it to before its own time.
     early: Instant | None = None
-    #: The data centre that it is for, of a job that goes to several.
+    #: The data center of the tick, for a job with several.
     target: str = ""
 
     @property
@@ -258,18 +260,18 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fire(msgspec.Struct, frozen=True, kw_only=True):
-    """Ticks of one job to be recorded, and its schedule moved on, if nobody has changed it since ``job.rev``."""
+    """Ticks of one job to record, and the job's next tick. Applied only if the job has not changed since ``job.rev``."""
 
     job: Job
     ticks: tuple[Tick, ...]
     next_fire: Instant | None
     finished: bool = False
-    #: Of a job that looks ahead.
+    #: For a job that looks ahead.
     next_tick: Instant | None = None
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A tick as the ledger keeps it."""
+    """A tick as the ledger stores it."""
 
     job_id: JobId
     scheduled_at: Instant
@@ -280,20 +282,20 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     ticks: int = 1
     last_at: Instant | None = None
-    #: The data centre that it was for, of a job that goes to several.
+    #: The data center of the tick, for a job with several.
     target: str = ""
 
 
 def tick_run_id(job: JobId, scheduled_at: Instant, target: str = "") -> RunId:
-    """The run of a tick has the same id on whichever node it is made."""
+    """Return the run id of a tick; it is the same on every node."""
     return RunId(derived_id(scheduled_at, shard_of(job), job, scheduled_at, target))
 
 
 def overlap_gate(job: JobId, target: str = "") -> int:
-    """The gate where the runs of a job wait for one another, in each data centre by itself."""
+    """Return the key lock on which the runs of a job wait for each other, separately in each data center."""
     return stable_hash(f"overlap:{job}:{target}" if target else f"overlap:{job}")
 
 
 def version_body_id(job: JobId, version: int, target: str = "") -> str:
-    """Where the payload of a job's version is kept: once for each data centre, however many ticks it has."""
+    """Return the id under which a job version's payload is stored: once per data center, not per tick."""
     return derived_id(0, shard_of(job), job, "version", version, *([target] if target else []))

@@ -1,4 +1,4 @@
-"""The scheduler's brain: due schedules and the time in, runs and ledger entries out. Pure."""
+"""Scheduling decisions: due schedules and the time in, runs and ledger entries out. Pure."""
 
 import itertools
 from collections.abc import Iterable
@@ -13,17 +13,17 @@ from mainspring.core.model.schedules.job import OVERLAP, Fire, Job, JobState, Ov
 from mainspring.core.model.schedules.schedule import due_of, latest_until, next_after, ticks_between
 from mainspring.core.model.schedules.spread import for_target
 
-#: Missed ticks are listed one by one up to this many; older ones share a row that says how far it reaches.
+#: The maximum number of missed ticks listed individually; older ones share one row with the time of the last.
 LISTED = 1_000
 
 
 def plan(jobs: Iterable[Job], now: Instant) -> list[Fire]:
-    """Decide every tick that is due at ``now`` (the store's clock) and where each schedule goes next."""
+    """Decide every tick that is due at ``now`` (the store's clock), and the next tick of each schedule."""
     return [plan_job(job, now) for job in jobs if job.next_fire is not None and job.next_fire <= now]
 
 
 def plan_job(job: Job, now: Instant, closings: Closings | None = None) -> Fire:
-    """``closings``: the calendars that hold for it; none: there are none."""
+    """Decide the due ticks of one job. ``closings``: the calendars that apply to it; None: there are none."""
     if job.spec.looks_ahead:
         return _plan_ahead(job, now, closings)
     first = job.next_fire
@@ -37,16 +37,16 @@ def plan_job(job: Job, now: Instant, closings: Closings | None = None) -> Fire:
     ticks = list(_older(job, first, instants[0])) + _decide(job, first, instants, now, closings)
     following = next_after(schedule, until, key)
     if delay is not None and following is not None and any(tick.decision == "run" for tick in ticks):
-        # A fixed delay counts from the end of the run that has just been made.
+        # A fixed delay counts from the end of the run that was just created.
         return Fire(job=job, ticks=tuple(ticks), next_fire=None)
     return Fire(job=job, ticks=tuple(ticks), next_fire=following, finished=following is None)
 
 
 def _plan_ahead(job: Job, now: Instant, closings: Closings | None) -> Fire:
-    """A job whose ticks may happen before their time: those of a closed span, in the last second before it.
+    """Decide the due ticks of a job that looks ahead: ticks in a closed period run in the last second before it.
 
-    The row says when to look, and which tick is next. After a change of the calendars a look comes too early at times:
-    then nothing is due, and the fire only says when to look again.
+    The row stores when to evaluate the job and which tick is next. After a change of the calendars, an evaluation may
+    come too early: then no tick is due, and the fire only sets the next evaluation.
     """
     first = job.first_tick
     assert first is not None
@@ -59,7 +59,7 @@ def _plan_ahead(job: Job, now: Instant, closings: Closings | None) -> Fire:
         until = now
     instants, until = _due_for_fire(job, first, until, now)
     if happens_at(instants[-1], closings) > now:
-        # A tick in the last open second is never early, nor is one of a span that no open second precedes.
+        # A tick in the last open second is never early, nor is one of a closed period that no open second precedes.
         instants, until = _due_for_fire(job, first, now, now)
     ticks = list(_older(job, first, instants[0])) + _decide(job, first, instants, now, closings)
     ticks = [
@@ -80,20 +80,20 @@ def _looks_again(job: Job, ticks: tuple[Tick, ...], following: Instant | None, c
 
 
 def happens_at(tick: Instant, closings: Closings | None) -> Instant:
-    """When something is decided about a tick: at its time, or before it."""
+    """Return when a tick is decided: at its own time, or earlier if a calendar moves it."""
     at = None if closings is None else closings.place(tick).at
     return tick if at is None else min(tick, at)
 
 
 def dropped_ticks(job: Job, now: Instant, reason: str) -> list[Tick]:
-    """The ticks that are due at ``now`` and will not be fired any more, because the job's schedule ends here."""
+    """Return the ticks due at ``now`` that are skipped because the job's schedule ends here."""
     first = job.first_tick
     if first is None or first > now:
         return []
     try:
         instants = _due(job, first, now)
     except Invalid:
-        # Its zone is not known any more: that must not keep anybody from mending or ending the job.
+        # The zone is no longer known. That must not prevent users from fixing or ending the job.
         instants = [first]
     listed = [Tick(scheduled_at=at, decision="skipped", reason=reason) for at in instants]
     ticks = [*_older(job, first, instants[0]), *listed] if instants else []
@@ -101,14 +101,14 @@ def dropped_ticks(job: Job, now: Instant, reason: str) -> list[Tick]:
 
 
 def _due(job: Job, first: Instant, now: Instant) -> list[Instant]:
-    """The newest ticks from ``first`` to ``now``, as many as are listed. None: a fixed delay that is over."""
+    """Return the newest ticks from ``first`` to ``now``, up to the listing limit. Empty: a fixed delay that has ended."""
     schedule = job.spec.schedule
     if job.spec.fixed_delay is not None:
-        # The store sets the next tick one delay after a run's end without asking whether the schedule is over.
+        # The store sets the next tick one delay after a run's end without checking whether the schedule has ended.
         return [first] if schedule.end is None or first <= schedule.end else []
     limit = _limit(job)
     instants = ticks_between(schedule, first, now, job.id, limit)
-    # The stored tick happened even if it is no longer one of the schedule, because the rules of its zone changed.
+    # The stored tick counts even if the schedule no longer has it because the rules of its zone changed.
     return [first, *instants] if len(instants) < limit else instants
 
 
@@ -117,10 +117,10 @@ def _limit(job: Job) -> int:
 
 
 def _due_for_fire(job: Job, first: Instant, until: Instant, now: Instant) -> tuple[list[Instant], Instant]:
-    """The ticks of one fire, and up to when it decides: ``until``, unless ticks that are on time would not be listed.
+    """Return the ticks of one fire, and the time up to which it decides.
 
-    Then what is before them is decided first, and after that the oldest of them, as many as can be listed. The next
-    fire is due at once.
+    That time is ``until``, unless ticks that are on time would not be listed. Then one fire decides the ticks before
+    them, and the next one the oldest of them, as many as can be listed. The next fire is due immediately.
     """
     instants = _due(job, first, until)
     if len(instants) < _limit(job) or instants[0] == first:
@@ -139,7 +139,7 @@ def _due_for_fire(job: Job, first: Instant, until: Instant, now: Instant) -> tup
 
 
 def _first_on_time(job: Job, first: Instant, now: Instant) -> Instant | None:
-    """The first tick that is neither paused nor late; none where only the newest tick runs."""
+    """Return the first tick that is neither paused nor late; None if only the newest tick runs."""
     policy = job.spec.catch_up
     live = _first_live(job, first)
     if live is None or now - live <= policy.grace:
@@ -148,7 +148,7 @@ def _first_on_time(job: Job, first: Instant, now: Instant) -> Instant | None:
 
 
 def _first_live(job: Job, first: Instant) -> Instant | None:
-    """The first tick from ``first`` that does not fall into a pause. A pause is one stretch."""
+    """Return the first tick from ``first`` on that is not paused. A pause is contiguous."""
     if not job.is_paused_at(first):
         return first
     if job.state is JobState.PAUSED and job.resume_at is None:
@@ -179,12 +179,12 @@ def _older(job: Job, first: Instant, listed_from: Instant) -> Iterable[Tick]:
 def _decide(job: Job, first: Instant, instants: list[Instant], now: Instant, closings: Closings | None) -> list[Tick]:
     paused = [at for at in instants if job.is_paused_at(at)]
     if paused:
-        # A pause is one stretch that ends before what is left begins.
+        # A pause is contiguous and ends before the remaining ticks begin.
         reason = f"paused: {job.pause_why}" if job.pause_why else "paused"
         skipped = [Tick(scheduled_at=at, decision="skipped", reason=reason) for at in paused]
         return skipped + _decide_live(job, instants[len(paused) :], now, closings)
     live = _first_live(job, first)
-    # Some of those that are not listed were late.
+    # Some of the ticks that are not listed were late.
     outage = live is not None and live < instants[0] and now - live > job.spec.catch_up.grace
     return _decide_live(job, instants, now, closings, outage=outage)
 
@@ -193,7 +193,7 @@ def _decide_live(
     job: Job, instants: list[Instant], now: Instant, closings: Closings | None, *, outage: bool = False
 ) -> list[Tick]:
     placed = [Placed(at) if closings is None else closings.place(at) for at in instants]
-    # What a calendar skips has no say in what is the latest, and what it moves is late only at its new time.
+    # Ticks that a calendar skips do not count for mode ``latest``, and moved ticks are late only at their new time.
     moved = [place.at for place in placed if place.at is not None]
     decisions = iter(catch_up.decide(job.spec.catch_up, moved, now, outage=outage))
     ticks = []
@@ -209,7 +209,7 @@ def _decide_live(
         jitter = due_of(job.spec.schedule, tick, job.id) - tick if place.at >= tick else 0
         due = max(place.at + jitter, decided.not_before)
         if late and closings is not None:
-            # It is caught up with when that may be.
+            # The catch-up must wait for the next open time, too.
             due = closings.next_open(due) or due
         run_id = tick_run_id(job.id, tick)
         ticks.append(Tick(scheduled_at=tick, decision="run", reason=place.reason, run_id=run_id, due=due, late=late))
@@ -217,10 +217,10 @@ def _decide_live(
 
 
 def _limit_overlap(overlap: Overlap, ticks: list[Tick]) -> list[Tick]:
-    """Skip the ticks that a newer one of the same fire would cancel.
+    """Skip the ticks that a newer tick of the same fire would cancel.
 
-    The store applies the other rules. Only the store knows which ticks are already recorded: a tick that was moved
-    before a closed period comes again if the schedule is changed after it. Such a tick takes no room.
+    The store applies the other overlap rules, as only the store knows which ticks are already recorded. A tick that was
+    moved before a closed period appears again if the schedule is changed after it, and then occupies no room.
     """
     running = [tick for tick in ticks if tick.decision == "run"]
     if overlap is not Overlap.CANCEL or len(running) < 2:

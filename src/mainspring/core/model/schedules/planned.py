@@ -1,4 +1,4 @@
-"""Schedules that will tick, and the minutes of a coming stretch in which they do, as bits of a number. Pure."""
+"""Schedules with upcoming ticks, and the minutes of a future period in which they tick, as bit masks. Pure."""
 
 from collections import Counter, defaultdict
 from itertools import pairwise
@@ -18,24 +18,24 @@ _DAY_MINUTES = 1_440
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule that will tick."""
+    """A schedule with upcoming ticks."""
 
     name: str
     schedule: Interval | CronSchedule
-    #: As everywhere: what ``H`` is drawn from.
+    #: The key from which ``H`` and jitter are derived.
     key: str
-    #: Where a fixed delay stands; none: when its run has ended.
+    #: The next tick of a fixed delay; None: it depends on the end of a run.
     next_fire: Instant | None = None
-    #: The calendars that hold for it.
+    #: The calendars that apply to the schedule.
     closings: Closings | None = None
-    #: It names calendars that nobody could look up here.
+    #: The schedule names calendars that could not be looked up here.
     minds: bool = False
-    #: How many runs each of its ticks makes: one in every data centre that it goes to.
+    #: The number of runs per tick: one for each data center of the job.
     copies: int = 1
 
 
 class Patterns:
-    """The minutes in which schedules tick; those that are alike are worked out once."""
+    """Computes the minutes in which schedules tick, with a cache for equivalent schedules."""
 
     def __init__(self, start: Instant, minutes: int) -> None:
         self._start = start
@@ -53,7 +53,7 @@ class Patterns:
             key = (first, schedule.every, schedule.end)
         else:
             cron = self._cron(schedule.expression, planned.key)
-            # What it means, not how it is written.
+            # The key is the meaning of the expression, not its spelling.
             masks = msgspec.structs.astuple(msgspec.structs.replace(cron, expression=""))
             key = (masks, schedule.timezone, schedule.gap, schedule.fold, schedule.start, schedule.end)
         pattern = self._known.get(key)
@@ -81,7 +81,7 @@ class Patterns:
                 digits[(tick - self._start) // MINUTE] = ord("1")
             mask = _mask(digits)
             return ((1, mask),) if mask else ()
-        # How many ticks there were before each minute's end, and so in each minute.
+        # The number of ticks before each minute's end gives the number within each minute.
         ends = range(self._start + MINUTE, self._until + 1, MINUTE)
         before = [-((first - (end if end < until else until)) // every) if first < end else 0 for end in ends]
         counts = list(map(sub, before, [0, *before]))
@@ -91,7 +91,7 @@ class Patterns:
         segments = self._segments_of(schedule.timezone)
         changes = any(after.offset != before.offset for before, after in pairwise(segments))
         if (changes and cron.fixed_times) or any(segment.offset % 60 or segment.start % 60 for segment in segments):
-            # A gap or a fold within the stretch, which is rare: tick by tick.
+            # A gap or a fold within the period is rare, so step through the ticks one by one.
             return self._walked(schedule, key)
         day_mask = 0
         for hour in bits(cron.hours):
@@ -111,7 +111,7 @@ class Patterns:
         return self._bounded(schedule, key, cron.seconds.bit_count(), mask)
 
     def _bounded(self, schedule: CronSchedule, key: str, weight: int, mask: int) -> Pattern:
-        """Without what lies outside start and end. The minute that one of them lies in is counted tick by tick."""
+        """Remove the minutes outside start and end. The minutes that contain start or end are counted tick by tick."""
         counts: dict[int, int] = {}
         for bound in (schedule.start, schedule.end):
             if bound is None:
@@ -150,7 +150,7 @@ class Patterns:
             known = []
             second = self._start // SECOND
             while second < self._until // SECOND:
-                # Also cut where nothing changes, at any second: only what changes is told apart here.
+                # Segments also end where the offset stays the same; merge those.
                 segment = segment_at(zone, second)
                 if known and known[-1].offset == segment.offset:
                     known[-1] = known[-1]._replace(end=segment.end)
@@ -162,7 +162,7 @@ class Patterns:
 
 
 def _mask(digits: bytes | bytearray) -> int:
-    """Binary digits, the first minute first, as a number. Far faster than setting bit by bit."""
+    """Convert binary digits, first minute first, to an integer. Far faster than setting single bits."""
     return int(digits[::-1], 2)
 
 

@@ -1,12 +1,12 @@
-"""Limits that belong together under one name, for those who want no numbers of their own."""
+"""Named sets of time limits."""
 
 from collections.abc import Mapping
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, Micros
 
-#: How long an attempt may take, by priority. It is stopped then, and tried again. What has another priority has that of
-#: the last one.
+#: The attempt timeout by priority. An attempt that exceeds it is stopped and retried. Priorities that are not listed
+#: use the last entry.
 PRESETS: Mapping[str, Mapping[int, Micros]] = {"payouts": {1: MINUTE, 2: 5 * MINUTE, 3: 30 * MINUTE}}
 
 

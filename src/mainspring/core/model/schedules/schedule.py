@@ -1,10 +1,10 @@
-"""Schedules: when a job is to run, as values, and the arithmetic of their ticks.
+"""Schedules as values, and the arithmetic of their ticks.
 
-A tick is the instant that names an occurrence; the ledger holds one row for each (job, tick). Jitter moves when a tick
-is due and never the tick itself, so that no change of jitter makes an occurrence happen twice.
+A tick is the instant that identifies an occurrence; the ledger holds one row for each (job, tick). Jitter changes when
+a tick is due but never the tick itself, so that changing the jitter cannot make an occurrence happen twice.
 
-``key`` is whatever stays the same for a job's life: ``H`` in a cron expression and jitter are drawn from it. Both
-``start`` and ``end`` are included: a tick at exactly either of them counts.
+``key`` is a value that stays the same for a job's life: ``H`` in a cron expression and jitter derive from it. ``start``
+and ``end`` are both inclusive: a tick at exactly either of them counts.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from mainspring.core.model.schedules.cron import Cron, DstFold, DstGap, load_zon
 SHORTEST_INTERVAL: Micros = SECOND
 LONGEST_INTERVAL: Micros = 100 * 366 * DAY
 LONGEST_CRON_JITTER: Micros = DAY
-#: There is no clock here. Whether a cron without start and end can fire is judged by the zones' rules from 2025 on.
+#: This module has no clock: a cron schedule without start and end must fire under the zone rules from 2025 on.
 _JUDGED_FROM: Instant = 1_735_689_600 * SECOND
 
 
@@ -39,17 +39,17 @@ class Immediate(msgspec.Struct, frozen=True, tag_field="type", tag="immediate"):
 
 
 class At(msgspec.Struct, frozen=True, tag_field="type", tag="at"):
-    """Once, at an instant; in the past means as soon as possible."""
+    """Once, at an instant; an instant in the past means as soon as possible."""
 
     at: Instant
 
 
 class Interval(msgspec.Struct, frozen=True, tag_field="type", tag="interval"):
-    """Again and again, a fixed time apart."""
+    """Repeatedly, with a fixed interval."""
 
     every: Micros
     #: ``fixed_rate``: on a grid that begins at ``start``, or at 1970 without one, however long runs take.
-    #: ``fixed_delay``: counted from the end of the previous run, which the caller knows.
+    #: ``fixed_delay``: counted from the end of the previous run, which the caller passes.
     mode: Literal["fixed_rate", "fixed_delay"] = "fixed_rate"
     start: Instant | None = None
     end: Instant | None = None
@@ -57,7 +57,7 @@ class Interval(msgspec.Struct, frozen=True, tag_field="type", tag="interval"):
 
 
 class CronSchedule(msgspec.Struct, frozen=True, tag_field="type", tag="cron"):
-    """By the calendar and the clock of a time zone; ``domain/cron`` says what an expression means."""
+    """A cron expression in a time zone; ``schedules/cron`` defines the syntax."""
 
     expression: str
     timezone: str = "UTC"
@@ -72,7 +72,7 @@ Schedule: TypeAlias = Immediate | At | Interval | CronSchedule
 
 
 def validate(schedule: Schedule, key: str) -> None:
-    """Refuse what cannot be meant, naming the field of the schedule."""
+    """Refuse an invalid schedule, and name the field that is wrong."""
     match schedule:
         case Immediate():
             pass
@@ -106,7 +106,7 @@ def validate(schedule: Schedule, key: str) -> None:
 
 
 def next_after(schedule: Schedule, after: Instant, key: str) -> Instant | None:
-    """The next tick strictly after. For a fixed delay ``after`` is the end of the previous run."""
+    """Return the next tick strictly after ``after``. For a fixed delay, ``after`` is the end of the previous run."""
     match schedule:
         case Immediate():
             return None
@@ -132,7 +132,7 @@ def next_after(schedule: Schedule, after: Instant, key: str) -> Instant | None:
 
 
 def latest_until(schedule: Schedule, until: Instant, key: str) -> Instant | None:
-    """The last tick at or before. Of a fixed delay only its start is known without the runs."""
+    """Return the last tick at or before ``until``. For a fixed delay only the start is known without its runs."""
     match schedule:
         case Immediate():
             return None
@@ -154,10 +154,10 @@ def latest_until(schedule: Schedule, until: Instant, key: str) -> Instant | None
 
 
 def ticks_between(schedule: Schedule, after: Instant, until: Instant, key: str, limit: int) -> list[Instant]:
-    """The newest ``limit`` ticks after ``after`` and up to ``until``, ascending.
+    """Return the newest ``limit`` ticks after ``after`` and up to ``until``, in ascending order.
 
-    The cost depends on how many are returned, not on how many were missed. A fixed delay has one at most: the next
-    is counted from the end of a run that has not been.
+    The cost depends on the number returned, not on the number missed. A fixed delay has at most one tick: the next one
+    counts from the end of a run that does not exist yet.
     """
     if isinstance(schedule, Interval) and schedule.mode == "fixed_delay":
         tick = next_after(schedule, after, key)
@@ -174,7 +174,7 @@ def ticks_between(schedule: Schedule, after: Instant, until: Instant, key: str, 
 
 
 def next_fires(schedule: Schedule, after: Instant, key: str, count: int = 5) -> list[Instant]:
-    """The next ticks, for people to look at; of a fixed delay as if its runs took no time."""
+    """Return the upcoming ticks for display. For a fixed delay, runs are assumed to take no time."""
     ticks: list[Instant] = []
     while len(ticks) < count:
         tick = next_after(schedule, after, key)
@@ -186,7 +186,7 @@ def next_fires(schedule: Schedule, after: Instant, key: str, count: int = 5) -> 
 
 
 def due_of(schedule: Schedule, tick: Instant, key: str) -> Instant:
-    """When a tick is due: at the tick, or later by a jitter that is always the same for this key and tick."""
+    """Return when a tick is due: at the tick, or later by a jitter that is constant for this key and tick."""
     match schedule:
         case Immediate() | At():
             return tick
@@ -200,7 +200,7 @@ def due_of(schedule: Schedule, tick: Instant, key: str) -> Instant:
 
 
 def describe(schedule: Schedule, key: str = "") -> str:
-    """The schedule in English. Without the job's key an ``H`` is shown as some value it could have."""
+    """Describe the schedule in English. Without the job's key, ``H`` is shown as one of its possible values."""
     match schedule:
         case Immediate():
             return "at once"
@@ -224,7 +224,7 @@ def describe(schedule: Schedule, key: str = "") -> str:
 
 
 def _cron(expression: str, key: str) -> Cron:
-    # Only H needs the key. Without it all jobs with the same expression share one parsed value.
+    # Only H needs the key. Without it, all jobs with the same expression share one parsed value.
     return _parsed(expression, key if "H" in expression or "h" in expression else "")
 
 

@@ -1,4 +1,4 @@
-"""One fire for several data centres: each tick happens once in every one of them."""
+"""Fires for several data centers: each tick runs once in every one of them."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,16 @@ import msgspec
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.schedules.job import OVERLAP, Fire, LedgerEntry, Tick, tick_run_id
 
-#: Why a tick for all data centres is skipped when there is none.
+#: The reason of a tick for all data centers that is skipped because none is known.
 NOWHERE = "no data centre is known"
 
 
-#: A tick has no more rows in the ledger than this, as far as pages of it care.
+#: The maximum number of ledger rows of one tick that paging assumes.
 MOST_OF_A_TICK = 100
 
 
 def whole_ticks(entries: Sequence[LedgerEntry], limit: int) -> int:
-    """Where to end a page of about so many rows, so that no tick is torn apart."""
+    """Return where to end a page of about ``limit`` rows without splitting the rows of a tick."""
     end = min(limit, len(entries))
     while 0 < end < len(entries) and entries[end].scheduled_at == entries[end - 1].scheduled_at:
         end += 1
@@ -24,16 +24,17 @@ def whole_ticks(entries: Sequence[LedgerEntry], limit: int) -> int:
 
 
 def telling(entries: Sequence[LedgerEntry], target: str | None) -> LedgerEntry | None:
-    """Of the rows of one tick that of a data centre; without one, a row that was skipped, or else the first."""
+    """Return the row of one tick for a data center; without one, a skipped row if there is any, else the first."""
     if target is not None:
         return next((entry for entry in entries if entry.target == target), None)
     return min(entries, key=lambda entry: entry.decision == "run", default=None)
 
 
 def spread(fire: Fire, targets: tuple[str, ...]) -> Fire:
-    """The same fire with every tick once for each target. Without any the ticks are skipped, and say so.
+    """Return the fire with every tick once per target. Without targets, its ticks are skipped with a reason.
 
-    A tick that the plan skips for overlap would overlap with a run of the same fire. Without a target there is none.
+    A tick that the plan skips because of overlap would overlap with a run of the same fire, which does not exist
+    without targets. It is skipped with the same reason.
     """
     if targets:
         ticks = tuple(for_target(fire.job.id, tick, target) for tick in fire.ticks for target in targets)
@@ -45,7 +46,7 @@ def spread(fire: Fire, targets: tuple[str, ...]) -> Fire:
 
 
 def noted(fire: Fire, why: str) -> Fire:
-    """The same fire; the ticks that become runs say why they go elsewhere than usual."""
+    """Return the fire with ``why`` as the reason of its runs, which go to another data center than usual."""
     return msgspec.structs.replace(
         fire,
         ticks=tuple(
