@@ -1,7 +1,6 @@
 """Alert messages, as plain text and in the formats of Slack, webhooks and PagerDuty. Pure.
 
-Each problem is one line of text. Control characters are replaced and long errors are cut, so that no job can inject its
-own text into a message.
+Each problem is one line of text. Control characters are replaced and long errors are cut: no job can inject text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""Whether a node's clock is right, by the store's: what is due is decided there.
+"""Checks a node's clock against the store's clock, which decides what is due.
 
-Nothing fires by a node's own clock. But ids and logs carry it, and a clock that is far off is a sign of a machine that
-cannot be trusted with its leases either. And if all nodes are far from the store's clock, it is the store's that is
-wrong: then nothing had better fire.
+Nothing fires by a node's own clock. But ids and logs contain its time, and a clock that is far off indicates a machine
+that cannot be trusted with leases either. If all nodes are far from the store's clock, the store's clock is wrong: then
+nothing should fire.
 """
 
 from enum import StrEnum
@@ -14,7 +14,7 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Mic
 
 
 class ClockReading(msgspec.Struct, frozen=True):
-    """How far a node's clock is ahead of the store's, and how wrong that may be in either direction."""
+    """How far a node's clock is ahead of the store's, and the possible error in either direction."""
 
     offset: Micros
     error: Micros
@@ -26,16 +26,16 @@ class ClockReading(msgspec.Struct, frozen=True):
 
 class ClockState(StrEnum):
     RIGHT = "right"
-    #: Off: it is told.
+    #: The clock is off, which is reported.
     OFF = "off"
-    #: So far off that the node schedules nothing.
+    #: The clock is so far off that the node schedules nothing.
     FENCED = "fenced"
 
 
 class ClockRules(msgspec.Struct, frozen=True):
-    #: Beyond this it is told …
+    #: A larger offset is reported.
     warn: Micros = 500 * MILLISECOND
-    #: … and beyond this a scheduler schedules nothing; 0: it does all the same.
+    #: A scheduler with a larger offset schedules nothing; 0: it never stops because of its clock.
     fence: Micros = 5 * SECOND
 
     def check(self) -> None:
@@ -44,15 +44,20 @@ class ClockRules(msgspec.Struct, frozen=True):
 
 
 def read_clock(wall: Instant, monotonic: Micros, ahead: tuple[Micros, Micros]) -> ClockReading:
-    """``wall`` and ``monotonic``: what both clocks of a node show at one moment. ``ahead``: the least and the most that
-    the store's clock can be ahead of the monotonic one, as by a request that was answered between two moments."""
+    """Compute a reading from both clocks of a node at one moment.
+
+    ``ahead`` has the least and the most that the store's clock can be ahead of the monotonic clock, as known from a
+    request and its answer.
+    """
     least, most = ahead
     middle = least + (most - least) // 2
     return ClockReading(wall - (monotonic + middle), max(middle - least, most - middle))
 
 
 def judge(reading: ClockReading, rules: ClockRules, was: ClockState = ClockState.RIGHT) -> ClockState:
-    """What the reading says for certain. Where it does not, all stays as it was, so that nobody comes and goes."""
+    """Return the state that the reading proves. If the error allows both states, the previous one stays, without
+    flapping.
+    """
     surely, maybe = abs(reading.offset) - reading.error, abs(reading.offset) + reading.error
     if rules.fence and (surely > rules.fence or (was is ClockState.FENCED and maybe > rules.fence)):
         return ClockState.FENCED

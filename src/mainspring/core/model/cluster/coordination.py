@@ -1,4 +1,4 @@
-"""Which engine says who owns which shard, as it is written in the settings."""
+"""The coordinator that assigns shards to schedulers, as configured in the settings."""
 
 import re
 from urllib.parse import unquote
@@ -8,10 +8,10 @@ import msgspec
 from mainspring.core.model.base.addresses import Tls, read_node, read_options
 from mainspring.core.model.base.errors import Invalid
 
-#: The store itself: nothing else is needed.
+#: The store coordinates; no other service is needed.
 STORE = "store"
 _PORTS = {"redis": 6379, "rediss": 6379, "etcd": 2379, "etcds": 2379, "zookeeper": 2181, "zookeepers": 2281}
-#: Those that speak TLS, and what they are without.
+#: The schemes with TLS, and the kinds of coordinator that they select.
 _WITH_TLS = {"rediss": "redis", "etcds": "etcd", "zookeepers": "zookeeper"}
 _HINT = "store, redis://host:6379/0, etcd://host:2379,host:2379 or zookeeper://host:2181,host:2181"
 _SHAPE = re.compile(
@@ -21,25 +21,25 @@ _ROOT = re.compile(r"[A-Za-z0-9_.-]{1,100}(/[A-Za-z0-9_.-]{1,100}){0,9}")
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine outside the store, and how it is reached."""
+    """A coordinator outside the store, and how to connect to it."""
 
     kind: str
     url: str
     nodes: tuple[tuple[str, int], ...]
-    #: What everything in there is filed under; of Redis the number of the database.
+    #: The prefix of all keys; for Redis the database number.
     root: str = ""
     credentials: tuple[str, str] | None = None
-    #: None: in the clear.
+    #: None: no encryption.
     tls: Tls | None = None
 
 
 def read_coordination(text: str, field: str = "coordination") -> Engine | None:
-    """None: the store itself."""
+    """Parse the setting. None: the store itself coordinates."""
     if text == STORE:
         return None
     found = _SHAPE.fullmatch(text)
     if found is None or found["engine"] not in _PORTS:
-        # Not what was written: it may hold a password.
+        # The error omits the value: it may contain a password.
         raise Invalid(field, "is no engine that is known here", _HINT)
     scheme = found["engine"]
     kind = _WITH_TLS.get(scheme, scheme)

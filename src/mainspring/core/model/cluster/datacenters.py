@@ -1,12 +1,13 @@
-"""Data centres: where a run may go, where each tick of a job goes, and who stands in when one of them is gone.
+"""Data centers: where a run may execute, where each tick of a job runs, and the failover between data centers.
 
-Where a worker is is a label of it, ``datacenter=eu``; a run for a data centre requires that label. So nobody looks at
-what is for another place, and whatever holds for labels holds here.
+A worker's data center is one of its labels, ``datacenter=eu``, and a run for a data center requires that label. Workers
+therefore never see runs for other data centers, and all rules for labels apply.
 
-- A job with ``datacenters`` makes a run of each tick for every one of them. Each has its own row in the ledger, and the
-  overlap rule looks at the runs of its own data centre.
-- An order of preference is one label, ``datacenter=us>eu>30s``: a run for the first of these that has a live worker, or
-  had one 30 seconds ago. Which workers have such a label follows from who is alive; the runs themselves never move.
+- A job with ``datacenters`` creates a run of each tick for every one of them. Each has its own row in the ledger, and
+  the overlap rule considers the runs of its own data center.
+- An order of preference is one label, ``datacenter=us>eu>30s``: the run goes to the first of these that has a live
+  worker, or had one within the last 30 seconds. Which workers have such a label depends on which are alive; the runs
+  themselves never move.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,12 +20,12 @@ from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.core.model.cluster.labels import AND_THEN, DATACENTER, MAX_PLACES, read_label
 from mainspring.core.model.runs.policy import RunPolicy
 
-#: In place of names: every data centre that is known when the tick is planned.
+#: In place of names: every data center that is known when the tick is planned.
 ALL = "*"
 
 
 class Preference(NamedTuple):
-    """The first of these that has a live worker, or had one so long ago."""
+    """An order of preference: the first data center with a live worker now or within ``patience``."""
 
     order: tuple[str, ...]
     patience: Micros
@@ -35,14 +36,14 @@ class Preference(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """Who serves an order of preference, and why it is not the first of it."""
+    """The data center that serves an order of preference, and why it is not the first one."""
 
     datacenter: str
     why: str = ""
 
 
 def preference_of(requires: Iterable[str]) -> Preference | None:
-    """The order of preference among what a run requires."""
+    """Return the order of preference among the required labels of a run; None: there is none."""
     for word in requires:
         name, _, value = word.partition("=")
         if name == DATACENTER and AND_THEN in value:
@@ -52,7 +53,7 @@ def preference_of(requires: Iterable[str]) -> Preference | None:
 
 
 def place_of(requires: Iterable[str]) -> str | None:
-    """The one data centre that a run is for."""
+    """Return the single data center that a run requires; None: there is none."""
     for word in requires:
         name, _, value = word.partition("=")
         if name == DATACENTER and AND_THEN not in value:
@@ -61,8 +62,11 @@ def place_of(requires: Iterable[str]) -> str | None:
 
 
 def serving(preference: Preference, seen: Mapping[str, Instant], since: Instant, now: Instant) -> Serving:
-    """``seen``: when each data centre last had a live worker. Of one that never had any the time counts from ``since``,
-    when somebody first asked for it. Where nobody is left the first one is waited for."""
+    """Return the data center that serves an order of preference.
+
+    ``seen``: when each data center last had a live worker. For one that never had any, the time counts from ``since``,
+    when the preference was first requested. If all are gone, the runs wait for the first one.
+    """
     gone: list[str] = []
     for place in preference.order:
         if now - seen.get(place, since) <= preference.patience:
@@ -72,48 +76,51 @@ def serving(preference: Preference, seen: Mapping[str, Instant], since: Instant,
 
 
 def moved(place: str, gone: Collection[str], preference: Preference) -> str:
-    """For the ledger."""
+    """Return the ledger's reason for a run that failed over to another data center."""
     return f"moved to {place}: no live worker in {', '.join(gone)} for {preference.patience // SECOND} s"
 
 
 def may_run(labels: Collection[str], datacenter: str, requires: Iterable[str], served: Mapping[str, str]) -> bool:
-    """Whether a worker with these labels, there, may take a run. ``served``: by whom, for each order of preference."""
+    """Return whether a worker with these labels in this data center may take a run.
+
+    ``served``: the data center that serves each order of preference.
+    """
     return all(word in labels or (word in served and served[word] == datacenter) for word in requires)
 
 
 def may_be_noted(reason: str) -> bool:
-    """Whether what the ledger says of a tick may give way to where its run goes."""
+    """Return whether the ledger's reason of a tick may be replaced by the reason of a failover."""
     return not reason or reason.startswith(("moved to ", "moved back to "))
 
 
 def targets_of(datacenters: tuple[str, ...], known: Iterable[str]) -> tuple[str, ...]:
-    """Where each tick of a job goes."""
+    """Return the data centers in which each tick of a job runs."""
     return tuple(sorted(known)) if datacenters == (ALL,) else datacenters
 
 
 def placed(policy: RunPolicy, target: str) -> RunPolicy:
-    """The policy of a run that is for this data centre; without one it is as it was."""
+    """Return the policy of a run for this data center; an empty target leaves it unchanged."""
     if not target:
         return policy
     return msgspec.structs.replace(policy, requires=requiring(policy.requires, f"{DATACENTER}={target}"))
 
 
 def requiring(requires: Iterable[str], word: str) -> tuple[str, ...]:
-    """Labels with one more, which takes the place of one of the same name."""
+    """Return the labels with one added, which replaces a label of the same name."""
     name = word.partition("=")[0]
     return tuple(sorted([*(kept for kept in requires if kept.partition("=")[0] != name), word]))
 
 
 def check_place(field: str, name: str) -> None:
-    """Refuse what is not the name of one data centre."""
+    """Refuse a text that is not the name of a single data center."""
     if AND_THEN in name:
         raise Invalid(field, f"{name!r:.40} is not a name of a data centre", "without >")
     read_label(field, f"{DATACENTER}={name}")
 
 
 def at_home(labels: tuple[str, ...], datacenter: str) -> tuple[tuple[str, ...], str]:
-    """The labels of a worker and where it is: whoever says one of them has said the other."""
-    # An order of preference is lent to workers, and no worker has one of its own.
+    """Return the labels and the data center of a worker; either one implies the other."""
+    # Only runs have an order of preference as a label; workers must not declare one.
     for word in labels:
         if word.startswith(f"{DATACENTER}="):
             check_place("labels", word.partition("=")[2])
@@ -126,7 +133,7 @@ def at_home(labels: tuple[str, ...], datacenter: str) -> tuple[tuple[str, ...], 
 
 
 def check_datacenters(datacenters: tuple[str, ...], requires: Collection[str], *, fixed_delay: bool) -> None:
-    """What a job may say about where its ticks go."""
+    """Check a job's list of data centers against its other options."""
     if not isinstance(datacenters, tuple) or len(datacenters) > MAX_PLACES:
         raise Invalid("datacenters", "are too many, or no tuple", f"at most {MAX_PLACES} names")
     if not datacenters:

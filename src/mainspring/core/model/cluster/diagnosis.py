@@ -1,4 +1,4 @@
-"""What the figures of an installation mean: is anything wrong, and what is to be done about it."""
+"""Health checks of an installation: findings from its metrics, with advice."""
 
 from enum import StrEnum
 
@@ -8,10 +8,10 @@ from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros, 
 from mainspring.core.model.cluster.clock_guard import ClockReading, ClockRules, ClockState, judge
 from mainspring.core.model.schedules.cron import find_zone_database
 
-#: Shortly behind is what a busy moment looks like.
+#: A shorter delay is normal under load.
 _BEHIND: Micros = 5 * SECOND
 _FAR_BEHIND: Micros = MINUTE
-#: The reaper buries a session a moment after its lease is over.
+#: The reaper cleans up a session shortly after its lease has expired.
 _NOT_BURIED: Micros = 30 * SECOND
 _NAMED = 5
 
@@ -23,27 +23,27 @@ class Level(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     level: Level
     says: str
-    #: What to do; nothing where all is well.
+    #: What to do; empty if all is well.
     advice: str = ""
-    #: Whom it names, where another may be named the next time.
+    #: The object that the finding names, if it can name another one next time.
     who: str = ""
 
 
 class WorkerSigns(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     queues: tuple[str, ...]
-    #: None named: nobody knows, and it is taken to know all.
+    #: The tasks that the worker knows; empty: not reported, so it is assumed to know all.
     tasks: tuple[str, ...] = ()
     draining: bool = False
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):
-    """Queued runs of one task."""
+    """The number of queued runs of one task."""
 
     queue: str
     task: str
@@ -52,41 +52,41 @@ class Queued(msgspec.Struct, frozen=True, kw_only=True):
 
 class ReaderSigns(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    #: When the oldest event happened that it has not acknowledged.
+    #: The time of the oldest event that the reader has not acknowledged.
     oldest: Instant
 
 
 class Signs(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of the engine at one moment, whatever store it is on."""
+    """Measurements of the installation at one moment, independent of the store."""
 
     now: Instant
     schedulers: int
     workers: tuple[WorkerSigns, ...]
-    #: Some are left out where there are very many.
+    #: Incomplete if there are very many.
     queued: tuple[Queued, ...]
-    #: Sessions whose lease was over this long ago, and that nobody has buried.
+    #: Sessions whose lease expired this long ago and that the reaper has not cleaned up.
     unburied: tuple[str, ...]
-    #: Scheduled runs whose time has come, and the due time of the oldest.
+    #: The number of scheduled runs that are due, and the due time of the oldest.
     unstaged: int
     oldest_unstaged: Instant | None
-    #: The same of schedules.
+    #: The number of schedules that are due, and the due time of the oldest.
     unfired: int
     oldest_unfired: Instant | None
-    #: Schedules that fire, and runs that wait for their time.
+    #: There are schedules that fire, or runs that wait for their due time.
     waiting: bool
     readers: tuple[ReaderSigns, ...]
     dead_letters: int
-    #: What is paused: tenant and queue, empty for every one.
+    #: The pauses as pairs of tenant and queue; empty stands for all.
     pauses: tuple[tuple[str, str], ...]
-    #: Live processes that have measured their clock, and what they found.
+    #: Live processes that have measured their clock, with the reading.
     clocks: tuple[tuple[str, ClockReading], ...] = ()
-    #: Live schedulers that have reported the version of their time zone database, and which it is.
+    #: Live schedulers that have reported the version of their time zone database, with that version.
     tzdata: tuple[tuple[str, str], ...] = ()
-    #: Which store this is.
+    #: The id of the store.
     identity: str = ""
 
     def queues(self) -> list[str]:
-        """Those that workers serve, or that something waits in."""
+        """Return the queues that workers serve or that have queued runs."""
         served = {queue for worker in self.workers for queue in worker.queues}
         return sorted(served | {one.queue for one in self.queued})
 
@@ -108,7 +108,7 @@ def diagnose(signs: Signs) -> list[Finding]:
 
 
 def found(check: str, says: str) -> Finding:
-    """All is well."""
+    """Return a finding without a problem."""
     return Finding(check=check, level=Level.OK, says=says)
 
 
@@ -121,7 +121,7 @@ def blamed(check: str, says: str, advice: str) -> Finding:
 
 
 def above(check: str, value: float, warning: float, problem: float, says: str, advice: str) -> Finding:
-    """By how large a figure is."""
+    """Return a finding with the level that ``value`` reaches."""
     level = Level.PROBLEM if value >= problem else Level.WARNING if value >= warning else Level.OK
     return Finding(check=check, level=level, says=says, advice="" if level is Level.OK else advice)
 
@@ -144,7 +144,7 @@ def _workers(signs: Signs) -> Finding:
 
 
 def _unserved(signs: Signs) -> list[Finding]:
-    """Runs that nobody will take: of queues without a worker, and of tasks that no worker there knows."""
+    """Find runs that no worker will take: in queues without a worker, or of tasks that no worker of the queue knows."""
     able = [worker for worker in signs.workers if not worker.draining]
     served = {queue for worker in able for queue in worker.queues}
     # A queue that is paused for every tenant needs no worker until it is resumed.
@@ -180,7 +180,7 @@ def _unburied(signs: Signs) -> Finding:
 
 
 def _clocks(signs: Signs) -> Finding:
-    """By the usual rules: what each process goes by is in its own settings."""
+    """Check with the default rules: each process has its own thresholds in its settings."""
     off = [(name, reading) for name, reading in signs.clocks if judge(reading, ClockRules()) is not ClockState.RIGHT]
     if not off:
         return found("clocks", f"{len(signs.clocks)} measured, none is off")
@@ -244,5 +244,5 @@ def _named(names: "list[str] | tuple[str, ...]") -> str:
 
 
 def not_buried_since(now: Instant) -> Instant:
-    """A lease that was over before this should have been seen to."""
+    """Return the time before which an expired lease should have been cleaned up."""
     return now - _NOT_BURIED

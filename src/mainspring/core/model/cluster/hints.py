@@ -1,4 +1,4 @@
-"""What an engine carries: hints that a run may be waiting, sealed so that nobody else can make one."""
+"""Hints in a broker: messages that name a waiting run, authenticated so that only key holders can create them."""
 
 import hashlib
 import hmac
@@ -8,33 +8,34 @@ import msgspec
 from mainspring.core.model.base.ids import RunId, is_id
 
 _ID, _RANK, _SEAL = 16, 8, 16
-#: Of every message, in bytes: id, rank, seal.
+#: The length of every message in bytes: id, rank, authentication code.
 MESSAGE = _ID + _RANK + _SEAL
 
 
 class Hint(msgspec.Struct, frozen=True):
-    """This run was waiting in this queue, at this rank. True when it was said; whoever hears of it looks it up."""
+    """A run that waits in a queue at a rank. The hint may be outdated, so its receiver checks the run in the store."""
 
     run: RunId
     queue: str
-    #: Lower goes first.
+    #: The lowest rank starts first.
     rank: int
-    #: For engines that keep things apart by it; no part of the message.
+    #: For brokers that separate messages by priority; not part of the message.
     priority: int = 0
-    #: What shares one is to stay in order: a number made of the ordering key. Empty: nothing. For engines with
-    #: partitions; no part of the message.
+    #: A number derived from the ordering key: hints with the same key must stay in order. Empty: no order. For brokers
+    #: with partitions; not part of the message.
     key: str = ""
-    #: Which try it would be, from 1; no part of the message.
+    #: The number of the next attempt, from 1; not part of the message.
     attempt: int = 1
-    #: Where it must be taken; empty: anywhere. No part of the message.
+    #: The data center that must take the run; empty: any. Not part of the message.
     datacenter: str = ""
 
 
 class Sealer:
-    """Makes messages out of hints, and hints out of messages that were made with the same key for the same queue.
+    """Encodes hints as messages, and decodes messages that were created with the same key for the same queue.
 
-    A message is as long as any other and the same for the same run, queue and rank, so an engine can tell a duplicate.
-    A seal says that somebody with the key has made it, not that it is new: an old one is found stale in the store.
+    All messages have the same length. The same run, queue and rank give the same message, so a broker can detect
+    duplicates. The authentication code proves that a key holder created the message, not that it is new: the store
+    reveals outdated ones.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -45,7 +46,7 @@ class Sealer:
         return body + self._seal(body, hint.queue)
 
     def open(self, queue: str, message: bytes) -> Hint | None:
-        """None: it is not one of ours."""
+        """Decode a message; None: it is not authentic."""
         if len(message) != MESSAGE:
             return None
         body = message[: _ID + _RANK]
@@ -59,5 +60,5 @@ class Sealer:
 
 
 def rank_of_message(message: bytes) -> int:
-    """Where it stands in its queue; of a message that was not checked, anything."""
+    """Return the rank in a message. The value is arbitrary if the message was not authenticated."""
     return int.from_bytes(message[_ID : _ID + _RANK], "big", signed=True)

@@ -1,18 +1,18 @@
-"""Labels: what a worker says of itself, and what a run asks of whoever shall run it.
+"""Labels: the properties of a worker, and the properties that a run requires of its worker.
 
-A label is a word, ``name=value``. A run that requires some goes only to workers that have all of them. The runs of one
-queue that require the same stand in a line of their own (a lane), so that nobody looks at what they cannot take. A
-worker looks at the lanes of all subsets of its labels that somebody requires; their number bounds that.
+A label is a word, ``name=value``. A run that requires labels goes only to workers that have all of them. The runs of
+one queue that require the same label set are claimed separately, so that no worker reads runs that it cannot take. A
+worker reads the label sets that are subsets of its own labels and that some run requires, which bounds their number.
 """
 
 from collections.abc import Collection, Mapping
 
 from mainspring.core.model.base.errors import Invalid
 
-#: Of a worker, and of what a run requires.
+#: The maximum number of labels of a worker, and of required labels of a run.
 MAX_LABELS = 8
 MAX_PART = 63
-#: The label that says where a worker is, and what stands between the places of an order of preference.
+#: The label for a worker's data center, and the separator in an order of preference.
 DATACENTER = "datacenter"
 AND_THEN = ">"
 MAX_PLACES = 16
@@ -23,7 +23,7 @@ _PART = f"1 to {MAX_PART} of letters, digits and . _ / : -, a letter or a digit 
 
 
 def label_words(field: str, labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Labels as they are kept: checked, as words, in order."""
+    """Check labels and return them as sorted words, the form in which they are stored."""
     if not isinstance(labels, Mapping):
         raise Invalid(field, f"{labels!r:.40} is not a table of labels", 'for example {"gpu": "a100"}')
     for name, value in labels.items():
@@ -35,12 +35,12 @@ def label_words(field: str, labels: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def labels_of(words: Collection[str]) -> dict[str, str]:
-    """Names and values, as people see them."""
+    """Return stored labels as names and values."""
     return dict(word.split("=", 1) for word in words)
 
 
 def read_label(field: str, text: str) -> tuple[str, str]:
-    """``gpu=a100``, as it is typed."""
+    """Parse a label as typed, such as ``gpu=a100``."""
     name, equals, value = text.partition("=")
     if not equals:
         raise Invalid(field, f"{text!r:.40} is not a label", "name=value, for example gpu=a100")
@@ -48,7 +48,7 @@ def read_label(field: str, text: str) -> tuple[str, str]:
 
 
 def check_labels_kept(field: str, words: tuple[str, ...]) -> None:
-    """Words that are kept: there is one way to write a set of labels, so that equal sets are one lane."""
+    """Check stored labels. Their form is canonical, so that equal sets of labels compare equal."""
     if not isinstance(words, tuple) or len(words) > MAX_LABELS:
         raise Invalid(field, "are too many, or no tuple", f"at most {MAX_LABELS} labels")
     names = [read_label(field, word)[0] for word in words]
@@ -57,13 +57,13 @@ def check_labels_kept(field: str, words: tuple[str, ...]) -> None:
 
 
 def has_all(labels: Collection[str], requires: Collection[str]) -> bool:
-    """Whether a worker with these labels may take a run that requires those."""
+    """Return whether a worker with these labels may take a run that requires those."""
     return set(requires) <= set(labels)
 
 
 def _check_value(field: str, name: str, value: str) -> str:
     if name == DATACENTER and isinstance(value, str) and AND_THEN in value:
-        # An order of preference (``datacenters.Preference``): places, and at last a number of seconds.
+        # An order of preference (``datacenters.Preference``): data centers, and finally a number of seconds.
         *places, patience = value.split(AND_THEN)
         if not 2 <= len(places) <= MAX_PLACES or len(set(places)) < len(places):
             raise Invalid(field, f"{value!r:.80} is no order of data centres", f"2 to {MAX_PLACES} of them, each once")

@@ -1,17 +1,17 @@
-"""What hurts a store while it works: what is new of it, and whether others should be spared."""
+"""Findings about a store in operation: what has changed, and whether deferrable work should wait."""
 
 from collections.abc import Iterable, Mapping
 
 from mainspring.core.model.cluster.diagnosis import Finding, Level
 
 _ORDER = (Level.OK, Level.WARNING, Level.PROBLEM)
-#: While one of these is bad, what can wait should: the server has no room, or dead rows pile up that it may not remove.
-#: All of them pass. A server that is far away stays so: what waited for it to be near would wait for ever.
+#: While one of these checks fails, deferrable work should wait: the server has no room, or dead rows accumulate that it
+#: may not remove. All of these end. Network distance is not among them: it stays, so the work would wait forever.
 _PRESSING = frozenset({"transactions", "replication slots", "vacuum", "connections"})
 
 
 def worst_of(findings: Iterable[Finding]) -> dict[str, Finding]:
-    """The worst of each check."""
+    """Return the worst finding of each check."""
     worst: dict[str, Finding] = {}
     for finding in findings:
         known = worst.get(finding.check)
@@ -21,7 +21,7 @@ def worst_of(findings: Iterable[Finding]) -> dict[str, Finding]:
 
 
 def changed(before: Mapping[str, Finding], now: Mapping[str, Finding]) -> list[Finding]:
-    """Those that have become better or worse, or are as bad by somebody else. What was never heard of was well."""
+    """Return the findings whose level or culprit has changed. A check without an earlier finding counts as OK."""
     return [finding for check, finding in now.items() if _told(finding) != _told(before.get(check))]
 
 

@@ -1,4 +1,6 @@
-"""Where work lies in a store over several servers. What must be exact together has one place, a place one server."""
+"""Placement groups of a sharded store. Work that needs a common transaction shares a group, and a group is on one
+server.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,47 +9,50 @@ from functools import lru_cache
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import shard_for, shard_of, stable_hash
 
-#: A store is made of so many places, or of as many as it has shards. More servers than places would be of no use.
+#: The maximum number of placement groups; a store with fewer shards has one per shard. More servers than groups are of
+#: no use.
 MOST_PLACES = 32
 
 
 def places_of(shards: int) -> int:
-    """How many places a store with so many shards has."""
+    """Return the number of placement groups of a store with this many shards."""
     return min(shards, MOST_PLACES)
 
 
 def place_of(identifier: str, places: int) -> int:
-    """The place that an id carries, in its shard."""
+    """Return the placement group of an id, derived from its shard."""
     return shard_of(identifier) % places
 
 
 @lru_cache(10_000)
 def place_for(tenant: str, placement: str, places: int) -> int:
-    """The place of a tenant's work, or of that part of it which has a placement key. PostgreSQL computes it, too."""
+    """Return the placement group of a tenant, or of its part with a placement key. PostgreSQL computes the same value."""
     words = f"{tenant}\x1f{placement}" if placement else tenant
     return int(hashlib.sha256(words.encode()).hexdigest()[:8], 16) % places
 
 
 def shard_in(place: int, shards: int, key: str, chance: int) -> int:
-    """A shard of a place: the key's, or any."""
+    """Return a shard of a placement group: the key's shard, or one chosen by ``chance``."""
     places = places_of(shards)
-    # Of 100 shards in 32 places the first four have one more.
+    # With 100 shards in 32 groups, the first four groups have one more.
     slots = (shards - place + places - 1) // places
     return place + places * ((stable_hash(key) if key else chance) % slots)
 
 
 def shard_beside(run: str, key: str, shards: int, places: int) -> int:
-    """The shard for what a run makes: the key's, or its own. Of a store over several servers one in its place: they may
-    wait for each other."""
+    """Return the shard for a run that another run creates: the key's shard, or the creator's.
+
+    In a sharded store the shard is in the creator's placement group, since the runs may depend on each other.
+    """
     if not key:
         return shard_of(run)
     return shard_in(place_of(run, places), shards, key, 0) if places else shard_for(key, shards)
 
 
 def moves_for_balance(homes: Mapping[int, int], servers: Sequence[int]) -> list[tuple[int, int]]:
-    """(place, server to move to): the fewest moves after which no two servers differ by more than one place.
+    """Return (placement group, target server) pairs: the fewest moves that balance the servers to within one group.
 
-    ``homes``: the server of each place, by number. Who is not among ``servers`` gives up all.
+    ``homes``: the server of each group, by number. Servers that are not in ``servers`` lose all their groups.
     """
     if not servers:
         raise Invalid("servers", "there is none to move to")
@@ -57,7 +62,7 @@ def moves_for_balance(homes: Mapping[int, int], servers: Sequence[int]) -> list[
         having.get(server, homeless).append(place)
     least, more = divmod(len(homes), len(having))
     moves: list[tuple[int, int]] = []
-    # Those that have most keep the one more that some must have.
+    # The fullest servers keep the remainder, which minimizes the moves.
     fullest = sorted(having, key=lambda server: (-len(having[server]), server))
     room = {server: least + (rank < more) for rank, server in enumerate(fullest)}
     for server in fullest:

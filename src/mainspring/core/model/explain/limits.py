@@ -1,4 +1,4 @@
-"""Why a run waits for one of its limits, as a reason: which one, who is inside, and when there may be room."""
+"""Why a run is blocked by a limit, as a reason: which limit, which runs hold it, and when there may be room."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from mainspring.core.model.limits.limits import BREAKER, GateState, gates_of, ro
 from mainspring.core.model.runs.reason import Holder, Reason
 from mainspring.core.model.runs.view import RunView
 
-#: So many of those inside are named.
+#: The maximum number of holders named.
 NAMED = 5
 
 
 def reason_of_limit(run: RunView, state: GateState, inside: Sequence[RunId], now: Instant) -> Reason:
-    """Of a run that waits for a gate: as it stands now, with some of those inside."""
+    """Return the reason for a run that a limiter blocks, from the limiter's state and some of the runs that hold it."""
     assert run.gate is not None
     policy = run.policy
     gate = next(

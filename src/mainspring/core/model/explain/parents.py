@@ -1,4 +1,4 @@
-"""Why a run waits for others, as a reason: which ones, and how they stand."""
+"""Why a run waits for its dependencies, as a reason: which ones, and their states."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.workflows.dependencies import Ended, Rule, decide
 
-#: So many of those that it waits for are named.
+#: The maximum number of open dependencies named.
 NAMED = 5
 
 _WAITS = {
@@ -20,12 +20,12 @@ _WAITS = {
 
 
 def reason_of_parents(run: RunView, parents: Sequence[RunView]) -> Reason | None:
-    """Of a blocked run. None: its parents have let it go, and it waits for something else."""
+    """Return the reason for a blocked run. None: its dependencies no longer block it, and something else does."""
     rule = run.rule or Rule.ALL_SUCCEEDED
     states = Counter(parent.state for parent in parents)
     ended = sum(count for state, count in states.items() if state.ended)
     succeeded = states[RunState.SUCCEEDED]
-    # Those that are not kept any more have ended.
+    # Dependencies that are no longer stored have ended.
     gone = run.parents - len(parents)
     so_far = Ended(
         parents=run.parents, succeeded=succeeded + gone, otherwise=ended - succeeded, failed=states[RunState.FAILED]

@@ -1,4 +1,4 @@
-"""What the policy of its queue has against the start of a run, as reasons."""
+"""Why the policy of its queue keeps a run from starting, as reasons."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,11 @@ from mainspring.core.model.runs.view import RunView
 
 
 def reason_of_full_queue(run: RunView, policy: QueuePolicy, running: int, known: Sequence[RunId]) -> Reason | None:
-    """Of a queued run: as many of its queue run as may. ``running`` need not be counted further than that; ``known``:
-    some of them, those that whoever asks may see."""
+    """Return the reason for a queued run whose queue is at its concurrency limit; None: it is not.
+
+    ``running`` need not be counted beyond the limit. ``known``: some of the running runs, only those that the caller
+    may see.
+    """
     most = policy.concurrency
     if most is None or running < most:
         return None
@@ -28,7 +31,7 @@ def reason_of_full_queue(run: RunView, policy: QueuePolicy, running: int, known:
 
 
 def words_of_turns(run: RunView, policy: QueuePolicy) -> str:
-    """Of a fair queue: why the rank alone does not say who is next."""
+    """Describe why the rank alone does not determine the next run of a fair queue."""
     share = policy.shares.get(run.tenant, 1)
     turns = "one turn" if share == 1 else f"{share} turns"
     return f"tenants take turns in queue {run.queue!r}, and {run.tenant!r} has {turns} where others have one"

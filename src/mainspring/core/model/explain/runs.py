@@ -1,4 +1,4 @@
-"""Why a run is where it is: facts in, reasons out. ``core/model/runs/reason.py`` says how another rule adds its own."""
+"""Why a run is in its state: facts in, reasons out. ``core/model/runs/reason.py`` describes how a rule adds its own."""
 
 from collections.abc import Iterable
 
@@ -18,14 +18,14 @@ _BUDGET_HELPS = "raise its limit (mainspring budgets set) or delete it (mainspri
 
 
 class PausedBy(msgspec.Struct, frozen=True, kw_only=True):
-    """A pause that a run falls under: of this tenant and queue; None is every one."""
+    """A pause that applies to a run, by tenant and queue; None stands for all."""
 
     tenant: str | None
     queue: str | None
     author: str = ""
     why: str = ""
     until: Instant | None = None
-    #: The budget that pauses again whatever is resumed.
+    #: The budget that pauses again after a manual resume; empty: the pause is not due to a budget.
     budget: str = ""
 
     @property
@@ -59,38 +59,38 @@ class PausedBy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store knows around a run that has not started."""
+    """What the store knows about a run that has not started."""
 
     now: Instant
-    #: Live workers that take its queue, how many of those know its task, and whether any is asked to leave.
+    #: The live workers that serve its queue, and how many of those know its task.
     workers: int = 0
     workers_knowing_task: int = 0
-    #: The priorities that those workers take, if none of them takes its own: they have slots for each of theirs alone.
+    #: The priorities that those workers have slots for, if none of them has slots for the run's priority.
     other_priorities: tuple[int, ...] = ()
-    #: How many of them have the labels that it requires.
+    #: The number of those workers that have the required labels.
     workers_with_labels: int = 0
-    #: The widest pause that holds it back.
+    #: The widest pause that applies.
     paused: PausedBy | None = None
-    #: Who holds its ordering key, or is before it by its job's overlap rule.
+    #: The run that holds its ordering key, or precedes it by the job's overlap rule.
     key_holder: str | None = None
-    #: Queued runs before it, by rank; None: not known.
+    #: The number of queued runs with a better rank; None: unknown.
     ahead: int | None = None
-    #: Runs of its queue that ended within the last minutes, a second.
+    #: Runs of its queue that ended per second, over the last minutes.
     rate: float = 0.0
-    #: A live scheduler serves its shard.
+    #: Whether a live scheduler serves its shard.
     scheduled_by_somebody: bool = True
-    #: Its tenant runs as many as its quota allows.
+    #: Whether its tenant is at its quota of running runs.
     at_quota: bool = False
-    #: The budget that has put it behind all others.
+    #: The budget that moved the run behind all others.
     lowered_by: str | None = None
-    #: What was said of its queue.
+    #: The policy of its queue.
     policy: QueuePolicy = NO_POLICY
-    #: What other rules have against its start. Told first.
+    #: Reasons of other rules against its start; listed first.
     also: tuple[Reason, ...] = ()
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """The most important reason first."""
+    """The reasons, most important first."""
 
     because: list[Reason]
     estimated_start: Instant | None = None
@@ -159,7 +159,7 @@ def _in_line(run: RunView, facts: Facts) -> Reason:
 
 
 def _held_back(run: RunView, facts: Facts) -> list[Reason]:
-    """What no free slot would change."""
+    """Return the reasons that a free slot would not remove."""
     found = []
     paused = facts.paused
     if paused is not None:
@@ -204,7 +204,7 @@ def _other_priorities(run: RunView, facts: Facts) -> Reason:
 
 
 def _lowered(reason: Reason, facts: Facts) -> Reason:
-    """Not a reason of its own, since it does not keep a run from starting: it says why its place is that bad."""
+    """Add the budget to a reason. It does not keep the run from starting, so it is not a reason of its own."""
     if facts.lowered_by is None:
         return reason
     words = f"{reason.words}; budget {facts.lowered_by!r} is used up and puts queued runs behind all others"
@@ -215,7 +215,7 @@ def _lowered(reason: Reason, facts: Facts) -> Reason:
 
 def _in_queue(run: RunView, facts: Facts) -> Reason:
     if facts.ahead and facts.policy.fair:
-        # Those of other tenants may come after it: nobody can say when its turn is.
+        # Runs of other tenants may start after it despite a better rank, so the start cannot be estimated.
         words = f"{words_of_turns(run, facts.policy)}; {facts.ahead} runs of all tenants have a better rank"
         return Reason(code="turns", words=words, holders=(Holder("queue", run.queue),))
     if facts.ahead:
@@ -250,7 +250,7 @@ def _cancelling(run: RunView) -> Reason:
     )
 
 
-#: Of what has ended for another reason than that of its last attempt: what happened, and what helps.
+#: What happened and what helps, for runs that ended for a reason other than that of their last attempt.
 _ENDS = {
     "expired": ("its time to start had passed: startWithin", "give it more time, or more workers"),
     "deadline": ("it had not ended in time: deadline", "give it more time, or more workers"),
@@ -284,7 +284,7 @@ def _roughly(time: Micros) -> str:
 
 
 def _options(requires: Iterable[str]) -> str:
-    """What to start a worker with, so that it has these labels."""
+    """Return the command-line options that start a worker with these labels."""
     preference = preference_of(requires)
     own = [word for word in requires if preference is None or word != preference.word]
     place = place_of(own) if preference is None else preference.order[0]

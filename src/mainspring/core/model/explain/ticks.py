@@ -1,4 +1,4 @@
-"""Did a job run at a moment, and if not, why? The ledger and the schedule in, reasons out."""
+"""Whether a job ran at a given time, and if not, why. The ledger and the schedule in, reasons out."""
 
 from typing import Literal, TypeAlias
 
@@ -12,40 +12,45 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState, LedgerEntry
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval, latest_until, next_after
 
-#: ran: its run has started and ended, however. running, waiting: it has a run. skipped: it has none, or one that never
-#: started. no-tick: the schedule has none then. due: nobody has recorded it yet. ahead: its time has not come.
-#: unknown: what was decided is not known any more.
+#: The answer about a tick.
+#: - ran: its run has started and ended, with any outcome.
+#: - running, waiting: it has a run.
+#: - skipped: it has no run, or one that never started.
+#: - no-tick: the schedule has none at this time.
+#: - due: it is not recorded yet.
+#: - ahead: it is in the future.
+#: - unknown: the decision is no longer stored.
 Answer: TypeAlias = Literal["ran", "running", "waiting", "skipped", "no-tick", "due", "ahead", "unknown"]
 
 
 class TickFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store knows around a moment of a job."""
+    """What the store knows about a job at a given time."""
 
     now: Instant
     job: Job
     at: Instant
-    #: The newest row of the ledger at or before the moment, and the run it names.
+    #: The newest ledger row at or before the time, and the run that it names.
     entry: LedgerEntry | None = None
     run: RunView | None = None
-    #: The run of a backfill that made up for it.
+    #: The run of a backfill that made up for the tick.
     backfill: RunView | None = None
-    #: The version that was in force then, and its schedule; None: there was none yet.
+    #: The job version of that time and its schedule; None: the job did not exist yet.
     version: int | None = None
     schedule: Interval | CronSchedule | None = None
-    #: The oldest tick of the job that the ledger still has.
+    #: The oldest tick of the job in the ledger.
     oldest: Instant | None = None
-    #: The scheduler that owns its shard, by session and name, and how many are alive.
+    #: The scheduler that owns the job's shard, by session and name, and the number of live schedulers.
     owner: tuple[int, str] | None = None
     schedulers: int = 0
 
 
 class TickExplained(msgspec.Struct, frozen=True, kw_only=True):
     answer: Answer
-    #: The most important first.
+    #: The reasons, most important first.
     because: list[Reason]
-    #: The row of the ledger that says so.
+    #: The ledger row behind the answer.
     entry: LedgerEntry | None = None
-    #: The nearest ticks of the schedule as it was then.
+    #: The nearest ticks of the schedule that was in force.
     before: Instant | None = None
     after: Instant | None = None
 
@@ -60,7 +65,7 @@ def explain_tick(facts: TickFacts) -> TickExplained:
 
 
 def _covering(facts: TickFacts) -> LedgerEntry | None:
-    """The row that speaks of this very moment: its own, or a span of ticks too many to list."""
+    """Return the ledger row about exactly this time: that of the tick, or a span of ticks too many to list."""
     entry = facts.entry
     if entry is None or entry.scheduled_at == facts.at:
         return entry
@@ -102,7 +107,7 @@ def _made_up(run: RunView, now: Instant, because: list[Reason]) -> tuple[Answer,
     return answer, [made_up, *because]
 
 
-#: What the ledger says of a tick without a run: a word for programs, a sentence, and what helps.
+#: The meaning of the ledger's reasons for skipped ticks: code, sentence and hint.
 _SKIPPED = {
     "paused": ("paused", "the job was paused", "mainspring jobs resume {job}, then a backfill"),
     "missed": ("missed", "nothing could fire it in time, and the job's catch-up rule is none", "a backfill"),
@@ -119,7 +124,7 @@ _SKIPPED = {
 
 
 def _why_skipped(entry: LedgerEntry, job: Job) -> Reason:
-    """Whatever else skips ticks names its reason in the ledger, and is told in its own words."""
+    """Return why a tick was skipped. Reasons that are not listed above are shown as the ledger has them."""
     reason = entry.reason
     if reason in _SKIPPED:
         code, words, hint = _SKIPPED[reason]

@@ -1,8 +1,8 @@
 """The order in which queued runs start: priority with aging, fixed when a run is queued.
 
 ``rank = time made eligible + priority × head start``. A run of priority p is overtaken only by runs that became
-eligible within (p − 1) head starts after it. With ten priorities and 1,000 s per step, that is at most 9,000 s (2.5 h),
-so no run starves.
+eligible within (p − 1) head starts after it. With ten priorities and 1,000 s per step, that is within 9,000 s (2.5 h).
+Therefore no run starves.
 """
 
 from mainspring.core.model.base.checks import check_whole

@@ -124,8 +124,7 @@ def _why_not_again(held: HeldRun, cause: Cause) -> str:
 def settle_loss(held: HeldRun, *, blamed: bool, how: str = "") -> Settlement:
     """Settle an attempt whose process is gone.
 
-    ``blamed``: the run was alone in that process, so no other run can be the cause. ``how``: how the process ended, if
-    known.
+    ``blamed``: the run was alone in that process, so no other run can be the cause. ``how``: how it ended, if known.
     """
     losses = held.lost + 1
     error = how or "its worker died"

@@ -12,7 +12,7 @@ LONGEST: Micros = 366 * DAY
 
 
 class CatchUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """none: late ticks are skipped. latest: only the newest runs. all: every tick within cap and age runs, at a pace."""
+    """none: late ticks are skipped. latest: only the newest runs. all: each tick within cap and age runs, at a pace."""
 
     mode: Literal["none", "latest", "all"] = "latest"
     #: A tick within this delay counts as on time. It must exceed the worst delay of a healthy scheduler.

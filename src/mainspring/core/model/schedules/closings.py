@@ -1,7 +1,6 @@
 """Closed periods: whether an instant is within one, and what happens to a tick there.
 
-Results are exact to the second, also across clock changes: a period is followed through each stretch of constant
-offset.
+Results are exact to the second, also across clock changes: each stretch of constant offset is handled separately.
 """
 
 from bisect import bisect_right

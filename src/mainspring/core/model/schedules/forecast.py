@@ -131,7 +131,7 @@ def forecast(
 
 
 def firing(planned: Iterable[Planned], start: Instant, minutes: int) -> list[Part]:
-    """Return the schedules with ticks in a period, largest first, after applying calendars. Invalid ones are omitted."""
+    """Return the schedules with ticks in a period, largest first, with calendars applied. Invalid ones are omitted."""
     start -= start % MINUTE
     patterns, closed_times = Patterns(start, minutes), ClosedMinutes(start, minutes)
     parts = []

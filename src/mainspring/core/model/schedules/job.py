@@ -210,9 +210,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     calendar_rev: int = 0
 
     def is_paused_at(self, tick: Instant) -> bool:
-        """Return whether a tick falls into a pause. A tick processed late gets the same decision as one processed in
-        time.
-        """
+        """Return whether a tick falls into a pause. The result does not depend on when the tick is processed."""
         if self.paused_until is not None and tick < self.paused_until:
             return True
         return self.state is JobState.PAUSED and (self.resume_at is None or tick < self.resume_at)
@@ -260,7 +258,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fire(msgspec.Struct, frozen=True, kw_only=True):
-    """Ticks of one job to record, and the job's next tick. Applied only if the job has not changed since ``job.rev``."""
+    """Ticks of one job to record, and its next tick. Applied only if the job has not changed since ``job.rev``."""
 
     job: Job
     ticks: tuple[Tick, ...]

@@ -101,7 +101,7 @@ def dropped_ticks(job: Job, now: Instant, reason: str) -> list[Tick]:
 
 
 def _due(job: Job, first: Instant, now: Instant) -> list[Instant]:
-    """Return the newest ticks from ``first`` to ``now``, up to the listing limit. Empty: a fixed delay that has ended."""
+    """Return the newest ticks from ``first`` to ``now``, as many as are listed; none after a fixed delay has ended."""
     schedule = job.spec.schedule
     if job.spec.fixed_delay is not None:
         # The store sets the next tick one delay after a run's end without checking whether the schedule has ended.

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, Micros
 
-#: The attempt timeout by priority. An attempt that exceeds it is stopped and retried. Priorities that are not listed
-#: use the last entry.
+#: The attempt timeout by priority; priorities that are not listed use the last entry. An attempt that exceeds its
+#: timeout is stopped and retried.
 PRESETS: Mapping[str, Mapping[int, Micros]] = {"payouts": {1: MINUTE, 2: 5 * MINUTE, 3: 30 * MINUTE}}
 
 

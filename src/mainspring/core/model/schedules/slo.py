@@ -69,7 +69,7 @@ class TickFact(NamedTuple):
 
 
 def worse(one: TickFact | None, other: TickFact) -> TickFact:
-    """Return the fact that counts of two about the same tick: excused facts lose, and the later start wins."""
+    """Return the fact that counts of two about the same tick: excused facts lose, and a later start or none wins."""
     if one is None or one.excused:
         return other
     if other.excused or one.started is None:

@@ -31,10 +31,10 @@ def telling(entries: Sequence[LedgerEntry], target: str | None) -> LedgerEntry |
 
 
 def spread(fire: Fire, targets: tuple[str, ...]) -> Fire:
-    """Return the fire with every tick once per target. Without targets, its ticks are skipped with a reason.
+    """Return the fire with every tick once per target. Without targets, its ticks are skipped as ``NOWHERE``.
 
-    A tick that the plan skips because of overlap would overlap with a run of the same fire, which does not exist
-    without targets. It is skipped with the same reason.
+    That includes ticks skipped for overlap: they would overlap with a run of the same fire, which does not exist
+    without targets.
     """
     if targets:
         ticks = tuple(for_target(fire.job.id, tick, target) for tick in fire.ticks for target in targets)
