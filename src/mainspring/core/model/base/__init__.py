@@ -1,1 +1,1 @@
-"""Identifiers, instants, errors and other small values that every idea uses."""
+"""Identifiers, instants, errors and other small values used by the whole model."""

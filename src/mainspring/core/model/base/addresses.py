@@ -1,4 +1,4 @@
-"""What the addresses of all engines have in common: nodes, and what stands behind a question mark."""
+"""Parsing shared by the addresses of brokers and coordinators: nodes and query options."""
 
 import re
 from collections.abc import Collection
@@ -13,7 +13,7 @@ _NODE = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9_.-]+))(?:
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """Files. Empty: the authorities that this machine trusts; no certificate of our own."""
+    """Files for TLS. Empty: the system's certificate authorities, and no client certificate."""
 
     authority: str = ""
     certificate: str = ""
@@ -21,7 +21,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_node(field: str, word: str, usual: int) -> tuple[str, int]:
-    """A host with its port, or with the usual one."""
+    """Parse a host with its port, or with the default port."""
     found = _NODE.fullmatch(word)
     port = usual if found is None or found["port"] is None else int(found["port"])
     if found is None or not 1 <= port <= 65_535:
@@ -32,7 +32,9 @@ def read_node(field: str, word: str, usual: int) -> tuple[str, int]:
 def read_options(
     field: str, rest: str, hint: str, *, tls: bool, others: Collection[str] = ()
 ) -> tuple[Tls | None, dict[str, str]]:
-    """Files for TLS where it is spoken, and ``others``. Anything else would be heard of late, or never."""
+    """Parse the TLS files, if the scheme has TLS, and the ``others``. Unknown options are refused, as they would be
+    ignored.
+    """
     options = dict(parse_qsl(rest, keep_blank_values=True))
     if unknown := options.keys() - {*others} - (_TLS_FILES if tls else set()):
         raise Invalid(field, f"has {min(unknown)!r:.40} at its end, which has no meaning", hint)

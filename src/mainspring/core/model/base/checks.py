@@ -1,5 +1,6 @@
-"""What every field must be. A struct does not look at what it is made of: a wrong word or a fraction would be stored,
-and whoever reads it back would stumble over it for ever."""
+"""Checks of field values. Structs do not validate their arguments, so an invalid value would be stored and break every
+later read.
+"""
 
 from collections.abc import Collection
 
@@ -19,13 +20,13 @@ def check_word(field: str, value: object, words: Collection[str]) -> None:
 
 
 def check_kind(field: str, value: object, *kinds: type) -> None:
-    # A bool is an int to Python, and to nobody else.
+    # A bool is an int in Python, but not in JSON or in a database.
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise Invalid(field, f"{_shown(value)} is of the wrong type", " or ".join(kind.__name__ for kind in kinds))
 
 
 def check_words(field: str, value: object, most: int) -> None:
-    """Free words: any text that a database takes, or none."""
+    """Check a free text: printable characters that a database accepts; it may be empty."""
     if not isinstance(value, str) or len(value) > most or "\x00" in value or not value.isprintable():
         raise Invalid(field, f"{_shown(value)} is not a text", f"at most {most} printable characters")
 

@@ -1,23 +1,23 @@
-"""What can be wrong with what somebody asked for, or with what somebody holds.
+"""Errors that are part of the interface.
 
 MainspringError
 ├── Invalid            bad input: names the field and the reason, never retried
 ├── NotFound           no such job, run, task …
-├── Conflict           true of the request, false of the stored state
-├── Denied            the API does not let this key do this, or does not know it
-├── Fenced             the caller lost the lease or fence it acts under
+├── Conflict           a valid request that the stored state does not allow
+├── Denied             the API key is unknown or lacks the permission
+├── Fenced             the caller's lease or fence is no longer the newest
 ├── StoreUnavailable   the store did not answer; the outcome may be unknown
 │   └── StoreDamaged   its file is corrupt, foreign or gone; waiting does not help
-└── EngineUnavailable  an engine that carries hints did not answer; nothing depends on it
+└── EngineUnavailable  a broker did not answer; nothing depends on it
 """
 
 
 class MainspringError(Exception):
-    """The root of every error that is part of the interface."""
+    """The base class of all errors that are part of the interface."""
 
 
 class Invalid(MainspringError):
-    """Bad input. ``field`` is the name the caller used, ``reason`` a sentence, ``hint`` what would be valid."""
+    """Bad input. ``field`` is the name that the caller used, ``reason`` a sentence, ``hint`` a valid alternative."""
 
     def __init__(self, field: str, reason: str, hint: str = "") -> None:
         super().__init__(f"{field}: {reason}" + (f" ({hint})" if hint else ""))
@@ -27,32 +27,32 @@ class Invalid(MainspringError):
 
 
 class NotFound(MainspringError):
-    """There is no such thing, or it belongs to another tenant."""
+    """The object does not exist, or it belongs to another tenant."""
 
 
 class Conflict(MainspringError):
-    """The stored state does not allow it."""
+    """The stored state does not allow the request."""
 
 
 class Denied(MainspringError):
-    """The API does not let this key do this, or does not know it."""
+    """The API key is unknown, or lacks the permission."""
 
 
 class Fenced(MainspringError):
-    """The lease or fence under which this was asked is no longer the newest."""
+    """The lease or fence of the request is no longer the newest."""
 
 
 class StoreUnavailable(MainspringError):
-    """The store could not be reached or did not answer. What was asked may or may not have happened."""
+    """The store could not be reached or did not answer. The request may or may not have been executed."""
 
 
 class StoreDamaged(StoreUnavailable):
-    """The file of the store is corrupt, is no database, or was removed or replaced. Waiting does not help."""
+    """The file of the store is corrupt, is not a database, or was removed or replaced. Waiting does not help."""
 
 
 class SecretsUnavailable(MainspringError):
-    """What keeps secrets did not answer, or not to us. It may later."""
+    """The secret store did not answer, or refused access. A later attempt may succeed."""
 
 
 class EngineUnavailable(MainspringError):
-    """An engine that carries hints did not answer. What it was asked may or may not have happened."""
+    """A broker that carries hints did not answer. The request may or may not have been executed."""

@@ -1,4 +1,4 @@
-"""Names of JSON fields as people write them: camelCase or snake_case, and other names for the same field."""
+"""Names of JSON fields as clients spell them: camelCase or snake_case, and aliases."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from mainspring.core.model.base.errors import Invalid
 
-#: An answer names this many unknown fields at most.
+#: The maximum number of unknown fields named in an error.
 MOST_NAMED = 20
 _Fields = dict[str, msgspec.Raw]
 
@@ -30,21 +30,20 @@ class Repeated(NamedTuple):
 
 
 class Translation(NamedTuple):
-    """JSON with every known field under its own name."""
+    """JSON with every known field under its canonical name."""
 
     data: bytes
-    #: Paths that were written differently: the path by its own names, and the path as written.
+    #: Paths that were written differently: canonical path to path as written.
     written: dict[str, str]
     unknown: list[Unknown]
     repeated: list[Repeated]
 
 
 def translate(data: bytes, kind: Any) -> Translation:
-    """Rename the fields of ``data`` to what ``kind`` calls them. Raw values, such as payloads, are not changed.
+    """Rename the fields of ``data`` to the names that ``kind`` decodes. Raw values, such as payloads, are not changed.
 
-    Of a field that is given under two names the first is kept.
-
-    A struct lists other names for its fields in ``OTHER_NAMES``: by attribute, in snake_case.
+    If a field is given under two names, the first is kept. A struct lists aliases for its fields in ``OTHER_NAMES``: by
+    attribute, in snake_case.
     """
     walk = _Walk()
     renamed = walk.value(data, _flattened(_type_info(kind)), "", "")
@@ -52,7 +51,7 @@ def translate(data: bytes, kind: Any) -> Translation:
 
 
 def path_as_written(path: str, written: Mapping[str, str]) -> str:
-    """Return ``path`` with the names that its author used."""
+    """Return ``path`` with the names that the client used."""
     ends = [place for place, letter in enumerate(path) if letter in ".["] if written else []
     for end in [len(path), *reversed(ends)]:
         if path[:end] in written:
@@ -74,7 +73,7 @@ def suggest(name: str, known: Sequence[str]) -> str:
 
 
 def explain_unknown(unknown: Sequence[Unknown]) -> Invalid:
-    """Return one error for all of them."""
+    """Return one error for all unknown fields."""
     first, *others = unknown[:MOST_NAMED]
     reason = "is no field of this"
     if others:
@@ -91,7 +90,7 @@ def explain_unknown(unknown: Sequence[Unknown]) -> Invalid:
 
 
 def explain_names(repeated: Sequence[Repeated], unknown: Sequence[Unknown]) -> Invalid:
-    """Return one error for all fields that are given twice and all that do not exist."""
+    """Return one error for all repeated and all unknown fields."""
     if not repeated:
         return explain_unknown(unknown)
     first, *others = repeated[:MOST_NAMED]
@@ -112,7 +111,7 @@ class _Walk:
         self.repeated: list[Repeated] = []
 
     def value(self, data: bytes | msgspec.Raw, kinds: Sequence[inspect.Type], path: str, written: str) -> msgspec.Raw:
-        """``path``: where it stands, by the names of fields; ``written``: by the names in the document."""
+        """Rename within a value. ``path``: its path with canonical names; ``written``: its path as written."""
         text = bytes(data)
         begins = text.lstrip()[:1]
         for one in kinds:
@@ -168,13 +167,13 @@ def _encode(value: _Fields | list[msgspec.Raw]) -> msgspec.Raw:
 
 @cache
 def _type_info(kind: Any) -> inspect.Type:
-    """Return what a type is made of. Finding out takes milliseconds."""
+    """Return the type information of a type; cached, as it takes milliseconds."""
     return inspect.type_info(kind)
 
 
 @cache
 def _names(kind: type[msgspec.Struct]) -> dict[str, tuple[str, list[inspect.Type]]]:
-    """Every name of every field, with the name that the struct is decoded by and what may stand there."""
+    """Return every name of every field, each with its canonical name and its types."""
     others: Mapping[str, Sequence[str]] = getattr(kind, "OTHER_NAMES", {})
     found = _type_info(kind)
     assert isinstance(found, inspect.StructType)

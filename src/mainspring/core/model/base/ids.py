@@ -29,7 +29,7 @@ _is_id = re.compile("[0-9a-f]{12}[78][0-9a-f]{19}").fullmatch
 
 
 class IdMaker:
-    """Makes ids that sort in the order they were made, whatever the clock does meanwhile."""
+    """Creates ids that sort in the order of creation, even if the clock jumps."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -56,33 +56,33 @@ class IdMaker:
 
 
 def derived_id(at: Instant, shard: int, *parts: object) -> str:
-    """The same parts give the same id on every node: a tick's run, a job version's body."""
+    """Derive an id from its parts, the same on every node: a tick's run, a job version's body."""
     digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).hexdigest()
     return f"{at // MILLISECOND:012x}8{digest[:3]}{0x8000 | shard:04x}{digest[3:15]}"
 
 
 def shard_of(identifier: str) -> int:
-    """The shard that an id carries."""
+    """Return the shard encoded in an id."""
     return int(identifier[16:20], 16) & 0x3FFF
 
 
 def made_at(identifier: str) -> Instant:
-    """When an id was made, to the millisecond."""
+    """Return when an id was created, to the millisecond."""
     return int(identifier[:12], 16) * MILLISECOND
 
 
 def first_id(at: Instant) -> str:
-    """None that was made then or later is less than this."""
+    """Return a lower bound of all ids created at this instant or later."""
     return f"{at // MILLISECOND:012x}{0:020x}"
 
 
 def is_derived(identifier: str) -> bool:
-    """Whether an id was made of what it stands for rather than of the moment: ``made_at`` may be long ago."""
+    """Return whether an id was derived from its parts. Its ``made_at`` may lie long before its creation."""
     return identifier[12] == "8"
 
 
 def is_id(text: str) -> bool:
-    """Whether a text has the form of an id; says nothing about whether the thing exists."""
+    """Return whether a text has the form of an id, whether or not the object exists."""
     return _is_id(text) is not None
 
 
@@ -92,10 +92,10 @@ def check_id(field: str, identifier: str) -> None:
 
 
 def shard_for(key: str, shards: int) -> int:
-    """The shard chosen by a key: what must be exact together lies together."""
+    """Return the shard of a key: work that must be consistent shares a shard."""
     return stable_hash(key) % shards
 
 
 def stable_hash(key: str) -> int:
-    """A 63-bit hash that is the same on every machine and in every process."""
+    """Return a 63-bit hash that is the same on every machine and in every process."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1

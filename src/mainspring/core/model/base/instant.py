@@ -1,8 +1,8 @@
 """Instants and durations: whole microseconds, as plain integers.
 
-An instant is microseconds since 1970-01-01 in UTC. Integers compare and subtract the same in every zone, in both
-databases and in the wheel, which aware datetimes do not (PEP 495). Datetimes appear in cron arithmetic and at the
-edges.
+An instant is the number of microseconds since 1970-01-01 in UTC. Integers compare and subtract the same in every zone,
+in both databases and in the timer wheel; aware datetimes do not (PEP 495). Datetimes appear only in cron arithmetic and
+at the edges.
 """
 
 import re
@@ -51,7 +51,7 @@ _PART = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([a-z]{1,7})\s*", re.ASCII)
 _SECONDS = re.compile(r"\s*\d{1,12}(?:\.\d{1,6})?\s*", re.ASCII)
 _DURATION_HINT = 'for example "30s", "10m" or "1h30m", or a number of seconds'
 
-#: What may stand for a duration at the edges: seconds as a number, ``"1h30m"``, or a timedelta.
+#: A duration in an interface: seconds as a number, ``"1h30m"``, or a timedelta.
 Duration: TypeAlias = int | float | str | timedelta
 
 #: A due time this far in the past is accepted: clocks differ, and requests take time.
@@ -59,29 +59,31 @@ PAST_TOLERANCE: Micros = 5 * SECOND
 
 
 def from_datetime(moment: datetime, field: str = "time") -> Instant:
-    """The instant of an aware datetime."""
+    """Return the instant of an aware datetime."""
     if not isinstance(moment, datetime):
         raise Invalid(field, f"{moment!r:.40} is not a time", "use an aware datetime, for example datetime.now(UTC)")
     if moment.tzinfo is None:
         raise Invalid(field, "has no time zone", "use an aware datetime, for example datetime.now(UTC)")
-    # Not by way of astimezone, which overflows at both ends of the calendar.
+    # Avoid astimezone, which overflows at both ends of the calendar.
     delta = moment - EPOCH
     return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
 
 
 def to_datetime(instant: Instant) -> datetime:
-    """The same instant as a UTC datetime."""
+    """Return the instant as a UTC datetime."""
     return EPOCH + timedelta(microseconds=instant)
 
 
 def isoformat(instant: Instant) -> str:
-    """RFC 3339 in UTC, with a Z, to the microsecond where there are any. What lies beyond the calendar is its end: one
-    such time in a list must not hide all the others."""
+    """Format as RFC 3339 in UTC with a Z, with microseconds if there are any.
+
+    Instants beyond the calendar are shown as its end: one such instant must not break a whole list.
+    """
     return to_datetime(min(instant, LATEST)).isoformat().replace("+00:00", "Z")
 
 
 def parse_instant(text: str, field: str = "time") -> Instant:
-    """Read RFC 3339. A zone is required: a time without one means something else on every machine."""
+    """Parse RFC 3339. A zone is required: a time without one has a different meaning on every machine."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -92,7 +94,7 @@ def parse_instant(text: str, field: str = "time") -> Instant:
 
 
 def check_instant(instant: Instant, field: str) -> Instant:
-    """Refuse what a datetime or a database could not hold."""
+    """Refuse an instant that a datetime or a database cannot hold."""
     check_whole(field, instant, 0, LATEST, "from 1970 to 9999")
     return instant
 
@@ -103,7 +105,7 @@ def check_ahead(instant: Instant, now: Instant, field: str) -> None:
 
 
 def explain_past(instant: Instant | None, now: Instant, field: str) -> Invalid | None:
-    """Return the error for a due time that has passed. ``now`` is the time of the store, or a good guess of it."""
+    """Return the error for a due time that has passed. ``now`` is the store's time, or an estimate of it."""
     if instant is None or instant >= now - PAST_TOLERANCE:
         return None
     ago = format_duration((now - instant) // SECOND * SECOND)
@@ -111,9 +113,9 @@ def explain_past(instant: Instant | None, now: Instant, field: str) -> Invalid |
 
 
 def parse_duration(value: Duration, field: str = "duration") -> Micros:
-    """Read a duration: a number of seconds, ``"250ms"``, ``"1h30m"``, ``"2 days"`` or a timedelta; never negative.
+    """Parse a duration: a number of seconds, ``"250ms"``, ``"1h30m"``, ``"2 days"`` or a timedelta; never negative.
 
-    A number may also be text, since command lines and environments have nothing else. Units are lower case: in other
+    A number may also be a text, as command lines and environments have only texts. Units are lower case: in other
     notations ``M`` is a month.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str | timedelta):
@@ -144,7 +146,7 @@ def _parse_words(text: str, field: str) -> Micros:
 
 
 def _sum_parts(text: str) -> Micros | None:
-    """The duration, or nothing if the text is not a series of numbers with units."""
+    """Return the duration; None if the text is not a series of numbers with units."""
     micros = at = 0
     while at < len(text):
         part = _PART.match(text, at)
@@ -157,7 +159,7 @@ def _sum_parts(text: str) -> Micros | None:
 
 
 def format_duration(micros: Micros) -> str:
-    """The shortest words that ``parse_duration`` reads back to the same."""
+    """Return the shortest text that ``parse_duration`` reads back to the same duration."""
     if micros == 0:
         return "0s"
     words = []

@@ -1,4 +1,4 @@
-"""Masking of secret values in what a run prints and returns.
+"""Masking of secret values in the output and the result of a run.
 
 A value is found as it is and encoded: escaped (JSON, Go, Python), as HTML, percent-encoded, as hexadecimal digits and
 as base64, also where base64 or digits are wrapped into lines, and in any combination of up to ``_DEPTH`` encodings. The
@@ -15,32 +15,32 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 MASK = "***"
-#: A line of a value of several lines, and a part of a value at the end of an encoded line, count from this many bytes.
+#: The minimum length in bytes of a line of a multi-line value, and of a partial value at the end of an encoded line.
 _SHORTEST_PART = 8
 #: Shorter values are not searched in digits and base64, where a few bytes occur by chance.
 _SHORTEST_ENCODED = 6
-#: So many encodings, one inside the other, are decoded.
+#: The maximum number of nested encodings that are decoded.
 _DEPTH = 3
-#: Bytes that are decoded for each byte of a text, and for a text of any length. It takes an unusual text to get there.
+#: The limit of decoded bytes: per byte of the text, and a minimum for any text. Only unusual texts reach it.
 _MOST_DECODED = 300
 _LEAST_DECODED = 64 * 1024
-#: Characters for one byte that was encoded twice, as in digits of an escape. HTML with a number for each character,
-#: encoded once more, can take more.
+#: The maximum number of characters of a byte that was encoded twice, as in digits of an escape. HTML with a number for
+#: each character, encoded once more, can be longer.
 _LONGEST_FORM = 12
-#: What is masked can bring together what was apart.
+#: Replacing a value can join its surroundings into another value, so masking is repeated.
 _ROUNDS = 4
 
 Span: TypeAlias = tuple[int, int]
 
 
 class Mask:
-    """Replaces values in texts and in JSON."""
+    """Replaces secret values in texts and in JSON."""
 
     def __init__(self, values: Iterable[str]) -> None:
         units = {unit for value in values for unit in units_of(value)}
-        #: The longest part of a text in which a value, or a line of one, can lie.
+        #: The longest part of a text that can contain a value, or a line of one.
         self.longest = _LONGEST_FORM * max((len(_encode(unit)) for unit in units if "\n" not in unit), default=0)
-        # A backslash right before an escaped value hides it from the decoder, so it is also searched as it is written.
+        # A backslash right before an escaped value hides it from the decoder, so the escaped form is searched, too.
         self._written = _longest_first(form for unit in units for form in _escaped(unit))
         self._plain = _longest_first(_encode(unit) for unit in units)
         self._encoded = [each for each in self._plain if len(each) >= _SHORTEST_ENCODED]
@@ -66,7 +66,7 @@ class Mask:
         return next(self._spans(_encode(text)), None) is not None
 
     def json(self, value: Any) -> Any:
-        """A decoded JSON value, masked in its strings, its keys, and in numbers, which become strings."""
+        """Mask a decoded JSON value: its strings, its keys, and its numbers, which become strings."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -78,14 +78,14 @@ class Mask:
         return value
 
     def _spans(self, data: bytes) -> Iterator[Span]:
-        """Where values are, in any order; some may overlap."""
+        """Yield the spans of values in any order; some may overlap."""
         if not self._plain or not data:
             return
         yield from _all_in(data, self._written)
         for view in find_views(data):
             for start, stop in _all_in(view.data, self._encoded if view.packed else self._plain):
                 yield view.locate(start, stop)
-            # One search for all values first: nearly always there is no part of any.
+            # Search for all values at once first: there is nearly always no partial value.
             ends = view.data[:_SHORTEST_PART], view.data[-_SHORTEST_PART:]
             if view.packed and len(ends[0]) == _SHORTEST_PART and (ends[0] in self._all or ends[1] in self._all):
                 for start, stop in _parts_at_ends(view.data, self._encoded):
@@ -93,7 +93,7 @@ class Mask:
 
 
 def units_of(value: str) -> set[str]:
-    """A value and its longer lines: output is kept line by line."""
+    """Return a value and its longer lines, as output is stored line by line."""
     lines = (line.strip() for line in value.splitlines())
     return {unit for unit in (value, *(line for line in lines if len(line) >= _SHORTEST_PART)) if unit}
 
@@ -113,7 +113,7 @@ def _longest_first(forms: Iterable[bytes]) -> list[bytes]:
 
 
 def _all_in(data: bytes, values: list[bytes]) -> Iterator[Span]:
-    # One after the other is a hundred times as fast as all of them in one expression.
+    # Separate searches are a hundred times as fast as one regular expression for all values.
     for value in values:
         at = data.find(value)
         while at >= 0:
@@ -122,7 +122,7 @@ def _all_in(data: bytes, values: list[bytes]) -> Iterator[Span]:
 
 
 def _parts_at_ends(data: bytes, values: list[bytes]) -> Iterator[Span]:
-    """A wrapped value that is seen line by line: each line decodes to a part of it, at an end of what is decoded."""
+    """Yield partial values at the ends of decoded data: each line of a wrapped value decodes to a part of it."""
     for value in values:
         if len(data) < len(value) and data in value:
             yield 0, len(data)
@@ -146,9 +146,9 @@ def _merge(spans: Iterable[Span]) -> list[Span]:
 
 
 class _View:
-    """A text, or what it decodes to, and where in the text each part of that comes from."""
+    """A text or a decoded form of it, with the mapping from its parts to the original text."""
 
-    #: Decoded from digits or base64. What is around the value in there may be noise.
+    #: Decoded from digits or base64. The bytes around the value may be noise.
     packed = False
 
     def __init__(self, data: bytes) -> None:
@@ -159,7 +159,7 @@ class _View:
 
 
 class _Replaced(_View):
-    """Decoded by replacing each match."""
+    """A form decoded by replacing each match."""
 
     def __init__(self, parent: _View, data: bytes, code: "_Code") -> None:
         super().__init__(data)
@@ -169,7 +169,7 @@ class _Replaced(_View):
 
     @cached_property
     def _pieces(self) -> tuple[list[int], list[Span], list[bool]]:
-        """Where each piece begins, where it comes from, and whether it was a match."""
+        """The start of each piece, its source span, and whether it was a match."""
         begins: list[int] = []
         sources: list[Span] = []
         matches: list[bool] = []
@@ -198,7 +198,7 @@ class _Replaced(_View):
 
 
 class _Packed(_View):
-    """Decoded from the characters of an alphabet, without those between them, from one of the first characters on."""
+    """A form decoded from the characters of an alphabet, ignoring others, after skipping the first ``skipped`` of them."""
 
     packed = True
 
@@ -259,7 +259,7 @@ def _unescape(found: re.Match[bytes], *, x_is_byte: bool) -> bytes:
 
 
 def _unescape_html(text: str) -> bytes:
-    """Numbers are read as they were written: a browser would replace some of them."""
+    """Decode numeric references literally: a browser would replace some of them."""
     if text[1] != "#":
         return _encode(html.unescape(text))
     return _character(int(text[3:-1], 16) if text[2] in "xX" else int(text[2:-1]))
@@ -270,7 +270,7 @@ def _unquote(found: re.Match[bytes]) -> bytes:
 
 
 _ESCAPES = _Code(b"\\", _ESCAPE, lambda found: _unescape(found, x_is_byte=False))
-#: Python shows bytes so, where ``\xe9`` is not a character.
+#: The notation of Python bytes, in which ``\xe9`` is a byte and not a character.
 _BYTES = _Code(b"\\x", _ESCAPE, lambda found: _unescape(found, x_is_byte=True))
 _HTML = _Code(
     b"&",
@@ -286,7 +286,7 @@ _BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 _NOT_DIGITS = bytes(set(range(256)) - _DIGITS)
 _NOT_BASE64 = bytes(set(range(256)) - _BASE64)
 _STANDARD = bytes.maketrans(b"-_", b"+/")
-#: Noise rarely holds so many characters of an alphabet one after the other, and lines are not shorter.
+#: Noise rarely has so many consecutive characters of an alphabet, and encoded lines are not shorter.
 _DIGIT_RUN = re.compile(rb"(?:[0-9a-fA-F]{2}[^0-9a-fA-F]?){5}")
 _BASE64_RUN = re.compile(rb"[A-Za-z0-9+/_-]{8}")
 
@@ -312,7 +312,7 @@ def _from_base64(view: _View) -> Iterator[_View]:
 
 
 def find_views(data: bytes) -> Iterator[_View]:
-    """The text and everything it decodes to, the least encoded first."""
+    """Yield the text and all its decoded forms, the least encoded first."""
     left = _MOST_DECODED * len(data) + _LEAST_DECODED
     seen = {data}
     views = [_View(data)]

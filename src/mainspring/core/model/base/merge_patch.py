@@ -1,4 +1,4 @@
-"""A JSON merge patch (RFC 7396): what to change of a payload, written like the payload."""
+"""JSON merge patches (RFC 7396), applied to payloads."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from mainspring.core.model.base.errors import Invalid
 
 
 def check_patch(field: str, patch: bytes) -> None:
-    """An object: anything else would replace the whole, and that is said otherwise."""
+    """Refuse a patch that is not an object: it would replace the whole payload, which has a separate option."""
     if not isinstance(msgspec.json.decode(patch), dict):
         raise Invalid(field, "is not an object", 'for example {"user": {"mail": null}, "tries": 2}')
 

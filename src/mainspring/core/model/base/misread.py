@@ -1,4 +1,4 @@
-"""What is wrong with JSON that does not have the right form, and where, as its author would say it."""
+"""Decode errors of JSON, with the field, the problem and a hint in the client's terms."""
 
 import re
 from typing import Any
@@ -15,12 +15,12 @@ _ENUM, _UNKNOWN, _MISSING = "Invalid enum value ", "Object contains unknown fiel
 _BYTE = re.compile(r"\(byte (\d+)\)$")
 _BOUND = re.compile(r"Expected '(\w+)' (of length )?(<=|>=|<|>) ([-\d.]+)")
 _BOUNDS = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
-#: What the patterns of fields mean, in words: what is wrong, and what would be right.
+#: The meaning of the regular expressions of fields: the problem, and a hint.
 PATTERNS: dict[str, tuple[str, str]] = {}
 
 
 class Misread(msgspec.Struct, frozen=True):
-    """The field (nothing: all of it), what is wrong with it, and what would be right."""
+    """A decode error: the field (empty: the whole document), the problem, and a hint."""
 
     field: str
     reason: str
@@ -28,8 +28,11 @@ class Misread(msgspec.Struct, frozen=True):
 
 
 def misread(error: msgspec.MsgspecError, kind: Any = None, data: bytes = b"") -> Misread:
-    """Read an error of msgspec, as in ``Expected `int`, got `str` - at `$.priority```. It does not tell the keys of
-    tables, nor the words of a choice: the first are looked for in ``data``, the others in ``kind``."""
+    """Parse an error of msgspec such as ``Expected `int`, got `str` - at `$.priority```.
+
+    The error omits the keys of tables, which are looked up in ``data``, and the words of a choice, which are looked up
+    in ``kind``.
+    """
     reason, _, path = str(error).partition(_AT)
     is_key = path.startswith(_IN)
     steps = [name or place for name, place in _STEPS.findall(path.removeprefix(_IN).rstrip("`"))]
@@ -64,7 +67,7 @@ def misread(error: msgspec.MsgspecError, kind: Any = None, data: bytes = b"") ->
 
 
 def misread_payload(error: msgspec.MsgspecError | RecursionError, kind: Any, payload: bytes, example: str) -> Invalid:
-    """The same of a payload that stands in a job."""
+    """Return the decode error of a job's payload."""
     if isinstance(error, RecursionError):
         return Invalid("payload", "is nested too deeply")
     found = misread(error, kind, payload)
@@ -72,7 +75,7 @@ def misread_payload(error: msgspec.MsgspecError | RecursionError, kind: Any, pay
 
 
 def _bounded(kind: str, of_length: str | None, sign: str, most: str) -> str:
-    """As in ``must be at most 10``, ``must have at least 1 character``."""
+    """Describe a violated bound, as in ``must be at most 10`` or ``must have at least 1 character``."""
     number = most.removesuffix(".0")
     if of_length is None:
         return f"must be {_BOUNDS[sign]} {number}"
@@ -81,12 +84,12 @@ def _bounded(kind: str, of_length: str | None, sign: str, most: str) -> str:
 
 
 def _written(steps: list[str]) -> str:
-    """As in ``nodes.load.after[0]``."""
+    """Format a path, as in ``nodes.load.after[0]``."""
     return "".join(f"[{step}]" if step.isdigit() or step == "..." else f".{step}" for step in steps).lstrip(".")
 
 
 def _with_keys(steps: list[str], text: str, kind: Any, data: bytes) -> list[str]:
-    """The steps with the keys for which there are dots, as far as they can be found."""
+    """Replace the dots in a path by the keys that they stand for, as far as they can be found."""
     try:
         return _found(steps, text, kind, msgspec.json.decode(data))
     except (msgspec.MsgspecError, RecursionError, LookupError, TypeError, OverflowError):
@@ -94,7 +97,7 @@ def _with_keys(steps: list[str], text: str, kind: Any, data: bytes) -> list[str]
 
 
 def _found(steps: list[str], text: str, kind: Any, whole: Any) -> list[str]:
-    """With half of a table the error is the same if what is wrong is in that half."""
+    """Find the keys by bisection: half of a table gives the same error if the invalid value is in that half."""
     here = whole
     known: list[str] = []
     for number, step in enumerate(steps):
@@ -125,7 +128,7 @@ def _fails(kind: Any, whole: Any, text: str) -> bool:
 
 
 def _fields(kind: inspect.Type, steps: list[str]) -> list[str]:
-    """Return the names of the fields of the struct there."""
+    """Return the field names of the struct at a path."""
     if isinstance(kind, inspect.Metadata):
         return _fields(kind.type, steps)
     if isinstance(kind, inspect.UnionType):
@@ -142,7 +145,7 @@ def _fields(kind: inspect.Type, steps: list[str]) -> list[str]:
 
 
 def _words(kind: inspect.Type, steps: list[str]) -> list[str]:
-    """What may stand there."""
+    """Return the allowed words at a path."""
     if isinstance(kind, inspect.Metadata):
         return _words(kind.type, steps)
     if isinstance(kind, inspect.UnionType):

@@ -1,4 +1,4 @@
-"""Percentiles of spans of time that were counted in buckets: two to a power of two, from 100 µs on. Pure."""
+"""Percentiles of durations counted in buckets: two per power of two, from 100 µs on. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -10,12 +10,15 @@ _TO_A_POWER = 2
 
 
 def bucket_of(span: Micros) -> int:
-    """Stores count in these as well; what lies on the edge of two may be in either."""
+    """Return the bucket of a duration. Stores use the same buckets; a duration on an edge may be in either bucket."""
     return math.floor(_TO_A_POWER * math.log2(max(span, _FIRST) / _FIRST))
 
 
 def percentile(counts: Mapping[int, int], share: float, most: Micros) -> Micros | None:
-    """``counts``: by bucket. ``most``: no span was longer. Within a bucket they are taken to be spread evenly."""
+    """Return a percentile of durations counted by bucket; None: there are none.
+
+    ``most``: no duration was longer. Durations are assumed to be spread evenly within a bucket.
+    """
     left = share * sum(counts.values())
     for bucket in sorted(bucket for bucket, count in counts.items() if count):
         if left <= counts[bucket]:

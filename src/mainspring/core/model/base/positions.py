@@ -1,6 +1,7 @@
-"""Places in a stream of events that comes from several servers: one place of each server, as text.
+"""Positions in the event stream of a sharded store: one offset per server, as text ``0=…|2=…``.
 
-``0=…|2=…``: a stream of one server has no parts. An event's own position has the part of its server alone.
+The stream of a single server has a plain offset instead. The position of an event has only the offset of its own
+server.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ _BETWEEN, _IS = "|", "="
 
 
 def split_position(position: str) -> dict[int, str] | None:
-    """The parts by the number of their server; None: it is none of several servers."""
+    """Return the offsets by server number; None: this is not a position in a sharded store."""
     parts = {}
     for part in position.split(_BETWEEN):
         number, is_part, place = part.partition(_IS)
@@ -24,7 +25,7 @@ def join_position(parts: Mapping[int, str]) -> str:
 
 
 def is_reached(position: str, by: str) -> bool:
-    """Whether somebody who stands at ``by`` has seen what is at a position."""
+    """Return whether a reader at position ``by`` has read the event at ``position``."""
     parts, others = split_position(position), split_position(by)
     if parts is None or others is None:
         return position <= by
@@ -32,7 +33,7 @@ def is_reached(position: str, by: str) -> bool:
 
 
 def further(one: str, other: str) -> str:
-    """Where somebody stands who has seen both."""
+    """Return the position of a reader that has read up to both positions."""
     parts, others = split_position(one), split_position(other)
     if parts is None or others is None:
         return max(one, other)

@@ -1,4 +1,4 @@
-"""Numbers as people write them: 100M jobs, 500B, 10x, 1200/s; and back."""
+"""Parsing and formatting of quantities: 100M jobs, 500B, 10x, 1200/s."""
 
 import re
 from math import isfinite
@@ -7,7 +7,7 @@ from mainspring.core.model.base.errors import Invalid
 
 _NUMBER = re.compile(r"([0-9][0-9_,]*\.?[0-9]*|\.[0-9]+)\s*([A-Za-z×]*)\Z")
 _COUNTS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
-#: A kilobyte is 1,000 bytes here, as disks and networks are sold; who means 1,024 writes KiB.
+#: A kilobyte is 1,000 bytes, as for disks and networks; KiB is 1,024.
 _SIZES = {
     "": 1,
     "B": 1,
@@ -27,17 +27,17 @@ _MOST = 1e15
 
 
 def parse_count(text: str, field: str) -> float:
-    """``100M``, ``1.5k``, ``2B`` (billions), ``12``."""
+    """Parse a count: ``100M``, ``1.5k``, ``2B`` (billions), ``12``."""
     return _parse(text, field, _COUNTS, "a number", "for example 250k, 100M or 2B")
 
 
 def parse_size(text: str, field: str) -> float:
-    """Bytes: ``500B``, ``2kB``, ``1MiB``; a bare number is bytes."""
+    """Parse a size: ``500B``, ``2kB``, ``1MiB``; a bare number is bytes."""
     return _parse(text, field, _SIZES, "a size", "for example 500B, 2kB or 1MiB")
 
 
 def parse_per_day(text: str, field: str) -> float:
-    """Jobs a day: ``100M``, or a rate: ``1200/s``, ``5k/min``."""
+    """Parse jobs per day: ``100M``, or a rate: ``1200/s``, ``5k/min``."""
     count, slash, unit = text.strip().partition("/")
     if not slash:
         return parse_count(count, field)
@@ -45,7 +45,7 @@ def parse_per_day(text: str, field: str) -> float:
 
 
 def parse_peak(text: str, field: str, per_second: float) -> float:
-    """How many times the mean: ``10x``, or the rate itself: ``10k/s``. ``per_second`` is the mean."""
+    """Parse a peak as a multiple of the mean: ``10x``, or a rate: ``10k/s``. ``per_second`` is the mean."""
     words = text.strip()
     count, slash, unit = words.partition("/")
     if slash:
@@ -78,7 +78,7 @@ def _parse(text: str, field: str, units: dict[str, int], what: str, hint: str) -
 
 
 def format_count(value: float) -> str:
-    """Three digits that matter: ``100 M``, ``1,157``, ``11.6``."""
+    """Format with three significant digits: ``100 M``, ``1,157``, ``11.6``."""
     for size, unit in ((10**12, " T"), (10**9, " G"), (10**6, " M")):
         if value >= size:
             return _short(value / size) + unit

@@ -1,4 +1,4 @@
-"""Secrets by name: how a payload refers to one, and who may use which.
+"""Secrets by name: how a payload refers to them, and which tenants may use which names.
 
 A value is never part of a payload. ``${secret:NAME}`` inside a string stands for it until the run is executed.
 """
@@ -9,14 +9,14 @@ from typing import Any
 
 from mainspring.core.model.base.errors import Invalid
 
-#: Shorter ones cannot be masked: they would be found in every other line.
+#: Shorter values cannot be masked: they would match in nearly every line.
 SHORTEST = 6
 LONGEST = 64 * 1024
-#: A short payload must not become a huge one.
+#: Bounds the size of a payload after its references are replaced.
 MOST_REFERENCES = 100
-#: Which names a tenant may use: this one stands for all of them.
+#: Stands for all names in a list of allowed names.
 ANY = "*"
-#: Whoever runs one tenant put the secrets there for it. Others are given theirs by name.
+#: In an installation with one tenant, all secrets are meant for it. Other tenants need an explicit list.
 DEFAULT_ALLOWED: Mapping[str, tuple[str, ...]] = {"default": (ANY,)}
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
@@ -31,7 +31,7 @@ def check_secret_name(where: str, name: str) -> str:
 
 
 def check_secret_value(name: str, value: str) -> str:
-    """Refuses what could not be kept out of what a run prints."""
+    """Refuse a value that could not be masked in the output of a run."""
     if len(value) < SHORTEST:
         raise Invalid(name, f"the secret has {len(value)} characters", f"at least {SHORTEST}, or it cannot be masked")
     if "\0" in value:
@@ -42,14 +42,16 @@ def check_secret_value(name: str, value: str) -> str:
 
 
 def mentions(payload: bytes) -> bool:
-    """Whether there can be a reference in this JSON. Cheap: asked of every payload of a built-in task."""
-    # Escaped, it could be spelled in other ways; a string with a backslash is looked at in full.
+    """Return whether this JSON may contain a reference. Cheap, as it is called for every payload of a built-in task."""
+    # Escapes allow other spellings, so a payload with escapes is examined in full.
     return b"${secret:" in payload or (b"\\u" in payload and b"secret" in payload)
 
 
 def names_in(value: Any, where: str = "payload") -> set[str]:
-    """The secrets that a JSON value refers to, in keys too, where they are refused. Raises ``Invalid`` for a reference
-    that names none: sent as it is, it would be a surprise."""
+    """Return the secrets that a JSON value refers to. Raise ``Invalid`` for references in keys and for malformed ones.
+
+    A malformed reference would otherwise be sent literally.
+    """
     try:
         found = [name for path, text in _strings(value, where) for name in _names(text, path)]
     except RecursionError:
@@ -60,12 +62,12 @@ def names_in(value: Any, where: str = "payload") -> set[str]:
 
 
 def fill(text: str, read: Callable[[str], str]) -> str:
-    """A text with the values in their places. What a value holds is not read again."""
+    """Replace the references in a text by values. References within values are not replaced."""
     return _REFERENCE.sub(lambda found: read(found[1]), text) if _OPENING in text else text
 
 
 def fill_json(value: Any, read: Callable[[str], str]) -> Any:
-    """A JSON value with the values in its strings: a value cannot become anything but part of a string."""
+    """Replace the references in the strings of a JSON value: a secret can only become a part of a string."""
     if isinstance(value, str):
         return fill(value, read)
     if isinstance(value, list):
@@ -76,7 +78,7 @@ def fill_json(value: Any, read: Callable[[str], str]) -> Any:
 
 
 class SecretRules:
-    """Which tenant may use which names."""
+    """The names of secrets that each tenant may use."""
 
     def __init__(self, allowed: Mapping[str, Collection[str]] = DEFAULT_ALLOWED) -> None:
         self._allowed = allowed

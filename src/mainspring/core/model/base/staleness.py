@@ -1,4 +1,4 @@
-"""How old the state is that a replica shows."""
+"""Staleness of a replica's data."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from mainspring.core.model.base.instant import Micros
 
 
 def staleness(samples: Sequence[tuple[Micros, int]], replayed: int, now: Micros) -> Micros | None:
-    """``samples``: moments, each with where the primary's log was after it. ``replayed``: how far the replica has come.
+    """Return how old the state of a replica is at most; None: it may be older than all samples.
 
-    What was committed before a moment lies before its position, so a replica that has come this far shows it. None: it
-    has not come as far as any of them, and may be older than all.
+    ``samples``: times, each with the position of the primary's log after it. ``replayed``: the position of the replica.
+    A transaction committed before such a time lies before its position, so a replica at that position includes it.
     """
     shown = [at for at, position in samples if position <= replayed]
     return None if not shown else max(now - max(shown), 0)

@@ -1,4 +1,4 @@
-"""Environment variables of programs: which names a payload or a setting can use."""
+"""Environment variables of programs: the names that payloads and settings may use."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -23,7 +23,7 @@ _LOADS_CODE_PREFIXES = (
     *("ANSIBLE_", "TF_", "CARGO_", "CMAKE_", "PIP_", "UV_", "OPENSSL_", "MALLOC_", "QT_"),
     *("GTK_", "GIO_", "XDG_", "GIT_", "SSH_", "RSYNC_", "DOCKER_", "CONTAINER"),
 )
-#: Options, configuration files and programs that a tool takes from a variable of its own, such as ``TAR_OPTIONS``.
+#: Options, configuration files and programs that a tool reads from its own variable, such as ``TAR_OPTIONS``.
 _LOADS_CODE_SUFFIXES = ("_OPTIONS", "_OPTS", "_FLAGS", "PAGER", "EDITOR", "_ASKPASS", "_RSH", "_COMMAND")
 
 

@@ -36,8 +36,7 @@ class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     #: How long the oldest queued run has been due.
     lag: Micros = 0
-    #: The longest time that a queued run has waited for a worker, without the time it was blocked by a limit, a key or
-    #: a pause.
+    #: The longest time that a queued run has waited for a worker; time blocked by a limit, key or pause does not count.
     waited: Micros = 0
     #: The rate and the average duration of runs that ended in the last minutes; None: none ended.
     service_rate: float = 0.0
@@ -52,9 +51,7 @@ class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arrival_rate(self) -> float:
-        """Queued runs arrived within the lag, as the oldest starts first. A short lag gives no rate, so completions are
-        used.
-        """
+        """Queued runs arrived within the lag, as the oldest starts first. If it is short, completions are used instead."""
         if self.waiting and self.lag > SHORT_LAG:
             return self.waiting * SECOND / self.lag
         return self.service_rate + self.waiting * SECOND / MINUTE

@@ -55,9 +55,7 @@ def read_clock(wall: Instant, monotonic: Micros, ahead: tuple[Micros, Micros]) -
 
 
 def judge(reading: ClockReading, rules: ClockRules, was: ClockState = ClockState.RIGHT) -> ClockState:
-    """Return the state that the reading proves. If the error allows both states, the previous one stays, without
-    flapping.
-    """
+    """Return the state that the reading proves. If the error allows both states, the previous one stays."""
     surely, maybe = abs(reading.offset) - reading.error, abs(reading.offset) + reading.error
     if rules.fence and (surely > rules.fence or (was is ClockState.FENCED and maybe > rules.fence)):
         return ClockState.FENCED

@@ -6,7 +6,7 @@ from mainspring.core.model.cluster.diagnosis import Finding, Level
 
 _ORDER = (Level.OK, Level.WARNING, Level.PROBLEM)
 #: While one of these checks fails, deferrable work should wait: the server has no room, or dead rows accumulate that it
-#: may not remove. All of these end. Network distance is not among them: it stays, so the work would wait forever.
+#: may not remove. These conditions are temporary. A high network latency is not, so the work would wait forever.
 _PRESSING = frozenset({"transactions", "replication slots", "vacuum", "connections"})
 
 

@@ -1,6 +1,4 @@
-"""Placement groups of a sharded store. Work that needs a common transaction shares a group, and a group is on one
-server.
-"""
+"""Placement groups of a sharded store. Work that must be consistent shares a group, and a group is on one server."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,8 +7,8 @@ from functools import lru_cache
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import shard_for, shard_of, stable_hash
 
-#: The maximum number of placement groups; a store with fewer shards has one per shard. More servers than groups are of
-#: no use.
+#: The maximum number of placement groups; a store with fewer shards has one per shard. Additional servers would hold no
+#: placement group.
 MOST_PLACES = 32
 
 

@@ -1,4 +1,4 @@
-"""Budgets: so much of a unit a day or a month. Soft: they are looked at every few seconds, and what runs goes on."""
+"""Budgets per day or month for a unit of usage. They are soft: checked every few seconds, and active runs continue."""
 
 from datetime import timedelta
 from typing import Literal
@@ -18,19 +18,19 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a tenant, or one of its jobs or tasks, may use in a period."""
 
     tenant: str
-    #: A tenant has one of each name.
+    #: Unique within the tenant.
     name: str
     unit: str
-    #: Microseconds of wall and CPU; of other units the amount itself.
+    #: Microseconds for wall and CPU time, otherwise the amount in the unit.
     limit: float
     period: Literal["day", "month"] = "month"
-    #: What it is for: the whole tenant, or the job or the task of this name.
+    #: The scope: the whole tenant, or the job or task named by ``target``.
     of: Literal["tenant", "job", "task"] = "tenant"
     target: str = ""
-    #: The part of the limit at which it warns.
+    #: The fraction of the limit at which it warns.
     warn_at: float = 0.8
-    #: When it is used up. lower: queued runs stand behind all others. pause: nothing of the tenant starts, the job's
-    #: ticks are skipped. All of it ends with the period.
+    #: The action when the budget is exhausted, until the period ends. lower: queued runs move behind all others. pause:
+    #: nothing of the tenant starts, or the job's ticks are skipped.
     then: Literal["warn", "lower", "pause"] = "warn"
 
     def check(self) -> None:
@@ -57,26 +57,26 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget and how it stands, as of a few seconds ago."""
+    """A budget and its state as of a few seconds ago."""
 
     budget: Budget
-    #: Its id in events.
+    #: The id of the budget in events.
     id: str
     state: Literal["ok", "warned", "over"] = "ok"
-    #: When the period began of which this is told; 0: it was not looked at yet.
+    #: The start of the period that the state refers to; 0: not evaluated yet.
     since: Instant = 0
     spent: float = 0.0
-    #: The tenant or the job is paused because of it.
+    #: The budget has paused the tenant or the job.
     held: bool = False
 
 
 def author_name(name: str) -> str:
-    """As whom a budget pauses and resumes."""
+    """Return the author name under which a budget pauses and resumes."""
     return f"budget:{name}"
 
 
 def lowers(status: BudgetStatus, tenant: str, task: str, job: str | None) -> bool:
-    """Whether queued runs of this task, and of the job of this name, stand behind all others because of it."""
+    """Return whether the budget moves queued runs of this task and job behind all others."""
     budget = status.budget
     if (status.state, budget.then, budget.tenant) != ("over", "lower", tenant):
         return False
@@ -84,7 +84,7 @@ def lowers(status: BudgetStatus, tenant: str, task: str, job: str | None) -> boo
 
 
 def period_of(budget: Budget, now: Instant) -> tuple[Instant, Instant]:
-    """The day or month of UTC that a moment lies in: its begin, and its end."""
+    """Return the start and the end of the UTC day or month that contains ``now``."""
     moment = to_datetime(now)
     begin = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     if budget.period == "day":
@@ -96,7 +96,7 @@ def period_of(budget: Budget, now: Instant) -> tuple[Instant, Instant]:
 
 
 def judge(status: BudgetStatus, spent: float, now: Instant) -> BudgetStatus:
-    """How it stands now. Within a period it never gets better by itself, unless the budget was changed."""
+    """Return the current status. Within a period the state only improves if the budget is changed."""
     begin, _ = period_of(status.budget, now)
     limit = status.budget.limit
     state: Literal["ok", "warned", "over"] = (
@@ -106,12 +106,12 @@ def judge(status: BudgetStatus, spent: float, now: Instant) -> BudgetStatus:
 
 
 def news(before: BudgetStatus, after: BudgetStatus) -> list[str]:
-    """The events of a change: what was reached within this period that had not been before."""
+    """Return the events of a status change: one for each state newly reached within the period."""
     was = before.state if before.since == after.since else "ok"
     reached = _STATES[_STATES.index(was) + 1 : _STATES.index(after.state) + 1]
     return [f"budget.{'exceeded' if state == 'over' else state}" for state in reached]
 
 
 def amount_words(unit: str, amount: float) -> str:
-    """As people read it."""
+    """Format an amount for display."""
     return f"{amount / SECOND:.12g}s of {unit}" if unit in (WALL, CPU) else f"{amount:.12g} {unit}"

@@ -1,4 +1,4 @@
-"""Keys that name fields of the payload: ``customer:{payload.customer.id}``. Rendered once, where a run is handed in."""
+"""Keys that refer to payload fields: ``customer:{payload.customer.id}``. Rendered once, at submission."""
 
 import re
 from collections.abc import Collection
@@ -16,7 +16,7 @@ _HINT = "for example {payload.customer}; a path has dots between names"
 
 
 def rendered(template: str, payload: bytes, field: str) -> str:
-    """The key of a run with this payload. ``Invalid`` names what the payload does not have."""
+    """Return the key for this payload. ``Invalid`` names a field that the payload lacks."""
     if "{" not in template and "}" not in template:
         return template
     try:
@@ -45,7 +45,7 @@ def check_braces(template: str, field: str, hint: str) -> None:
 
 
 def find_value(values: object, path: str) -> object:
-    """The value at a path such as ``customer.items.0``. ``LookupError`` if there is none."""
+    """Return the value at a path such as ``customer.items.0``. Raise ``LookupError`` if there is none."""
     found = values
     for name in path.split("."):
         if isinstance(found, dict) and name in found:
@@ -58,14 +58,14 @@ def find_value(values: object, path: str) -> object:
 
 
 def format_value(value: object) -> str | None:
-    """A text, a number or a boolean as it stands in a key; None for anything else."""
+    """Format a text, number or boolean for a key; None for any other value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, str | int | float) else None
 
 
 def with_keys(run: NewRun) -> NewRun:
-    """The same run, with the keys that its payload gives it."""
+    """Return the run with its keys rendered from the payload."""
     if not run.policy.limits and run.unique is None:
         return run
     unique = None if run.unique is None else unique_with_key(run.unique, run.payload)
@@ -77,7 +77,7 @@ def unique_with_key(unique: Unique, payload: bytes) -> Unique:
 
 
 def policy_with_keys(policy: RunPolicy, payload: bytes) -> RunPolicy:
-    """The same policy, and the very same one if no key names a field: equal ones are checked once."""
+    """Return the policy with rendered limit keys. Without templates it is the identical object, whose check is cached."""
     if not any("{" in limit.key or "}" in limit.key for limit in policy.limits):
         return policy
     limits = tuple(

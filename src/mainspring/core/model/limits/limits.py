@@ -1,15 +1,15 @@
-"""Limits: how many runs of a key go at a time, how many start in a period, and when a failing task is left alone.
+"""Limits: concurrency per key, rate per period, and circuit breakers for failing tasks.
 
-A run that falls under limits passes a gate for each before it is queued. It passes all of them at once or none:
-whoever waits holds nothing, so that nobody waits in a circle. A gate keeps
+A run with limits acquires one limiter for each before it is queued. It acquires all of them at once or none: a blocked
+run holds nothing, so deadlocks are impossible. The state of a limiter is
 
-- of a limit at a time: how many are inside (queued or running);
-- of a limit per period: how many are inside and have not started, and when the last ones started. What is queued counts
-  as if it could start at any moment, so that no period ever sees more starts than it may, however long a queue is;
-- of a breaker: when the last failures were, and whether it is open.
+- for a concurrency limit: the number of holders (queued or running);
+- for a rate limit: the number of holders that have not started, and the times of the last starts. Queued runs count as
+  if they could start at any moment, so that no period ever has too many starts, however long a queue is;
+- for a circuit breaker: the times of the last failures, and whether it is open.
 
-Whoever leaves (its attempt ended, or it was cancelled, or expired) gives back what it took. A retry passes again.
-These are the rules; the store keeps the state of a gate in a row that is locked by whoever passes or leaves.
+A run releases its limiters when its attempt ends, or when it is cancelled or expires. A retry acquires them again. This
+module has the rules. The store keeps the state of a limiter in a row, locked while a run acquires or releases it.
 """
 
 from typing import Literal
@@ -23,19 +23,19 @@ from mainspring.core.model.base.instant import DAY, MINUTE, SECOND, Instant, Mic
 
 MAX_LIMITS = 4
 MAX_KEY = 200
-#: At a time. Of a period fewer: the gate remembers that many starts.
+#: The maximum of a concurrency limit, and of a rate limit, whose limiter stores that many start times.
 MOST_AT_ONCE = 1_000_000
 MOST_IN_PERIOD = 10_000
 LONGEST_PERIOD: Micros = 31 * DAY
 
-#: How a limit is kept beside a run: the kind, the gate's number, ``most`` and ``per``.
+#: The kinds of limiters. A store saves a limiter beside a run as its kind, number, ``most`` and ``per``.
 AT_A_TIME, PER_PERIOD, BREAKER = 1, 2, 3
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """At most ``most`` runs of the key at a time; with ``per``, at most so many starts in any period that long."""
+    """At most ``most`` concurrent runs of the key; with ``per``, at most ``most`` starts in any period of that length."""
 
-    #: It belongs to a tenant. Whatever names the same key shares it, whichever task it is of.
+    #: The key of the limit within its tenant. All limits with the same key share it, across tasks.
     key: str
     most: int
     per: Micros | None = None
@@ -52,9 +52,10 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Breaker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """After so many failures within a period the runs of a task wait; then one goes ahead to see.
+    """A circuit breaker: after too many failures within a period, the task's runs are blocked, then one probe runs.
 
-    If that one succeeds all go on; if it fails they wait for another ``pause``. It belongs to a task of a tenant.
+    If the probe succeeds, all runs continue; if it fails, they wait for another ``pause``. It belongs to a task of a
+    tenant.
     """
 
     failures: int = 5
@@ -78,20 +79,20 @@ def check_limits(limits: tuple[Limit, ...]) -> None:
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run must pass, as the store keeps it beside the run."""
+    """A limiter that a run must acquire, as the store saves it beside the run."""
 
     kind: int
-    #: The row that keeps its state.
+    #: The number of the row with its state.
     number: int
     most: int
-    #: Of a breaker: the period in which failures count.
+    #: For a rate limit the period; for a circuit breaker the period in which failures count.
     per: Micros = 0
-    #: Of a breaker.
+    #: For a circuit breaker: how long it stays open before a probe.
     pause: Micros = 0
 
 
 def words_of(number: int, tenant: str, task: str, limits: tuple[Limit, ...], breaker: Breaker | None) -> str:
-    """What a run waits for, by the number of the gate, as people are told."""
+    """Describe the limiter with this number for users."""
     for limit in limits:
         if _gate(tenant, limit).number == number:
             per = "at a time" if limit.per is None else f"in {format_duration(limit.per)}"
@@ -100,7 +101,7 @@ def words_of(number: int, tenant: str, task: str, limits: tuple[Limit, ...], bre
 
 
 def gates_of(tenant: str, task: str, limits: tuple[Limit, ...], breaker: Breaker | None) -> tuple[Gate, ...]:
-    """In the order of their numbers, in which they are locked."""
+    """Return the limiters in the order of their numbers, in which they are locked."""
     gates = [_gate(tenant, limit) for limit in limits]
     if breaker is not None:
         number = stable_hash(f"breaker:{tenant}:{task}")
@@ -116,13 +117,13 @@ def _gate(tenant: str, limit: Limit) -> Gate:
 
 
 class GateState(msgspec.Struct, frozen=True, kw_only=True):
-    """The row of a gate."""
+    """The state row of a limiter."""
 
-    #: Inside. Of a limit per period: those that have not started. Of a breaker: the one that goes ahead, while open.
+    #: The number of holders. For a rate limit: holders that have not started. For an open circuit breaker: the probe.
     used: int = 0
-    #: Of a limit per period: when the last ones started. Of a breaker: when the last failures were. Oldest first.
+    #: For a rate limit the times of the last starts, for a circuit breaker those of the last failures; oldest first.
     times: tuple[Instant, ...] = ()
-    #: Of a breaker that is open: when one may go ahead.
+    #: For an open circuit breaker: when a probe may run.
     open_until: Instant | None = None
 
 
@@ -130,7 +131,7 @@ _FREE = 1 << 30
 
 
 def room(gate: Gate, state: GateState, now: Instant) -> int:
-    """How many more may pass now."""
+    """Return how many more runs may acquire the limiter now."""
     match gate.kind:
         case 1:  # AT_A_TIME
             return max(gate.most - state.used, 0)
@@ -143,16 +144,16 @@ def room(gate: Gate, state: GateState, now: Instant) -> int:
 
 
 def recent(gate: Gate, state: GateState, now: Instant) -> tuple[Instant, ...]:
-    """The times that still count: a period is open at its beginning, so that ``most`` and ``most`` fit side by side."""
+    """Return the times that still count. A period excludes its start, so that two full periods can be adjacent."""
     return tuple(at for at in state.times if at > now - gate.per)
 
 
 def room_comes_at(gate: Gate, state: GateState, now: Instant) -> Instant | None:
-    """When there will be room though nobody leaves; None: never, or there is room already."""
+    """Return when there will be room even if no run releases the limiter; None: never, or there is room already."""
     if room(gate, state, now):
         return None
     if gate.kind == PER_PERIOD:
-        # So many starts must be forgotten before one more fits. What has not started never frees anything.
+        # So many starts must leave the period before one more fits. Holders that have not started free no room.
         times = recent(gate, state, now)
         surplus = state.used + len(times) - gate.most
         return times[surplus] + gate.per if surplus < len(times) else None
@@ -162,17 +163,17 @@ def room_comes_at(gate: Gate, state: GateState, now: Instant) -> Instant | None:
 
 
 def passed(gate: Gate, state: GateState) -> GateState:
-    """One more is inside."""
+    """Return the state after one more run acquired the limiter."""
     if gate.kind == BREAKER and state.open_until is None:
         return state
     return msgspec.structs.replace(state, used=state.used + 1)
 
 
 def started(gate: Gate, state: GateState, now: Instant) -> GateState:
-    """One that is inside has started. It counts from now on by its time."""
+    """Return the state after a holder started. It counts by its start time from now on."""
     if gate.kind != PER_PERIOD:
         return state
-    # All that count are kept: others of the key may have a larger ``most``.
+    # Keep all times that count: other limits with the key may have a larger ``most``.
     return msgspec.structs.replace(state, used=max(state.used - 1, 0), times=(*recent(gate, state, now), now))
 
 
@@ -180,7 +181,8 @@ Ending = Literal["succeeded", "failed", "other"]
 
 
 def left(gate: Gate, state: GateState, now: Instant, ending: Ending, *, started_at: Instant | None) -> GateState:
-    """One that was inside has left: its attempt succeeded, failed, or ended without saying anything of the task.
+    """Return the state after a holder released the limiter: it succeeded, failed, or ended without information on the
+    task.
 
     ``started_at`` is that of the attempt that has ended; None: it had not started.
     """
@@ -188,7 +190,7 @@ def left(gate: Gate, state: GateState, now: Instant, ending: Ending, *, started_
         case 1:  # AT_A_TIME
             return msgspec.structs.replace(state, used=max(state.used - 1, 0))
         case 2:  # PER_PERIOD
-            # What has started counts by its time, however it ended.
+            # A started run counts by its start time, however it ended.
             return state if started_at is not None else msgspec.structs.replace(state, used=max(state.used - 1, 0))
         case _:
             return _after(gate, state, now, ending, started_at)
@@ -200,7 +202,7 @@ def _after(gate: Gate, state: GateState, now: Instant, ending: Ending, started_a
             return state
         times = (*recent(gate, state, now), now)[-gate.most :]
         return GateState(times=times, open_until=None if len(times) < gate.most else now + gate.pause)
-    # What started before it opened says nothing of how the task does now; only the one that went ahead does.
+    # Runs that started before the breaker opened say nothing about the task's current health; only the probe does.
     opened_at = state.open_until - gate.pause
     went_ahead = state.used > 0 and (started_at is None or started_at > opened_at)
     if not went_ahead:

@@ -1,9 +1,9 @@
-"""What an operator says of a queue: how much of it runs at once, how fast its retries come, and whose turn it is.
+"""Queue policies: concurrency, retry rate and fair sharing between tenants.
 
-Shares between tenants are kept by tags (start-time fair queueing). Every tenant with something ready has a tag; the
-lowest is served next, and a run moves its tenant's tag on by its price: its weight over the tenant's share. The queue's
-clock is the highest tag that was served. A tenant that had nothing to do gets no credit for it: its tag is at least
-the clock. So a run that comes alone is started after at most one run of each other tenant that has something ready.
+Fair sharing uses tags (start-time fair queueing). Every tenant with ready runs has a tag. The lowest tag is served
+next, and a run advances its tenant's tag by its price: its weight divided by the tenant's share. The queue's clock is
+the highest tag that was served. An idle tenant accumulates no credit: its tag is at least the clock. A single new run
+therefore starts after at most one run of each other tenant with ready runs.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -21,12 +21,12 @@ MAX_CONCURRENCY = 1_000_000
 MAX_SHARE = 1_000
 MAX_SHARES = 1_000
 MAX_RETRIES = 1_000_000
-#: What a run of weight 1 costs a tenant with a share of 1. A multiple of what it is divided by most.
+#: The price of a run of weight 1 for a tenant with a share of 1. Divisible by the most common shares.
 PRICE = 720_720
 
 
 class RetryBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """At most so many retries become due in a period. Periods begin at multiples of their length since 1970."""
+    """At most ``most`` retries become due per period. Periods begin at multiples of their length since 1970."""
 
     most: int
     per: Micros
@@ -36,7 +36,7 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True):
         check_whole("retries", self.per, MILLISECOND, DAY, "a period of a millisecond to a day")
 
     def place(self, period: int, number: int) -> Instant:
-        """When the so-many-th of a period is due that was moved there: they come evenly."""
+        """Return when the n-th retry moved to a period is due; moved retries are spread evenly."""
         return period * self.per + (number - 1) * self.per // self.most
 
     def __str__(self) -> str:
@@ -44,12 +44,12 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    #: At most so many run at once, over all workers.
+    #: The maximum number of concurrent runs, over all workers.
     concurrency: int | None = None
     retries: RetryBudget | None = None
     #: Tenants take turns.
     fair: bool = False
-    #: How many turns a tenant gets where others get one.
+    #: The number of turns of a tenant where others get one.
     shares: dict[str, int] = {}
 
     def check(self) -> None:
@@ -67,7 +67,7 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             raise Invalid("shares", "mean nothing in a queue that is not fair", "with fair")
 
     def words(self) -> dict[str, object]:
-        """For the audit: what people wrote stands in texts and lists."""
+        """Return the policy for the audit log, with texts and lists in place of structs."""
         return {
             "concurrency": self.concurrency,
             "retries": None if self.retries is None else str(self.retries),
@@ -77,7 +77,7 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def looks_closely(self) -> bool:
-        """Whether a claim must look at it."""
+        """Whether a claim must evaluate the policy."""
         return self.concurrency is not None or self.fair
 
 
@@ -85,7 +85,7 @@ NO_POLICY = QueuePolicy()
 
 
 def parse_budget(text: str, field: str = "retries") -> RetryBudget:
-    """Read ``10/s``, ``600/m`` or ``5/10s``."""
+    """Parse ``10/s``, ``600/m`` or ``5/10s``."""
     most, _, per = text.partition("/")
     if not most.isascii() or not most.isdigit() or len(most) > 9 or not per:
         raise Invalid(field, f"{text[:40]!r} is not a rate", 'for example "10/s" or "600/5m"')
@@ -105,12 +105,12 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Turns:
-    """Whose turn it is in a fair queue: the tags of tenants with something ready."""
+    """The order of tenants in a fair queue: the tags of tenants with ready runs."""
 
     def __init__(self, clock: int, tags: Mapping[str, int], shares: Mapping[str, int], tenants: Iterable[str]) -> None:
         self.clock = clock
         self._shares = shares
-        # Also of those that have nothing ready just now.
+        # Includes tenants that have no ready runs at the moment.
         self._tags = dict(tags)
         self._heap = [(max(clock, tags.get(tenant, 0)), tenant) for tenant in tenants]
         heapify(self._heap)
@@ -120,21 +120,21 @@ class Turns:
         return self._heap[0][1] if self._heap else None
 
     def serve(self, weight: int) -> None:
-        """The next one has started a run."""
+        """Record that the next tenant has started a run."""
         tag, tenant = self._heap[0]
         self.clock = tag
         self._tags[tenant] = tag = tag + self.price(tenant, weight)
         heapreplace(self._heap, (tag, tenant))
 
     def leave(self) -> None:
-        """The next one has nothing more."""
+        """Remove the next tenant, which has no more ready runs."""
         heappop(self._heap)
 
     def price(self, tenant: str, weight: int) -> int:
         return PRICE * weight // self._shares.get(tenant, 1)
 
     def ahead(self, places: int) -> dict[str, int]:
-        """How many runs of each the next so many places would be, if all had enough and weighed 1."""
+        """Return how many runs of each tenant the next ``places`` turns would serve, given enough runs of weight 1."""
         heap, counts = list(self._heap), dict[str, int]()
         for _ in range(places if heap else 0):
             tag, tenant = heap[0]
@@ -143,14 +143,14 @@ class Turns:
         return counts
 
     def kept(self) -> dict[str, int]:
-        """The tags that must be remembered: whoever is not ahead of the clock starts there again."""
+        """Return the tags to store. Tenants that are not ahead of the clock start at the clock again."""
         return {tenant: tag for tenant, tag in self._tags.items() if tag > self.clock}
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a choice must know next: the best so many of each tenant; of a queue that is not fair of all together ("").
+    """The candidates that a choice needs next: the best ``most`` of each tenant, or of all together ("") if not fair.
 
-    Without those seen before, and without the runs of tenants that have no room.
+    Candidates in ``seen`` and the runs of tenants in ``full`` are excluded.
     """
 
     most: dict[str, int]
@@ -162,11 +162,13 @@ Choice = Generator[Wanted, Mapping[str, Sequence[Candidate]], list[Candidate]]
 
 
 def choose(limit: int, slots: int | None, most: int, turns: Turns | None, room: dict[str, int]) -> Choice:
-    """The runs to start for ``limit`` free slots, of a worker with so many. Asks for candidates as it goes.
+    """Choose the runs to start for ``limit`` free slots of a worker with ``slots`` slots. Yields requests for
+    candidates.
 
-    In the order of the turns, or of the rank. A run takes as many slots as it weighs, but never more than the worker
-    has: what is heavier runs alone. The first that does not fit ends the choice, so that no lighter one goes ahead of
-    it for ever. ``most``: how many more of the queue may run; ``room``: how many more of a tenant, changed here.
+    1. The order is that of the turns, or of the rank.
+    2. A run takes as many slots as its weight, but at most all of the worker's: a heavier run executes alone.
+    3. The first run that does not fit ends the choice, so that lighter runs cannot overtake it forever.
+    4. ``most``: how many more runs of the queue may run. ``room``: how many more of each tenant; updated in place.
     """
     chosen: list[Candidate] = []
     seen: set[RunId] = set()
@@ -211,7 +213,7 @@ def choose(limit: int, slots: int | None, most: int, turns: Turns | None, room: 
 
 
 def made(choice: Choice, find: Callable[[Wanted], Mapping[str, Sequence[Candidate]]]) -> list[Candidate]:
-    """Make a choice where candidates can be found without waiting."""
+    """Run a choice with a function that finds candidates synchronously."""
     try:
         wanted = next(choice)
         while True:
@@ -222,9 +224,9 @@ def made(choice: Choice, find: Callable[[Wanted], Mapping[str, Sequence[Candidat
 
 
 def place_retry(budget: RetryBudget, counts: dict[int, int], due: Instant) -> Instant:
-    """When a retry that would be due then may come: in its period, or in the first one after it with room.
+    """Return when a retry due at ``due`` may run: in its period, or in the first later one with room.
 
-    ``counts``: how many come in each period; changed here. No retry is dropped.
+    ``counts``: the number of retries in each period; updated in place. No retry is dropped.
     """
     period = due // budget.per
     moved = period
