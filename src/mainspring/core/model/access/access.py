@@ -1,4 +1,4 @@
-"""Who may do what. Roles are one table; whatever is not in it is refused."""
+"""Authorization: one table of roles and permissions. A permission that is not in the table is denied."""
 
 import hashlib
 import hmac
@@ -13,7 +13,7 @@ from mainspring.core.model.runs.names import MAX_PAYLOAD, check_name, check_queu
 from mainspring.core.model.runs.retention import check_class
 
 DEFAULT_TENANT = "default"
-#: An API key is ``ms_<id>_<secret>``. Only a hash of the secret is kept: it is random, so a fast hash is enough.
+#: An API key is ``ms_<id>_<secret>``. Only a hash of the secret is stored; it is random, so a fast hash is enough.
 KEY_PREFIX = "ms"
 KEY_ID_LENGTH = 12
 SECRET_LENGTH = 43
@@ -29,14 +29,14 @@ class Role(StrEnum):
 
 
 class Permission(StrEnum):
-    """What an operation of the API asks for."""
+    """The permission that an API operation requires."""
 
     READ = "read"
     SUBMIT = "submit"
     OPERATE = "operate"
     ADMINISTER = "administer"
     WORK = "work"
-    #: Only for those who are bound neither to a tenant nor to queues.
+    #: Only for principals that are bound neither to a tenant nor to queues.
     ADMINISTER_ALL = "administer all"
 
 
@@ -59,14 +59,14 @@ GRANTS: dict[Role, frozenset[Permission]] = {
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who has proved who they are."""
+    """An authenticated caller."""
 
-    #: As the audit has it: ``key:1a2b3c4d5e6f`` or the subject of a token.
+    #: The name in the audit log: ``key:1a2b3c4d5e6f`` or the subject of a token.
     name: str
     role: Role
     #: None: bound to no tenant.
     tenant: str | None
-    #: Changes and claims only what is in these queues; empty: in all.
+    #: The caller changes and claims only objects in these queues; empty: in all.
     queues: frozenset[str] = frozenset()
 
     def may(self, permission: Permission) -> bool:
@@ -77,33 +77,35 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     def choose_tenant(self, asked: str | None) -> str | None:
         """Return the tenant that a request is for; None: it names none, and the caller can access all of them.
 
-        Raises ``Invalid`` if the caller is bound to another tenant.
+        Raise ``Invalid`` if the caller is bound to another tenant.
         """
         if self.tenant is not None and asked not in (None, self.tenant):
             raise Invalid("tenant", f"{asked!r} is not yours", "leave it out")
         return asked if self.tenant is None else self.tenant
 
     def reaches(self, queues: Collection[str]) -> bool:
-        """Whether all that is in these queues is theirs to change; none are all queues."""
+        """Return whether the caller may change objects in all of these queues; an empty collection stands for all
+        queues.
+        """
         return not self.queues or (bool(queues) and self.queues.issuperset(queues))
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a tenant may have at most. None: no limit."""
+    """The quotas of a tenant. None: no limit."""
 
     #: Recurring jobs that are not cancelled or finished.
     jobs: int | None = None
-    #: Runs that are queued.
+    #: Queued runs.
     queued: int | None = None
-    #: Runs that run at the same time. Kept exactly, by the claim.
+    #: Concurrent runs. Enforced exactly, by the claim.
     running: int | None = None
     submits_per_minute: int | None = None
     payload_bytes: int | None = None
-    #: The class of retention of runs that choose none; empty is the standard.
+    #: The retention class of runs without one; empty: the standard class.
     retention: str = ""
-    #: What its runs may print in a day.
+    #: The log output of all its runs per day.
     log_bytes_per_day: int | None = None
-    #: How long their logs are kept outside the store.
+    #: How long logs are kept outside the store.
     log_days: int | None = None
 
     def check(self) -> None:
@@ -127,7 +129,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as the store keeps it. The secret itself is shown once, when the key is made."""
+    """An API key as the store holds it. The secret is shown once, at creation."""
 
     id: str
     #: None: bound to no tenant.
@@ -140,7 +142,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Instant = 0
     expires_at: Instant | None = None
     revoked_at: Instant | None = None
-    #: To the minute or so.
+    #: Accurate to about a minute.
     last_used_at: Instant | None = None
 
     def check(self) -> None:
@@ -153,7 +155,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
             check_instant(self.expires_at, "expiresIn")
 
     def is_valid(self, secret: str, now: Instant) -> bool:
-        """Takes the same time whatever is wrong with the secret."""
+        """Return whether the secret is right and the key in force. The comparison takes constant time."""
         right = hmac.compare_digest(self.secret_hash, hash_secret(secret))
         expired = self.expires_at is not None and now >= self.expires_at
         return right and not expired and self.revoked_at is None
@@ -172,7 +174,7 @@ def write_key(identifier: str, secret: str) -> str:
 
 
 def read_key(text: str) -> tuple[str, str] | None:
-    """The id and the secret of a key; none if the text is not one."""
+    """Return the id and the secret of a key; None if the text is not a key."""
     prefix, _, rest = text.partition("_")
     identifier, _, secret = rest.partition("_")
     if prefix != KEY_PREFIX or len(identifier) != KEY_ID_LENGTH or len(secret) != SECRET_LENGTH or not text.isascii():

@@ -1,4 +1,4 @@
-"""Where does a request come from? A header says what its sender likes; only proxies that are named are believed."""
+"""Client addresses of requests. Forwarding headers can be forged, so only those of configured proxies are trusted."""
 
 from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -10,7 +10,7 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 
 def read_networks(field: str, texts: Sequence[str]) -> tuple[Network, ...]:
-    """Networks such as ``10.0.0.0/8``, or single addresses."""
+    """Parse networks such as ``10.0.0.0/8``, or single addresses."""
     networks = []
     for text in texts:
         try:
@@ -24,9 +24,9 @@ def read_networks(field: str, texts: Sequence[str]) -> tuple[Network, ...]:
 
 
 def address_of(peer: str, forwarded_for: str | None, trusted: Sequence[Network]) -> str:
-    """The address of who asks: the peer, or behind trusted proxies the last one that is not such a proxy itself.
+    """Return the client's address: the peer, or behind trusted proxies the last address that is not a trusted proxy.
 
-    Read from the right, as each proxy adds who asked it: what stands further left may be made up.
+    The header is read from the right, as each proxy appends its client: entries further left may be forged.
     """
     found = peer
     for hop in reversed((forwarded_for or "").split(",")):

@@ -1,4 +1,4 @@
-"""What is asked of a token's key, as far as it can be told without opening anything. The settings check it too."""
+"""Requirements for the keys of tokens that can be checked without a connection. The settings check them, too."""
 
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -13,7 +13,7 @@ Algorithm: TypeAlias = Literal["HS256", "RS256", "EdDSA"]
 
 SHORTEST_SECRET = 32
 _FEWEST_DIFFERENT = 10
-#: Words that stand in secrets people think up or copy, and practically never in random ones.
+#: Words that occur in invented or copied secrets, and practically never in random ones.
 _WORDS = (
     b"secret",
     b"password",
@@ -32,7 +32,7 @@ _HINT = "for example the output of: openssl rand -base64 48"
 
 
 def check_secret(field: str, secret: bytes) -> bytes:
-    """Refuse what can be guessed: with the secret, anybody can make a token for anybody. Never shows it."""
+    """Refuse a secret that can be guessed: with it, anyone can forge tokens. Errors never contain the secret."""
     if len(secret) < SHORTEST_SECRET:
         raise Invalid(field, f"has less than {SHORTEST_SECRET} bytes", _HINT)
     lowered = secret.lower()
@@ -48,7 +48,7 @@ def check_secret(field: str, secret: bytes) -> bytes:
 
 
 def check_jwks_url(field: str, url: str) -> str:
-    """Whoever can change the answer can make tokens, so it comes over TLS; on this machine it need not."""
+    """Require HTTPS unless the host is this machine: an attacker who changes the answer could forge tokens."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -64,7 +64,7 @@ def check_jwks_url(field: str, url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Reached only from this machine."""
+    """Return whether a host can be reached only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -74,7 +74,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_grant(field: str, group: str, words: Sequence[str]) -> tuple[Role, str | None]:
-    """What the members of a group are: a role, and whose things are theirs. None: everybody's."""
+    """Parse the role and the tenant that a group grants. A tenant of None stands for all tenants."""
     hint = f'such as {group} = ["operator", "acme"], or ["admin", "{ALL_TENANTS}"]'
     if len(words) != 2 or words[0] not in set(Role):
         raise Invalid(field, f"{group!r:.40} is given no role and tenant", hint)

@@ -1,6 +1,4 @@
-"""Checks of field values. Structs do not validate their arguments, so an invalid value would be stored and break every
-later read.
-"""
+"""Checks of field values. Structs do not validate their arguments: an invalid value would be stored and fail at reads."""
 
 from collections.abc import Collection
 

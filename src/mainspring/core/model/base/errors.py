@@ -1,14 +1,15 @@
 """Errors that are part of the interface.
 
 MainspringError
-├── Invalid            bad input: names the field and the reason, never retried
-├── NotFound           no such job, run, task …
-├── Conflict           a valid request that the stored state does not allow
-├── Denied             the API key is unknown or lacks the permission
-├── Fenced             the caller's lease or fence is no longer the newest
-├── StoreUnavailable   the store did not answer; the outcome may be unknown
-│   └── StoreDamaged   its file is corrupt, foreign or gone; waiting does not help
-└── EngineUnavailable  a broker did not answer; nothing depends on it
+├── Invalid             bad input: names the field and the reason, never retried
+├── NotFound            no such job, run, task …
+├── Conflict            a valid request that the stored state does not allow
+├── Denied              the API key is unknown or lacks the permission
+├── Fenced              the caller's lease or fence is no longer the newest
+├── StoreUnavailable    the store did not answer; the outcome may be unknown
+│   └── StoreDamaged    its file is corrupt, foreign or gone; waiting does not help
+├── SecretsUnavailable  the secret store did not answer, or refused access
+└── EngineUnavailable   a broker did not answer; nothing depends on it
 """
 
 

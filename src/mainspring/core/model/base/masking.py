@@ -66,7 +66,7 @@ class Mask:
         return next(self._spans(_encode(text)), None) is not None
 
     def json(self, value: Any) -> Any:
-        """Mask a decoded JSON value: its strings, its keys, and its numbers, which become strings."""
+        """Mask the strings and the keys of a decoded JSON value, and its numbers, which become strings."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -122,7 +122,7 @@ def _all_in(data: bytes, values: list[bytes]) -> Iterator[Span]:
 
 
 def _parts_at_ends(data: bytes, values: list[bytes]) -> Iterator[Span]:
-    """Yield partial values at the ends of decoded data: each line of a wrapped value decodes to a part of it."""
+    """Yield partial values at the ends of decoded data: each line of a wrapped value decodes to one."""
     for value in values:
         if len(data) < len(value) and data in value:
             yield 0, len(data)

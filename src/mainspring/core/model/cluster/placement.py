@@ -1,4 +1,4 @@
-"""Placement groups of a sharded store. Work that must be consistent shares a group, and a group is on one server."""
+"""Placement groups of a sharded store. Work that must be consistent shares a group; each is on a single server."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,7 @@ from functools import lru_cache
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import shard_for, shard_of, stable_hash
 
-#: The maximum number of placement groups; a store with fewer shards has one per shard. Additional servers would hold no
-#: placement group.
+#: The maximum number of groups; a store with fewer shards has one per shard. More servers than groups are of no use.
 MOST_PLACES = 32
 
 
@@ -24,7 +23,7 @@ def place_of(identifier: str, places: int) -> int:
 
 @lru_cache(10_000)
 def place_for(tenant: str, placement: str, places: int) -> int:
-    """Return the placement group of a tenant, or of its part with a placement key. PostgreSQL computes the same value."""
+    """Return the placement group of a tenant, or of its part with a placement key. PostgreSQL computes it, too."""
     words = f"{tenant}\x1f{placement}" if placement else tenant
     return int(hashlib.sha256(words.encode()).hexdigest()[:8], 16) % places
 

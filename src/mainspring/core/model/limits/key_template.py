@@ -77,7 +77,7 @@ def unique_with_key(unique: Unique, payload: bytes) -> Unique:
 
 
 def policy_with_keys(policy: RunPolicy, payload: bytes) -> RunPolicy:
-    """Return the policy with rendered limit keys. Without templates it is the identical object, whose check is cached."""
+    """Return the policy with rendered limit keys. Without templates it is the same object, whose check is cached."""
     if not any("{" in limit.key or "}" in limit.key for limit in policy.limits):
         return policy
     limits = tuple(

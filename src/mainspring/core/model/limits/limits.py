@@ -33,7 +33,7 @@ AT_A_TIME, PER_PERIOD, BREAKER = 1, 2, 3
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """At most ``most`` concurrent runs of the key; with ``per``, at most ``most`` starts in any period of that length."""
+    """At most ``most`` runs of the key at a time; with ``per``, at most ``most`` starts in any period of that length."""
 
     #: The key of the limit within its tenant. All limits with the same key share it, across tasks.
     key: str
@@ -52,10 +52,9 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Breaker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A circuit breaker: after too many failures within a period, the task's runs are blocked, then one probe runs.
+    """A circuit breaker of a task of a tenant: after too many failures within a period, its runs are blocked.
 
-    If the probe succeeds, all runs continue; if it fails, they wait for another ``pause``. It belongs to a task of a
-    tenant.
+    After ``pause``, one probe runs. If it succeeds, all runs continue; if it fails, they wait for another ``pause``.
     """
 
     failures: int = 5

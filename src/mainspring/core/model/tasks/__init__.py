@@ -1,1 +1,1 @@
-"""What a program declares about its tasks."""
+"""Task declarations of applications."""

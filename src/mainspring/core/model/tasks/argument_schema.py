@@ -1,7 +1,7 @@
-"""The arguments of a task as JSON Schema, and payloads checked against one.
+"""The arguments of a task as JSON Schema, and checks of payloads against such a schema.
 
-A check reads the payload with msgspec, as the worker does, so that both agree. Keywords that msgspec cannot express are
-not checked: the worker still refuses what it cannot read.
+A check decodes the payload with msgspec, as the worker does, so that both agree. Keywords that msgspec cannot express
+are not checked: the worker still refuses payloads that it cannot decode.
 """
 
 import re
@@ -19,7 +19,7 @@ from mainspring.core.model.base.misread import misread
 Schema = Mapping[str, object]
 #: A larger schema is replaced by the names of the arguments.
 MAX_SCHEMA = 64 * 1024
-#: The default of such an argument is not shown: it may come from the environment.
+#: The defaults of arguments with such names are omitted: they may come from the environment.
 _is_private = re.compile(r"passw|secret|token|credential|api_?key|private", re.IGNORECASE).search
 _REFERENCE = "#/$defs/"
 _STRINGS = (("minLength", "min_length"), ("maxLength", "max_length"), ("pattern", "pattern"))
@@ -30,16 +30,16 @@ _NUMBERS = (
     ("exclusiveMaximum", "lt"),
     ("multipleOf", "multiple_of"),
 )
-#: What is raised for a type or a bound that msgspec does not have.
+#: Raised for types and bounds that msgspec does not support.
 _INEXPRESSIBLE = (TypeError, ValueError, OverflowError, RecursionError, re.error)
 _ITEMS = (("minItems", "min_length"), ("maxItems", "max_length"))
 
 
 def describe_arguments(shape: type[msgspec.Struct]) -> dict[str, object]:
-    """The JSON Schema of a struct whose fields are the arguments of a task."""
+    """Return the JSON Schema of a struct whose fields are the arguments of a task."""
     names = shape.__struct_encode_fields__
     if not names:
-        # Such a function ignores its payload.
+        # The function ignores its payload.
         return {"properties": {}}
     defined: dict[str, object] = {}
     properties: dict[str, dict[str, object]] = {}
@@ -50,7 +50,7 @@ def describe_arguments(shape: type[msgspec.Struct]) -> dict[str, object]:
         default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
         with suppress(TypeError, ValueError, OverflowError):
             if default not in (msgspec.NODEFAULT, UNSET):
-                # As it stands in JSON.
+                # In its JSON form.
                 default = msgspec.json.decode(msgspec.json.encode(default))
                 properties[field.encode_name] = {**properties[field.encode_name], "default": default}
     found: dict[str, object] = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -65,7 +65,7 @@ def describe_arguments(shape: type[msgspec.Struct]) -> dict[str, object]:
 
 
 def _describe(kind: Any, defined: dict[str, object]) -> dict[str, object]:
-    """The schema of one type; of one that cannot be expressed, any value."""
+    """Return the schema of one type; a type that cannot be expressed allows any value."""
     models: dict[str, object] = {}
     try:
         (schema,), components = msgspec.json.schema_components(
@@ -79,11 +79,11 @@ def _describe(kind: Any, defined: dict[str, object]) -> dict[str, object]:
 
 
 def _describe_custom(kind: Any, defined: dict[str, object]) -> dict[str, object]:
-    """A model of Pydantic, or any value."""
+    """Return the schema of a Pydantic model; other types allow any value."""
     describe = getattr(kind, "model_json_schema", None)
     config = getattr(kind, "model_config", {})
     if describe is None or config.get("populate_by_name") or config.get("validate_by_name"):
-        # Read by names and by aliases, which the schema of a model does not say.
+        # The model accepts names and aliases, which its schema does not express.
         return {"title": getattr(kind, "__name__", str(kind))}
     schema: dict[str, object] = describe()
     inner = schema.pop("$defs", {})
@@ -96,7 +96,7 @@ Check = Callable[[bytes], None]
 
 
 def compile_check(task: str, schema: Schema) -> Check | None:
-    """A function that raises ``Invalid`` for a payload that does not fit; None if every payload fits."""
+    """Return a function that raises ``Invalid`` for a payload that does not match; None if every payload matches."""
     kind = _Kinds(schema).read(schema)
     if kind is Any:
         return None
@@ -122,7 +122,7 @@ def compile_check(task: str, schema: Schema) -> Check | None:
 
 
 class _Kinds:
-    """Turns schemas into the types that msgspec reads. ``Any`` stands for what it cannot express."""
+    """Converts schemas into types that msgspec decodes. ``Any`` stands for schemas that it cannot express."""
 
     def __init__(self, root: Schema) -> None:
         defined = root.get("$defs")
@@ -159,7 +159,7 @@ class _Kinds:
 
     def _referred(self, name: str) -> Any:
         if name not in self._known:
-            # A type that holds itself is not followed.
+            # Stops the recursion for a type that contains itself: the inner reference accepts any value.
             self._known[name] = Any
             self._known[name] = self.read(self._defined.get(name))
         return self._known[name]
@@ -206,7 +206,7 @@ class _Kinds:
         renamed: dict[str, str] = {}
         for number, (name, inner) in enumerate(properties.items()):
             kind = self.read(inner)
-            # Any name may stand in JSON; not every one may in Python.
+            # A JSON name need not be a valid Python name.
             renamed[f"f{number}"] = name
             fields.append((f"f{number}", kind) if name in needed else (f"f{number}", kind | UnsetType, UNSET))
         return msgspec.defstruct("Payload", fields, kw_only=True, rename=renamed, forbid_unknown_fields=others is False)

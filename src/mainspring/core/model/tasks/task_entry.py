@@ -1,4 +1,4 @@
-"""A task as its workers declare it. Requests that name the task start from these options."""
+"""A task as its workers declare it. Requests that name the task use these options as defaults."""
 
 from collections.abc import Collection, Mapping
 from typing import TypeVar
@@ -20,7 +20,7 @@ from mainspring.core.model.schedules.presets import preset_timeout
 from mainspring.core.model.workflows.fan_out import AT_A_TIME, MAX_AT_A_TIME, OWN_PRIORITY
 
 MAX_DESCRIPTION = 2_000
-#: The fields of a policy that a request names one by one.
+#: The fields of a policy that a request sets individually.
 _PLAIN = ("guarantee", "weight", "retention", "breaker", "limits")
 #: The options that a task declares, in the names of the fields of a request.
 DECLARED = frozenset({*_PLAIN, "queue", "priority", "max_retries", "retry", "timeout", "requires", "tags"})
@@ -29,7 +29,7 @@ New = TypeVar("New", NewRun, JobSpec)
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker declares of one task."""
+    """The declaration of one task by a worker."""
 
     name: str
     description: str = ""
@@ -41,7 +41,7 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     #: The JSON Schema of the arguments; empty: any payload.
     arguments: Mapping[str, object] = {}
-    #: False: payloads of older versions are upgraded by the worker, so the schema rejects none.
+    #: False: the worker upgrades payloads of older versions, so the schema rejects none.
     checked: bool = True
 
     def check(self) -> None:
@@ -58,11 +58,11 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         check_labels("", self.tags)
 
     def encode(self) -> bytes:
-        """The content that versions are compared by: equal entries have equal bytes."""
+        """Encode deterministically for comparing versions: equal entries have equal bytes."""
         return msgspec.json.encode(self, order="deterministic")
 
 
-#: The tasks of the engine itself. Their payloads have checks of their own.
+#: The built-in tasks. Their payloads have separate checks.
 WORKFLOW_ENTRY = TaskEntry(
     name=WORKFLOW,
     description="Submit a workflow: jobs by their names, some of which wait for others.",
@@ -99,9 +99,9 @@ class KnownTask(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of the catalog: the newest registration of a task."""
 
     entry: TaskEntry
-    #: Grows with every registration that changed the entry.
+    #: Incremented by every registration that changed the entry.
     version: int
-    #: Grows with every change of the catalog, so that a reader can ask for what is new.
+    #: The catalog's revision at this change, so that a reader can request only newer entries.
     rev: int
     #: The worker that registered this version, and when.
     registered_by: str
@@ -119,9 +119,9 @@ def check_registration(entries: Collection[TaskEntry], worker: str) -> None:
 def fill_in_defaults(
     new: New, entry: TaskEntry, given: Collection[str], payload: bytes, preset: str | None = None
 ) -> New:
-    """Fill in what a request left open with the options that the task declares. An explicit value wins.
+    """Fill the options that a request omits with those that the task declares. An explicit value wins.
 
-    ``given``: the fields that the request names, in the names of ``JobFields``. ``preset``: the one that it names.
+    ``given``: the fields that the request sets, by their names in ``JobFields``. ``preset``: the preset of the request.
     """
     priority = new.priority if "priority" in given else entry.priority
     changes: dict[str, object] = {}
@@ -149,12 +149,12 @@ def _policy(
     policy: RunPolicy, entry: TaskEntry, given: Collection[str], priority: int, preset: str | None
 ) -> RunPolicy:
     own = entry.policy
-    # The very same object where nothing is given: equal policies are checked once.
+    # Without changes it returns the identical object, whose check is cached.
     changes: dict[str, object] = {name: getattr(policy, name) for name in _PLAIN if name in given}
     if policy.ordering_key:
         changes["ordering_key"] = policy.ordering_key
     if "retry" in given:
-        # The whole back-off is the request's. The number of retries is a field of its own.
+        # The request replaces the whole back-off. The number of retries is a separate field.
         retry = policy.retry
         if "max_retries" not in given:
             retry = msgspec.structs.replace(retry, max_retries=own.retry.max_retries)
@@ -180,14 +180,14 @@ def _timeout(policy: RunPolicy, entry: TaskEntry, given: Collection[str], priori
 
 
 def _filled_in(policy: RunPolicy, entry: TaskEntry, payload: bytes) -> RunPolicy:
-    """Limits whose keys name arguments, with the values of this payload or the defaults of the arguments."""
+    """Render limit keys that refer to arguments, with the values of this payload or the defaults of the arguments."""
     if not any("{" in limit.key or "}" in limit.key for limit in policy.limits):
         return policy
     return policy_with_keys(policy, in_full(entry, payload))
 
 
 def in_full(entry: TaskEntry, payload: bytes) -> bytes:
-    """The payload, with the defaults of the arguments that it leaves out."""
+    """Return the payload with the defaults of the arguments that it omits."""
     properties = entry.arguments.get("properties")
     if not isinstance(properties, dict):
         return payload

@@ -1,4 +1,4 @@
-"""Dependencies: what becomes of a run that waits for others. A function of their states, and of nothing else."""
+"""Dependencies: what happens to a run that waits for others, as a function of their states alone."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -12,25 +12,25 @@ from mainspring.core.model.base.ids import RunId, check_id
 
 T = TypeVar("T", bound=str)
 
-#: Of one run. Wider joins are made of several layers.
+#: The maximum per run. Wider joins need several layers.
 MAX_PARENTS = 1_000
 
 
 class Rule(StrEnum):
-    """When a run that waits for others goes."""
+    """The rule that starts a run with dependencies."""
 
-    #: All have succeeded. As soon as one has not, it is skipped.
+    #: All parents have succeeded. As soon as one has not, the run is skipped.
     ALL_SUCCEEDED = "all-succeeded"
-    #: All have ended, however.
+    #: All parents have ended, with any outcome.
     ALL_DONE = "all-done"
-    #: One has succeeded. When all have ended otherwise, it is skipped.
+    #: One parent has succeeded. If all have ended otherwise, the run is skipped.
     ANY_SUCCEEDED = "any-succeeded"
-    #: One has failed: a clean-up. When all have ended otherwise, it is skipped.
+    #: One parent has failed: for a clean-up. If all have ended otherwise, the run is skipped.
     ANY_FAILED = "any-failed"
 
 
 class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs that a run waits for, of the same tenant, and its rule."""
+    """The parents of a run, in the same tenant, and its rule."""
 
     parents: tuple[RunId, ...]
     rule: Rule = Rule.ALL_SUCCEEDED
@@ -46,18 +46,18 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of a run's parents have ended, and how."""
+    """How many parents of a run have ended, and with which outcome."""
 
     parents: int
     succeeded: int = 0
     #: Failed, cancelled or skipped.
     otherwise: int = 0
-    #: Among those: failed.
+    #: The failed ones among ``otherwise``.
     failed: int = 0
 
 
 def decide(rule: Rule, ended: Ended) -> Literal["wait", "go", "skip"]:
-    """Never goes back on a "go" or "skip" as more of them end."""
+    """Decide whether the run waits, starts or is skipped. A "go" or "skip" stays so as more parents end."""
     all_ended = ended.succeeded + ended.otherwise == ended.parents
     match rule:
         case Rule.ALL_SUCCEEDED:
@@ -72,19 +72,19 @@ def decide(rule: Rule, ended: Ended) -> Literal["wait", "go", "skip"]:
 
 
 def reason_of_skip(rule: Rule, parent: RunId, state: str) -> str:
-    """In the history of what was skipped: the parent that decided it."""
+    """Return the reason of a skipped run for its history: the parent that decided it."""
     if rule is Rule.ANY_FAILED:
         return "nothing to clean up"
     return f"parent {parent} {state}"
 
 
 def find_circle(edges: Mapping[str, Iterable[str]]) -> list[str] | None:
-    """A circle in child → parents, as its names in order with the first again at the end; None if there is none."""
+    """Return a cycle in child → parents as a list of names, with the first repeated at the end; None: there is none."""
     done: set[str] = set()
     for start in edges:
         path: list[str] = []
         on_path: set[str] = set()
-        #: A node and those of its parents that are still to be looked at; a stack, since thousands may stand in a row.
+        #: A node and its unvisited parents. An explicit stack, as chains may be thousands of nodes long.
         stack: list[tuple[str, list[str]]] = [(start, list(edges.get(start, ())))]
         while stack:
             node, left = stack[-1]
@@ -109,8 +109,10 @@ def find_circle(edges: Mapping[str, Iterable[str]]) -> list[str] | None:
 
 
 def parents_first(edges: Mapping[T, Iterable[T]]) -> list[T]:
-    """The children in an order in which each comes after those of its parents that are among them. ``Invalid`` if they
-    go round in a circle."""
+    """Return the children in topological order: each after those of its parents that are among them.
+
+    Raise ``Invalid`` if there is a cycle.
+    """
     check_no_circle({str(child): [str(parent) for parent in parents] for child, parents in edges.items()})
     children: dict[T, list[T]] = {}
     missing: dict[T, int] = {}

@@ -1,12 +1,12 @@
-"""A fan-out: one run of a task for each of many items, made in parts, so many at a time, and counted when they end.
+"""Fan-outs: one run of a task per item, created in parts with bounded concurrency, and counted when they end.
 
-    root ─▶ part 0 ─▶ part 3 ─▶ part 5      as many at the start as may be open at a time;
-         ├▶ part 1 ─▶ part 6                the gathering of a part makes one of the first that nobody has made
+    root ─▶ part 0 ─▶ part 3 ─▶ part 5      the root creates as many parts as may be open at a time;
+         ├▶ part 1 ─▶ part 6                the gathering of a part creates one of the first missing parts
          └▶ part 2 ─▶ part 4 ─▶ part 7
 
-A part is its members and the run that gathers them, which waits for all of them. Parts are made nearly in order: none
-is made while as many before it are missing as may be open. All ids follow from the root's: whatever is done again makes
-nothing twice.
+A part consists of its members and the run that gathers them, which depends on all of them. Parts are created nearly in
+order: a part is not created while as many earlier parts are missing as may be open. All ids derive from the root's id,
+so repeating a step creates nothing twice.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,17 +24,18 @@ from mainspring.core.model.runs.run import RunState
 MAX_MEMBERS = 100_000_000
 MAX_AT_A_TIME = 100_000
 AT_A_TIME = 10_000
-#: Members of one part: what is made in one transaction. Some stores count all of them each time that some have ended.
+#: The maximum number of members of a part, which one transaction creates. Some stores count all of them each time that
+#: some have ended.
 LARGEST_PART = 500
-#: Parts that are open at a time, where members are few enough for that: with one, all would wait for its slowest.
+#: The number of open parts if there are few enough members: with a single part, all would wait for its slowest member.
 _FEWEST_OPEN = 10
-#: Of the few runs that look after members. Behind those in the queue nothing would be known of their progress, and no
-#: other part be made, before all of them are done.
+#: The priority of the few runs that manage members. Behind the members in the queue, they would report no progress and
+#: create no further part until all members are done.
 OWN_PRIORITY = MOST_URGENT
-#: Of so many members, at most, the results are told.
+#: Results are returned for at most this many members.
 MOST_RESULTS = 1_000
 
-#: How soon it is looked how far the members are, how late, and as a share of the time it has taken so far.
+#: The shortest and the longest interval between progress checks; in between, a fraction of the time elapsed.
 _FIRST_LOOK: Micros = 100 * MILLISECOND
 _LAST_LOOK: Micros = 10 * SECOND
 _LOOKS = 20
@@ -43,7 +44,7 @@ OnFailure: TypeAlias = Literal["fail", "go-on"]
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Members that have ended, and how."""
+    """The number of ended members by outcome."""
 
     members: int = 0
     succeeded: int = 0
@@ -55,7 +56,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         return Counts(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
     def words(self) -> str:
-        """What went wrong; nothing: nothing did."""
+        """Describe the members that did not succeed; empty: all succeeded."""
         if self.succeeded == self.members:
             return ""
         said = [f"{count:,} {name}" for name in ("failed", "cancelled", "skipped") if (count := getattr(self, name))]
@@ -64,7 +65,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count(members: int, states: Iterable[RunState]) -> Counts:
-    """Of one part. Those of which nothing is kept any more count as skipped, as for everybody who waits."""
+    """Count the members of one part. Members that are no longer stored count as skipped, as they do for all dependents."""
     found = dict.fromkeys(RunState, 0)
     for state in states:
         found[state] += 1
@@ -73,12 +74,12 @@ def count(members: int, states: Iterable[RunState]) -> Counts:
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """How members are put into parts. Parts and members are counted from 0."""
+    """How members are divided into parts. Parts and members are numbered from 0."""
 
     members: int
-    #: Members of every part but the last.
+    #: The number of members of every part but the last.
     size: int
-    #: Parts that are open at a time.
+    #: The maximum number of open parts.
     open: int
 
     @property
@@ -93,7 +94,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layout_of(members: int, at_a_time: int = AT_A_TIME) -> Layout:
-    """No more than ``at_a_time`` members are in parts that are open."""
+    """Divide members into parts so that open parts have at most ``at_a_time`` members in total."""
     check_whole("atATime", at_a_time, 1, MAX_AT_A_TIME, f"1 to {MAX_AT_A_TIME:,}")
     size = max(1, min(LARGEST_PART, at_a_time // _FEWEST_OPEN))
     parts = -(-members // size)
@@ -101,7 +102,7 @@ def layout_of(members: int, at_a_time: int = AT_A_TIME) -> Layout:
 
 
 class Names(msgspec.Struct, frozen=True):
-    """The ids of what a fan-out is made of."""
+    """The ids of the runs of a fan-out."""
 
     root: RunId
 
@@ -109,50 +110,50 @@ class Names(msgspec.Struct, frozen=True):
         return self._derived(part, shard_of(self.root), "part", part)
 
     def member(self, number: int, part: int, shard: int | None = None) -> RunId:
-        """In the shard of its ordering key, if it has one."""
+        """Return the id of a member, in the shard of its ordering key if it has one."""
         return self._derived(part, shard_of(self.root) if shard is None else shard, "member", number)
 
     def clean_up(self) -> RunId:
         return self._derived(0, shard_of(self.root), "clean-up")
 
     def _derived(self, part: int, shard: int, *parts: object) -> RunId:
-        # A millisecond a part: what is made together lies together in the store.
+        # One millisecond per part, so that the store keeps runs together that are created together.
         return RunId(derived_id(made_at(self.root) + part * MILLISECOND, shard, self.root, *parts))
 
 
 def tag_of(root: RunId) -> str:
-    """The members of a fan-out are found by it."""
+    """Return the tag by which the members of a fan-out are found."""
     return f"fan-out:{root}"
 
 
 def member_priority(said: int) -> int:
-    """Nothing goes ahead of what is most urgent, so members leave that step to the runs that look after them."""
+    """Return a member's priority. The highest one is reserved for the runs that manage members."""
     return max(OWN_PRIORITY + 1, said)
 
 
 def look_after(waited: Micros) -> Micros:
-    """How long to wait for the next look at members that were made so long ago: seldom, if they take long."""
+    """Return the delay until the next check of members created ``waited`` ago: the longer they take, the rarer."""
     return max(_FIRST_LOOK, min(waited // _LOOKS, _LAST_LOOK))
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """What the root knows of its parts."""
+    """What the root knows about its parts."""
 
     members: int
     began: Instant
-    #: From this part on none was made when it was last looked …
+    #: At the last check, no part from this number on existed.
     end: int = 0
-    #: … and these before it are not gathered.
+    #: The parts before ``end`` that are not gathered.
     open: tuple[int, ...] = ()
-    #: Of those that are.
+    #: The counts of the gathered parts.
     counts: Counts = Counts()
 
     def ahead(self, parts: int) -> Iterator[int]:
-        """Those to look at, in order."""
+        """Yield the parts to check, in order."""
         return chain(self.open, range(self.end, parts))
 
     def after(self, end: int, gathered: Mapping[int, Counts]) -> "Survey":
-        """None from ``end`` on is made, and these are gathered, too."""
+        """Return the survey after a check: no part from ``end`` on exists, and the parts in ``gathered`` are complete."""
         counts = self.counts
         for one in gathered.values():
             counts = counts.plus(one)
@@ -161,7 +162,10 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choice_of(missing: Sequence[int], part: int, most: int) -> list[int]:
-    """In which order the gathering of a part tries to make one of these. Few that end together try the same one."""
+    """Return the order in which the gathering of a part tries to create one of the missing parts.
+
+    Parts that end together begin at different places, so few of them try the same one.
+    """
     first = missing[:most]
     start = part % len(first) if first else 0
     return [*first[start:], *first[:start]]

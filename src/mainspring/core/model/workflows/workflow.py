@@ -1,6 +1,6 @@
-"""A workflow: runs that are submitted together, known by names, some of which wait for others.
+"""Workflows: named runs that are submitted together, with dependencies between them.
 
-It has no row of its own. Its runs carry its id, its name and their place in it, and are found by a tag.
+A workflow has no row of its own. Its runs carry its id, its name and their node, and are found by a tag.
 """
 
 from collections import Counter
@@ -20,14 +20,14 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, Rule, find_circle
 
 MAX_NODES = 10_000
-#: The first node of every workflow has this tag: so they are listed.
+#: The tag of the first node of every workflow, by which workflows are listed.
 FIRST_TAG = "workflow"
 
 State: TypeAlias = Literal["running", "succeeded", "failed", "cancelled"]
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A run by its name, and the names of those it waits for."""
+    """A run of a workflow with its node name, and the names of the nodes that it depends on."""
 
     name: str
     run: NewRun
@@ -36,12 +36,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tag_of(workflow: RunId) -> str:
-    """The runs of a workflow are found by it."""
+    """Return the tag by which the runs of a workflow are found."""
     return f"workflow:{workflow}"
 
 
 def check_nodes(after: Mapping[str, Sequence[str]]) -> None:
-    """Refuse names that are none, parents that are not there, and circles: by the field that is wrong."""
+    """Refuse invalid names, missing parents and cycles, and name the field that is wrong."""
     if not 0 < len(after) <= MAX_NODES:
         raise Invalid("nodes", "are none, or too many", f"1 to {MAX_NODES:,}")
     for name, parents in after.items():
@@ -60,7 +60,7 @@ def check_nodes(after: Mapping[str, Sequence[str]]) -> None:
 
 
 def wired(workflow: RunId, name: str, nodes: Sequence[Node], ids: Sequence[RunId]) -> list[NewRun]:
-    """The runs of a workflow, with these ids, in the order of the nodes."""
+    """Return the runs of a workflow with these ids, in the order of the nodes."""
     check_name("name", name)
     if len({node.name for node in nodes}) < len(nodes):
         twice = next(one for one, count in Counter(node.name for node in nodes).items() if count > 1)
@@ -98,7 +98,7 @@ def _about(node: Node, workflow: RunId, name: str, *, first: bool) -> About:
 
 
 def newest(runs: Iterable[RunView]) -> dict[str, RunView]:
-    """Of each node the run that counts: what was retried is not it any more. In the order in which they were made."""
+    """Return the current run of each node, in order of creation: a retried run is replaced by its retry."""
     views = sorted(runs, key=lambda run: (run.created_at, run.id))
     replaced = {run.replay_of for run in views}
     found: dict[str, RunView] = {}
@@ -112,7 +112,7 @@ def newest(runs: Iterable[RunView]) -> dict[str, RunView]:
 
 
 def state_of(states: Collection[RunState]) -> State:
-    """Of the whole. What was skipped says nothing: the one that it waited for does."""
+    """Return the state of a workflow. Skipped nodes do not count: the node that caused the skip does."""
     if not all(state.ended for state in states):
         return "running"
     if RunState.FAILED in states:
@@ -121,7 +121,7 @@ def state_of(states: Collection[RunState]) -> State:
 
 
 def layers(after: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """The nodes by how many others, at most, come one after the other before them."""
+    """Group the nodes by depth: the length of the longest chain of dependencies before them."""
     depth: dict[str, int] = {}
     for start in after:
         stack = [start]
@@ -141,8 +141,10 @@ def layers(after: Mapping[str, Iterable[str]]) -> list[list[str]]:
 
 
 def to_retry(nodes: Mapping[str, RunView], start: str | None = None) -> list[str]:
-    """Which nodes run again: this one, or all that failed or were cancelled; and everything behind them that has ended
-    and did not succeed."""
+    """Return the nodes to run again: ``start``, or all nodes that failed or were cancelled.
+
+    Their direct and indirect dependents are included if they have ended without success.
+    """
     if start is None:
         first = [name for name, run in nodes.items() if run.state in (RunState.FAILED, RunState.CANCELLED)]
         if not first:
@@ -173,13 +175,15 @@ def to_retry(nodes: Mapping[str, RunView], start: str | None = None) -> list[str
 def retried(
     nodes: Mapping[str, RunView], payloads: Mapping[str, bytes | None], chosen: Sequence[str], author: str
 ) -> list[NewRun]:
-    """New runs for these nodes, which wait for each other, and for the old runs of all others. Their ids follow from
-    the old ones: of two who ask at the same time one makes them."""
+    """Return new runs for these nodes, which depend on each other and on the old runs of all other nodes.
+
+    Their ids derive from the old ones, so that of two simultaneous requests only one creates them.
+    """
     ids = {name: _retry_id(nodes[name]) for name in chosen}
     runs = []
     for name in chosen:
         old = nodes[name]
-        # What is not kept any more had succeeded, or it would not have been forgotten before its child.
+        # A parent that is no longer stored had succeeded: otherwise it would not have been deleted before its child.
         parents = [ids.get(parent) or nodes[parent].id for parent in _after(old) if parent in nodes]
         new = again(old, payloads[name], author, ids[name])
         runs.append(msgspec.structs.replace(new, after=dependencies(parents, old.rule or Rule.ALL_SUCCEEDED)))

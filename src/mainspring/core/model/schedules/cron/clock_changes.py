@@ -1,4 +1,4 @@
-"""What changes of a zone's clocks do to an expression: which of its times fall into a gap or a fold."""
+"""Effects of a zone's clock changes on an expression: which of its times fall into a gap or a fold."""
 
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -10,23 +10,23 @@ from mainspring.core.model.schedules.cron.expression import Cron, DstFold, DstGa
 from mainspring.core.model.schedules.cron.wall import DAY_SECONDS
 from mainspring.core.model.schedules.cron.zone import segment_at
 
-#: So many times are listed by name.
+#: The maximum number of times listed individually.
 LISTED = 5
 
 
 class ClockChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A jump or a repetition that touches an expression. Times are what clocks show, as ``02:30``."""
+    """A gap or a fold that affects an expression. Times are local times, as ``02:30``."""
 
     at: Instant
     kind: Literal["gap", "fold"]
-    #: The day on the clocks, and what they show before and after.
+    #: The local day of the change, and the local times before and after it.
     day: str
     shown_before: str
     shown_after: str
-    #: The first times of the expression that do not exist, or exist twice, and how many there are.
+    #: The first times of the expression that do not exist, or exist twice, and the number of all.
     times: tuple[str, ...]
     count: int
-    #: What is done about it; an expression that goes by elapsed time takes no notice.
+    #: The DST rule that applies; an expression that goes by elapsed time is not affected.
     rule: DstGap | DstFold | Literal["elapsed"]
 
     @property
@@ -57,20 +57,20 @@ class ClockChange(msgspec.Struct, frozen=True, kw_only=True):
 def clock_changes(
     cron: Cron, zone: ZoneInfo, gap: DstGap, fold: DstFold, after: Instant, until: Instant
 ) -> list[ClockChange]:
-    """The changes after an instant and up to another that an expression meets, in order."""
+    """Return the clock changes after one instant and up to another that affect an expression, in order."""
     found = []
     last = until // SECOND
     before = segment_at(zone, after // SECOND)
     while before.end <= last:
         segment = segment_at(zone, before.end)
         wall = segment.start + segment.offset
-        # Of a gap the wall times that do not exist, of a fold those that come twice.
+        # The local times that do not exist in a gap, or come twice in a fold.
         low, high = segment.gap_wall, segment.fresh_wall
-        # A segment also ends where the offset stays the same.
+        # A segment may also end where the offset stays the same.
         walls = _matches(cron, low, high) if segment.offset != before.offset else []
         if walls:
             kind: Literal["gap", "fold"] = "gap" if low < wall else "fold"
-            # Both days are told where a change reaches over midnight: a time alone would mean either.
+            # Include the day if a change spans midnight: the time alone would be ambiguous.
             dated = low // DAY_SECONDS != (high - 1) // DAY_SECONDS
             found.append(
                 ClockChange(
@@ -89,7 +89,7 @@ def clock_changes(
 
 
 def _matches(cron: Cron, low: int, high: int) -> list[int]:
-    """The matching minutes of a stretch; seconds are not told apart."""
+    """Return the matching minutes of a stretch of local time; matches within a minute count once."""
     matches: list[int] = []
     wall = cron.wall_from(low)
     while wall < high:
@@ -105,5 +105,5 @@ def _shown(wall: int, *, dated: bool = False) -> str:
 
 
 def _date(day: int) -> str:
-    """A day counted from 1970."""
+    """Format a day counted from 1970."""
     return to_datetime(day * DAY_SECONDS * SECOND).date().isoformat()

@@ -1,6 +1,6 @@
-"""A cron expression in a time zone: the fires after and before an instant, with the gap and the fold.
+"""A cron expression in a time zone: the fires after and before an instant, with gaps and folds.
 
-The search goes from one change of offset to the next, and inside each over wall times alone.
+The search proceeds from one change of offset to the next, and inside each segment over local times alone.
 """
 
 from enum import StrEnum
@@ -13,19 +13,19 @@ from mainspring.core.model.schedules.cron.wall import DAY_SECONDS, WallTimes, bi
 from mainspring.core.model.schedules.cron.words import describe
 from mainspring.core.model.schedules.cron.zone import FIRST_SECOND, LAST_SECOND, MARGIN, segment_at
 
-# A day that exists comes again within 40 years, and one that a gap swallowed may cost that twice.
+# A day that exists occurs again within 40 years, and one that a gap removed may take twice that.
 _HORIZON = 100 * 366 * DAY_SECONDS
 
 
 class DstGap(StrEnum):
-    """What becomes of a fixed time that the clocks jump over."""
+    """What happens to a fixed time that the clocks jump over."""
 
     RUN_AFTER = "run_after"
     SKIP = "skip"
 
 
 class DstFold(StrEnum):
-    """How often a fixed time fires that comes twice."""
+    """How often a fixed time fires that occurs twice."""
 
     ONCE = "once"
     TWICE = "twice"
@@ -40,7 +40,9 @@ class Cron(WallTimes, frozen=True):
 
     @classmethod
     def parse(cls, expression: str, *, hash_key: str = "", field: str = "cron") -> Self:
-        """Read an expression, or refuse it with the part and the reason; what can never fire is refused too."""
+        """Parse an expression, or refuse it with the part and the reason. An expression that can never fire is refused,
+        too.
+        """
         reader = Reader(field, hash_key)
         second, minute, hour, day, month, weekday = reader.split(expression)
         days, days_before_last, nearest_weekdays = reader.days(day)
@@ -61,13 +63,14 @@ class Cron(WallTimes, frozen=True):
         )
         months = range(1, 13) if "H" in month else bits(cron.months)
         exists = map(cron.has_a_day, months)
-        # Whether an expression is refused must not depend on the key, so every month that H could be has to do.
+        # Refusing an expression must not depend on the key, so every month that H could select must have a matching
+        # day.
         if not (all(exists) if "H" in month else any(exists)):
             raise reader.refusal("day of month", "no such day exists in these months", "it would never fire")
         return cron
 
     def next_after(self, after: Instant, zone: ZoneInfo, gap: DstGap, fold: DstFold) -> Instant | None:
-        """The first fire strictly after, or ``None`` when there is none in the next hundred years."""
+        """Return the first fire strictly after ``after``; None if there is none in the next hundred years."""
         once = self.fixed_times and fold == DstFold.ONCE
         run_after = self.fixed_times and gap == DstGap.RUN_AFTER
         second = max(after // SECOND + 1, FIRST_SECOND)
@@ -82,15 +85,16 @@ class Cron(WallTimes, frozen=True):
             if match - offset < segment.end:
                 return (match - offset) * SECOND if match - offset <= limit else None
             if segment.end + offset - wall >= MARGIN:
-                # Nothing from `wall` to `match`, whatever the offsets in between: go near the match at once. Closer
-                # to the segment's end a fold could still repeat a wall time before `wall`, so go on from the end.
+                # There is no match from `wall` to `match`, whatever the offsets in between, so skip to near the match.
+                # Closer to the segment's end a fold could still repeat a wall time before `wall`, so continue from the
+                # end.
                 second = max(segment.end, match - offset - MARGIN)
             else:
                 second = segment.end
         return None
 
     def latest_until(self, until: Instant, zone: ZoneInfo, gap: DstGap, fold: DstFold) -> Instant | None:
-        """The last fire at or before, or ``None`` when there was none in the hundred years before."""
+        """Return the last fire at or before ``until``; None if there was none in the hundred years before."""
         once = self.fixed_times and fold == DstFold.ONCE
         run_after = self.fixed_times and gap == DstGap.RUN_AFTER
         second = min(until // SECOND, LAST_SECOND)
@@ -111,7 +115,7 @@ class Cron(WallTimes, frozen=True):
         return None
 
     def describe(self) -> str:
-        """The expression in English, of what it means rather than how it is written."""
+        """Describe the meaning of the expression in English, independent of its spelling."""
         return describe(self)
 
     def _any_wall(self, low: int, high: int) -> bool:

@@ -1,4 +1,4 @@
-"""An expression field by field: what is written there, and what it means."""
+"""An expression field by field: its text and its meaning."""
 
 import msgspec
 
@@ -23,7 +23,9 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def parts(cron: Cron) -> list[Part]:
-    """The fields in order. The second is there only where it is written; a word such as ``@daily`` has five."""
+    """Return the fields in order. The second is included only if it is written; a macro such as ``@daily`` has five
+    fields.
+    """
     written = Reader("cron", "").split(cron.expression)
     first = 0 if len(cron.expression.split()) == 6 else 1
     return [

@@ -1,4 +1,4 @@
-"""Reading an expression: its six fields, each into a bit mask, or a refusal that names the part and the reason."""
+"""The parser of expressions: six fields, each converted into a bit mask, or a refusal that names part and reason."""
 
 import hashlib
 from typing import NamedTuple
@@ -13,9 +13,9 @@ class Field(NamedTuple):
     name: str
     low: int
     high: int
-    #: How many different values there are; Sunday has two numbers.
+    #: The number of different values; Sunday has two numbers.
     size: int
-    #: The last value that ``H`` takes: every month has a 28th, and Sunday is to be as likely as the others.
+    #: The last value that ``H`` takes: every month has a 28th, and Sunday must be as likely as the other days.
     hash_high: int
     names: dict[str, int]
 
@@ -39,7 +39,7 @@ _MACROS = {
 
 
 class Reader:
-    """Reads one expression, left to right and never back, and refuses in the name of the caller's field."""
+    """Parses one expression from left to right without backtracking. Refusals name the caller's field."""
 
     __slots__ = ("_field", "_hash_key")
 
@@ -51,7 +51,7 @@ class Reader:
         return Invalid(self._field, f"{part}: {why}" if part else why, hint)
 
     def split(self, expression: str) -> list[str]:
-        """The six fields, in capitals."""
+        """Return the six fields in upper case."""
         if len(expression) > MAX_LENGTH:
             raise self.refusal("", f"is longer than {MAX_LENGTH} characters")
         if not expression.isascii():
@@ -73,14 +73,14 @@ class Reader:
         return fields
 
     def values(self, field: Field, text: str) -> int:
-        """A comma-separated list of terms."""
+        """Parse a comma-separated list of terms."""
         values = 0
         for term in text.split(","):
             values |= self._term(field, term)
         return values
 
     def days(self, text: str) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-        """Day of month: plain days, days before the last, weekdays nearest to a day."""
+        """Parse the day of month: plain days, days before the last, weekdays nearest to a day."""
         if text == "?":
             text = "*"
         days, before_last, nearest = 0, [], []
@@ -101,7 +101,7 @@ class Reader:
         return days, tuple(before_last), tuple(nearest)
 
     def weekdays(self, text: str) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """Day of week: plain weekdays, and those with a number in the month."""
+        """Parse the day of week: plain weekdays, and those with a number in the month."""
         if text == "?":
             text = "*"
         weekdays, numbered = 0, []
@@ -138,7 +138,7 @@ class Reader:
         else:
             low, high = self._range(field, body, term)
             if slash and "-" not in body:
-                # To the end of the week, which is Saturday: Sunday's second number is not a step further.
+                # Up to Saturday, the end of the week: Sunday's second number is not a further step.
                 high = max(low, field.low + field.size - 1)
         values = 0
         for value in range(low, high + 1, step):
@@ -168,7 +168,7 @@ class Reader:
         return step
 
     def _hashed(self, field: Field, body: str, step: int) -> tuple[int, int]:
-        """``H`` or ``H(low-high)``: one value, or with a step where it begins and how far it goes."""
+        """Resolve ``H`` or ``H(low-high)``: a single value, or with a step its first value and upper bound."""
         low, high = field.low, field.hash_high
         if body != "H":
             inside = body[2:-1]
@@ -179,8 +179,8 @@ class Reader:
             low, high = self._range(field, inside, body)
             if field is _DAY_FIELD and high > field.hash_high:
                 raise self.refusal(field.name, f"{body!r} may be a day that not every month has", "H(1-28)")
-        # The name of the field is in the hash so that minute and hour are independent. Changing any of this moves
-        # the fires of every schedule that has an H.
+        # The name of the field is in the hash so that minute and hour are independent. Changing any of this moves the
+        # fires of every schedule that has an H.
         digest = hashlib.sha256(f"{field.name}\0{self._hash_key}".encode("utf-8", "surrogatepass")).digest()
         choices = high - low + 1
         low += int.from_bytes(digest[:8], "big") % (min(step, choices) if step else choices)

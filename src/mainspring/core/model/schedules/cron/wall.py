@@ -1,6 +1,6 @@
-"""The wall times that an expression matches: bit masks, and the search over them forwards and backwards.
+"""The local times that an expression matches: bit masks, and searching them forwards and backwards.
 
-A wall time is what the clocks of a place show, counted in seconds from 1970. There are no zones here.
+A wall time is the local time of a place, counted in seconds from 1970. There are no zones in this module.
 """
 
 from datetime import date
@@ -15,7 +15,7 @@ _NEVER = 1 << 62
 
 _EPOCH_ORDINAL = EPOCH.toordinal()
 _LAST_ORDINAL = date.max.toordinal()
-# A day that exists comes again within 40 years: 29 February on a given weekday, across a year such as 2100.
+# A day that exists occurs again within 40 years: 29 February on a given weekday, across a year such as 2100.
 _CALENDAR_YEARS = 41
 _MONTH_LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 # The days 1, 8, 15, 22 and 29.
@@ -23,7 +23,7 @@ _FIVE_WEEKS = sum(1 << 1 + 7 * week for week in range(5))
 
 
 class WallTimes(msgspec.Struct, frozen=True):
-    """What a clock shows when it matches. Sets of numbers are bit masks: bit n stands for n, weekday 0 is Sunday."""
+    """The local times that match. Sets of numbers are bit masks: bit n stands for n, weekday 0 is Sunday."""
 
     seconds: int
     minutes: int
@@ -35,13 +35,13 @@ class WallTimes(msgspec.Struct, frozen=True):
     days_before_last: tuple[int, ...]
     #: ``15W``; 0 stands for ``LW``.
     nearest_weekdays: tuple[int, ...]
-    #: Weekday and which of the month: (5, 2) is ``5#2``, (5, 0) is ``5L``.
+    #: Weekday and its number in the month: (5, 2) is ``5#2``, (5, 0) is ``5L``.
     numbered_weekdays: tuple[tuple[int, int], ...]
     #: Day of month and day of week are both restricted: a day that matches one of them is enough.
     either_day: bool
 
     def wall_from(self, wall: int) -> int:
-        """The first matching wall time at or after, or never."""
+        """Return the first matching wall time at or after ``wall``, or ``_NEVER``."""
         day, second_of_day = divmod(wall, DAY_SECONDS)
         time = self._time_from(second_of_day)
         match = self._day_from(day if time >= 0 else day + 1)
@@ -50,13 +50,13 @@ class WallTimes(msgspec.Struct, frozen=True):
         return match * DAY_SECONDS + (time if match == day else self._time_from(0))
 
     def wall_until(self, wall: int) -> int:
-        """The last matching wall time at or before, or minus never."""
+        """Return the last matching wall time at or before ``wall``, or minus ``_NEVER``."""
         day, second_of_day = divmod(wall, DAY_SECONDS)
         time = self._time_until(second_of_day)
         match = self._day_until(day if time >= 0 else day - 1)
         if match == -_NEVER:
             return -_NEVER
-        # The end of a day, which is past all of its seconds.
+        # The end of a day is past all of its seconds.
         return match * DAY_SECONDS + (time if match == day else self._time_until(DAY_SECONDS))
 
     def has_a_day(self, month: int) -> bool:
@@ -65,7 +65,7 @@ class WallTimes(msgspec.Struct, frozen=True):
         return any(self._days_of(length, weekday) for length in lengths for weekday in range(7))
 
     def _time_from(self, second_of_day: int) -> int:
-        """The first matching second of the day at or after, or -1."""
+        """Return the first matching second of the day at or after ``second_of_day``, or -1."""
         hour, rest = divmod(second_of_day, 3600)
         minute, second = divmod(rest, 60)
         if self.hours >> hour & 1:
@@ -78,7 +78,7 @@ class WallTimes(msgspec.Struct, frozen=True):
         return -1
 
     def _time_until(self, second_of_day: int) -> int:
-        """The last matching second of the day at or before, or -1."""
+        """Return the last matching second of the day at or before ``second_of_day``, or -1."""
         hour, rest = divmod(second_of_day, 3600)
         minute, second = divmod(rest, 60)
         if self.hours >> hour & 1:
@@ -91,7 +91,7 @@ class WallTimes(msgspec.Struct, frozen=True):
         return -1
 
     def _day_from(self, day: int) -> int:
-        """The first matching day, counted from 1970, at or after, or never."""
+        """Return the first matching day at or after ``day``, counted from 1970, or ``_NEVER``."""
         ordinal = day + _EPOCH_ORDINAL
         if ordinal > _LAST_ORDINAL:
             return _NEVER
@@ -115,7 +115,7 @@ class WallTimes(msgspec.Struct, frozen=True):
                 return first - 1 + _lowest(days) - _EPOCH_ORDINAL
 
     def _day_until(self, day: int) -> int:
-        """The last matching day, counted from 1970, at or before, or minus never."""
+        """Return the last matching day at or before ``day``, counted from 1970, or minus ``_NEVER``."""
         ordinal = day + _EPOCH_ORDINAL
         if ordinal < 1:
             return -_NEVER
@@ -137,7 +137,7 @@ class WallTimes(msgspec.Struct, frozen=True):
             last_day = 31
 
     def _days_of(self, length: int, first_weekday: int) -> int:
-        """The matching days of a month of that length that begins on that weekday."""
+        """Return the matching days of a month with this length and first weekday."""
         days = self.days
         for before in self.days_before_last:
             if before < length:
@@ -145,7 +145,7 @@ class WallTimes(msgspec.Struct, frozen=True):
         for target in self.nearest_weekdays:
             if target <= length:
                 days |= 1 << _nearest_weekday(target or length, length, first_weekday)
-        # Seven bits, turned so that the first stands for day 1, then repeated for five weeks.
+        # Rotate the seven bits so that the first stands for day 1, then repeat them for five weeks.
         turned = (self.weekdays >> first_weekday | self.weekdays << 7 - first_weekday) & 0b1111111
         of_week = turned * _FIVE_WEEKS
         for weekday, number in self.numbered_weekdays:
@@ -174,7 +174,7 @@ def _length_of(year: int, month: int) -> int:
 
 
 def _nearest_weekday(day: int, length: int, first_weekday: int) -> int:
-    """The day itself, or the nearest from Monday to Friday in the same month."""
+    """Return the day itself, or the nearest day from Monday to Friday in the same month."""
     weekday = (first_weekday + day - 1) % 7
     if weekday == 6:
         return day - 1 if day > 1 else 3

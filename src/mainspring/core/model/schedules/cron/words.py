@@ -1,4 +1,4 @@
-"""Saying an expression in English."""
+"""Descriptions of expressions in English."""
 
 from mainspring.core.model.schedules.cron.wall import WallTimes, bits
 
@@ -12,7 +12,7 @@ _NUMBER_WORDS = ("last", "first", "second", "third", "fourth", "fifth")
 
 
 def describe(times: WallTimes) -> str:
-    """What an expression means, rather than how it is written."""
+    """Describe the meaning of an expression, independent of its spelling."""
     clock, exact = _time_words(times)
     days = _day_words(times)
     if exact:
@@ -50,7 +50,7 @@ def _values_words(values: list[int], size: int, unit: str) -> str:
 
 
 def _time_words(times: WallTimes) -> tuple[str, bool]:
-    """The words for the time of day, and whether they are a short list of exact times."""
+    """Return the words for the time of day, and whether they are a short list of exact times."""
     seconds, minutes, hours = bits(times.seconds), bits(times.minutes), bits(times.hours)
     if len(seconds) * len(minutes) * len(hours) <= 6:
         tail = seconds != [0]
@@ -95,7 +95,7 @@ def _day_words(times: WallTimes) -> str:
 
 
 def _weekday_words(times: WallTimes) -> str:
-    """The days of week in words, empty when all are meant."""
+    """Return the days of week in words; empty if all match."""
     weekdays = bits(times.weekdays)
     if len(weekdays) == 7:
         return ""
@@ -103,7 +103,7 @@ def _weekday_words(times: WallTimes) -> str:
     if weekdays == [1, 2, 3, 4, 5]:
         words.append("every weekday")
     elif weekdays:
-        # The week begins on Monday, as most calendars and ISO 8601 have it.
+        # The week begins on Monday, as in most calendars and ISO 8601.
         ordered = sorted(weekdays, key=lambda weekday: (weekday - 1) % 7)
         words.append("every " + _join([WEEKDAY_WORDS[weekday] for weekday in ordered]))
     for weekday, number in times.numbered_weekdays:
@@ -112,7 +112,7 @@ def _weekday_words(times: WallTimes) -> str:
 
 
 def _day_of_month_words(times: WallTimes) -> str:
-    """The days of month in words, empty when all are meant."""
+    """Return the days of month in words; empty if all match."""
     days = bits(times.days)
     if len(days) == 31:
         return ""
@@ -140,7 +140,7 @@ def _listed(unit: str, values: list[int]) -> str:
 
 
 def _every(values: list[int], size: int, unit: str) -> str:
-    """``every 15 minutes`` if the values are evenly spread over the whole field from 0 on, or else nothing."""
+    """Return ``every 15 minutes`` if the values are spread evenly over the whole field from 0 on, else an empty text."""
     step = size // len(values)
     if len(values) < 2 or values != list(range(0, size, step)) or size % step:
         return ""

@@ -1,7 +1,7 @@
-"""Time zones: loading one by its name, and the stretches of time between two changes of its offset.
+"""Time zones: loading one by name, and the segments between two changes of its offset.
 
-Rules come from the newer one of two databases: the system's, which ``zoneinfo`` would take however old it is, and the
-``tzdata`` package. Nodes with the same package then agree even if their systems do not.
+Rules come from the newer one of two databases: the system's, which ``zoneinfo`` would prefer even if it is older, and
+the ``tzdata`` package. Nodes with the same package then agree even if their systems do not.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import EPOCH, LATEST, SECOND, to_datetime
 from mainspring.core.model.schedules.cron.wall import DAY_SECONDS
 
-# Two days from either end of the calendar every zone still has a wall time that a datetime can hold.
+# Two days from either end of the calendar, every zone still has a wall time that a datetime can hold.
 FIRST_SECOND = (3 - EPOCH.toordinal()) * DAY_SECONDS
 LAST_SECOND = LATEST // SECOND
 # Offsets lie within a day of UTC, so two of them differ by less than this.
@@ -28,7 +28,9 @@ _VERSION = re.compile(r"\b([12]\d{3}[a-z]{1,2})\b", re.ASCII)
 
 @lru_cache(maxsize=1024)
 def load_zone(name: str, field: str = "timezone") -> ZoneInfo:
-    """The zone of an IANA name. Unknown names are refused with near ones; so is what only this machine would know."""
+    """Load the zone of an IANA name. An unknown name is refused with suggestions; so is one that only this machine
+    knows.
+    """
     if not name:
         raise Invalid(field, "is empty", "for example UTC or Europe/Paris")
     names = _zone_names()
@@ -44,7 +46,7 @@ def load_zone(name: str, field: str = "timezone") -> ZoneInfo:
 
 
 class ZoneDatabase(NamedTuple):
-    """Where the rules of time zones come from."""
+    """The source of the rules of time zones."""
 
     #: Such as ``2026f``; empty if it cannot be read.
     version: str
@@ -56,7 +58,7 @@ class ZoneDatabase(NamedTuple):
 
 @lru_cache(maxsize=1)
 def find_zone_database() -> ZoneDatabase:
-    """The newer one of the package and the system; the package if both are of one version."""
+    """Return the newer one of the package and the system; the package if both have the same version."""
     package, system = _read_package_version(), _read_system_version()
     if package is None or (system and system > package):
         return ZoneDatabase(system, "system")
@@ -71,7 +73,9 @@ def _read_package_version() -> str | None:
 
 
 def _read_system_version() -> str:
-    """Of the first folder that ``zoneinfo`` would look into; empty if there is none, or it does not say."""
+    """Return the version in the first folder that ``zoneinfo`` would search; empty if there is none or it has no
+    version.
+    """
     for folder in zoneinfo.TZPATH:
         if _read_line(f"{folder}/Etc/UTC") is None:
             continue
@@ -101,7 +105,7 @@ def _read_zone(name: str) -> ZoneInfo:
 
 @lru_cache(maxsize=1)
 def _zone_names() -> frozenset[str]:
-    # A listed name cannot be a path, and is the same on a file system that ignores case.
+    # A listed name cannot be a path, and must match exactly even on a file system that ignores case.
     return frozenset(available_timezones() - {"localtime", "Factory"})
 
 
@@ -111,12 +115,12 @@ def _zones_of_city(name: str, names: frozenset[str]) -> list[str]:
 
 
 class Segment(NamedTuple):
-    """A stretch of seconds of UTC, end excluded, with one offset. Walls are seconds of local time since 1970."""
+    """A stretch of UTC seconds with a constant offset, end excluded. Walls are seconds of local time since 1970."""
 
     start: int
     end: int
     offset: int
-    #: Where the wall times begin that were jumped over at ``start``; ``start + offset`` when there are none.
+    #: The first wall time that was jumped over at ``start``; ``start + offset`` if there are none.
     gap_wall: int
     #: The first wall time that no earlier segment had.
     fresh_wall: int
@@ -128,11 +132,11 @@ def segment_at(zone: ZoneInfo, second: int) -> Segment:
 
 @lru_cache(maxsize=4096)
 def _segments(zone: ZoneInfo, stretch: int) -> tuple[Segment, ...]:
-    """The segments of one stretch, cut at its ends, where nothing changes."""
+    """Return the segments of one stretch, cut at its ends, where the offset need not change."""
     low = stretch << _STRETCH_BITS
     high = low + (1 << _STRETCH_BITS)
     segments = []
-    # Beginning early shows a fold before the stretch whose repeated hour reaches into it.
+    # An early start shows a fold before the stretch whose repeated hour reaches into it.
     start = low - MARGIN
     offset = _offset_at(zone, start)
     seen_wall = start + offset
@@ -148,10 +152,10 @@ def _segments(zone: ZoneInfo, stretch: int) -> tuple[Segment, ...]:
 
 
 def _changes(zone: ZoneInfo, low: int, high: int) -> list[int]:
-    """The seconds above low and below high at which the offset becomes another."""
+    """Return the seconds above ``low`` and below ``high`` at which the offset changes."""
     changes = []
     offset = _offset_at(zone, low)
-    # No zone has ever changed twice within three days, so that a look a day sees every change.
+    # No zone has ever changed twice within three days, so daily samples find every change.
     for before in range(low, high, DAY_SECONDS):
         after = min(before + DAY_SECONDS, high)
         following = _offset_at(zone, after)
