@@ -84,9 +84,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         return asked if self.tenant is None else self.tenant
 
     def reaches(self, queues: Collection[str]) -> bool:
-        """Return whether the caller may change objects in all of these queues; an empty collection stands for all
-        queues.
-        """
+        """Return whether the caller may change objects in all of these queues; an empty collection means all queues."""
         return not self.queues or (bool(queues) and self.queues.issuperset(queues))
 
 

@@ -32,7 +32,7 @@ def read_node(field: str, word: str, usual: int) -> tuple[str, int]:
 def read_options(
     field: str, rest: str, hint: str, *, tls: bool, others: Collection[str] = ()
 ) -> tuple[Tls | None, dict[str, str]]:
-    """Parse the TLS files, if the scheme has TLS, and the ``others``. Refuse unknown options instead of ignoring them."""
+    """Parse the TLS files, if the scheme has TLS, and the ``others``. Unknown options are refused, not ignored."""
     options = dict(parse_qsl(rest, keep_blank_values=True))
     if unknown := options.keys() - {*others} - (_TLS_FILES if tls else set()):
         raise Invalid(field, f"has {min(unknown)!r:.40} at its end, which has no meaning", hint)

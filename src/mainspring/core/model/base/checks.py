@@ -1,4 +1,4 @@
-"""Checks of field values. Structs do not validate their arguments: an invalid value would be stored and fail at reads."""
+"""Checks of field values. Structs do not validate their arguments: an invalid value would be stored and break reads."""
 
 from collections.abc import Collection
 

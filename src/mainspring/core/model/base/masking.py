@@ -122,7 +122,7 @@ def _all_in(data: bytes, values: list[bytes]) -> Iterator[Span]:
 
 
 def _parts_at_ends(data: bytes, values: list[bytes]) -> Iterator[Span]:
-    """Yield partial values at the ends of decoded data: each line of a wrapped value decodes to one."""
+    """Yield partial values at the ends of decoded data: each line of a wrapped value decodes to a part."""
     for value in values:
         if len(data) < len(value) and data in value:
             yield 0, len(data)

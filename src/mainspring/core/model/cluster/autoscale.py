@@ -36,7 +36,7 @@ class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     #: How long the oldest queued run has been due.
     lag: Micros = 0
-    #: The longest time that a queued run has waited for a worker, without time blocked by a limit, key or pause.
+    #: The longest time that a queued run has waited for a worker, excluding time blocked by a limit, key or pause.
     waited: Micros = 0
     #: The rate and the average duration of runs that ended in the last minutes; None: none ended.
     service_rate: float = 0.0

@@ -33,7 +33,7 @@ AT_A_TIME, PER_PERIOD, BREAKER = 1, 2, 3
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """At most ``most`` runs of the key at a time; with ``per``, at most ``most`` starts in any period of that length."""
+    """At most ``most`` runs of the key at a time; with ``per``, at most ``most`` starts in any such period."""
 
     #: The key of the limit within its tenant. All limits with the same key share it, across tasks.
     key: str

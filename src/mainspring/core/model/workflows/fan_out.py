@@ -65,7 +65,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count(members: int, states: Iterable[RunState]) -> Counts:
-    """Count the members of one part. Members that are no longer stored count as skipped, as they do for all dependents."""
+    """Count the members of one part. Members that are no longer stored count as skipped, as for all dependents."""
     found = dict.fromkeys(RunState, 0)
     for state in states:
         found[state] += 1
@@ -132,7 +132,7 @@ def member_priority(said: int) -> int:
 
 
 def look_after(waited: Micros) -> Micros:
-    """Return the delay until the next check of members created ``waited`` ago: the longer they take, the rarer."""
+    """Return the delay until the next check of members created ``waited`` ago; it grows with that time."""
     return max(_FIRST_LOOK, min(waited // _LOOKS, _LAST_LOOK))
 
 

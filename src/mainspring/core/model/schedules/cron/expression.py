@@ -40,9 +40,7 @@ class Cron(WallTimes, frozen=True):
 
     @classmethod
     def parse(cls, expression: str, *, hash_key: str = "", field: str = "cron") -> Self:
-        """Parse an expression, or refuse it with the part and the reason. An expression that can never fire is refused,
-        too.
-        """
+        """Parse an expression, or refuse it with the part and the reason; one that can never fire is refused, too."""
         reader = Reader(field, hash_key)
         second, minute, hour, day, month, weekday = reader.split(expression)
         days, days_before_last, nearest_weekdays = reader.days(day)
@@ -63,8 +61,7 @@ class Cron(WallTimes, frozen=True):
         )
         months = range(1, 13) if "H" in month else bits(cron.months)
         exists = map(cron.has_a_day, months)
-        # Refusing an expression must not depend on the key, so every month that H could select must have a matching
-        # day.
+        # The key must not decide whether an expression is refused, so every month that H could select needs a day.
         if not (all(exists) if "H" in month else any(exists)):
             raise reader.refusal("day of month", "no such day exists in these months", "it would never fire")
         return cron
@@ -86,8 +83,8 @@ class Cron(WallTimes, frozen=True):
                 return (match - offset) * SECOND if match - offset <= limit else None
             if segment.end + offset - wall >= MARGIN:
                 # There is no match from `wall` to `match`, whatever the offsets in between, so skip to near the match.
-                # Closer to the segment's end a fold could still repeat a wall time before `wall`, so continue from the
-                # end.
+                # Closer to the segment's end a fold could still repeat a wall time before `wall`, so the search
+                # continues there.
                 second = max(segment.end, match - offset - MARGIN)
             else:
                 second = segment.end

@@ -23,9 +23,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def parts(cron: Cron) -> list[Part]:
-    """Return the fields in order. The second is included only if it is written; a macro such as ``@daily`` has five
-    fields.
-    """
+    """Return the fields in order. The second is included only if it is written; a macro such as ``@daily`` has five."""
     written = Reader("cron", "").split(cron.expression)
     first = 0 if len(cron.expression.split()) == 6 else 1
     return [

@@ -140,7 +140,7 @@ def _listed(unit: str, values: list[int]) -> str:
 
 
 def _every(values: list[int], size: int, unit: str) -> str:
-    """Return ``every 15 minutes`` if the values are spread evenly over the whole field from 0 on, else an empty text."""
+    """Return ``every 15 minutes`` if the values are spread evenly over the whole field from 0 on, else nothing."""
     step = size // len(values)
     if len(values) < 2 or values != list(range(0, size, step)) or size % step:
         return ""

@@ -28,8 +28,8 @@ _VERSION = re.compile(r"\b([12]\d{3}[a-z]{1,2})\b", re.ASCII)
 
 @lru_cache(maxsize=1024)
 def load_zone(name: str, field: str = "timezone") -> ZoneInfo:
-    """Load the zone of an IANA name. An unknown name is refused with suggestions; so is one that only this machine
-    knows.
+    """Load the zone of an IANA name. Unknown names are refused with suggestions, and so are names private to this
+    system.
     """
     if not name:
         raise Invalid(field, "is empty", "for example UTC or Europe/Paris")
@@ -73,9 +73,7 @@ def _read_package_version() -> str | None:
 
 
 def _read_system_version() -> str:
-    """Return the version in the first folder that ``zoneinfo`` would search; empty if there is none or it has no
-    version.
-    """
+    """Return the version in the first folder that ``zoneinfo`` would search; empty if there is none, or no version."""
     for folder in zoneinfo.TZPATH:
         if _read_line(f"{folder}/Etc/UTC") is None:
             continue
