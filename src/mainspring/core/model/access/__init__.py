@@ -1,1 +1,1 @@
-"""Tenants, roles, permissions and what is asked of credentials."""
+"""Tenants, roles, permissions and requirements for credentials."""

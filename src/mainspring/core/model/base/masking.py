@@ -1,8 +1,12 @@
 """Masking of secret values in the output and the result of a run.
 
-A value is found as it is and encoded: escaped (JSON, Go, Python), as HTML, percent-encoded, as hexadecimal digits and
-as base64, also where base64 or digits are wrapped into lines, and in any combination of up to ``_DEPTH`` encodings. The
-text is decoded, and each decoded form is searched: encoders write a value in many ways, and a decoder reads them all.
+A value is found in plain form and in these encodings, nested up to ``_DEPTH`` deep:
+
+- escaped (JSON, Go, Python), as HTML, and percent-encoded;
+- as hexadecimal digits and as base64, also where these are wrapped into lines.
+
+The text is decoded, and each decoded form is searched: encoders write a value in many ways, and a decoder reads them
+all.
 """
 
 import base64
@@ -198,7 +202,7 @@ class _Replaced(_View):
 
 
 class _Packed(_View):
-    """A form decoded from the characters of an alphabet, ignoring others, after skipping the first ``skipped`` of them."""
+    """A form decoded from the characters of an alphabet, ignoring others and the first ``skipped`` of them."""
 
     packed = True
 

@@ -1,1 +1,1 @@
-"""Many processes: shards, data centers, labels, clocks and placement."""
+"""Coordination of processes: shards, data centers, labels, clocks and placement."""

@@ -1,8 +1,8 @@
 """How many workers and schedulers the load requires. Pure: measurements in, numbers out.
 
-A worker has a number of slots in a queue, and a run occupies one for its duration. Arrivals therefore keep ``arrival
-rate × duration`` slots busy. A backlog needs more slots for a while: enough to process it within a target time. Slots
-are planned at 80 % utilization, since arrivals are not even.
+A worker has a number of slots in a queue, and a run occupies one for its duration. Arrivals therefore keep as many
+slots busy as arrival rate × duration. A backlog needs more slots for a while: enough to process it within a target
+time. Slots are planned at 80 % utilization, since arrivals are not even.
 """
 
 from math import ceil
@@ -51,7 +51,7 @@ class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arrival_rate(self) -> float:
-        """Queued runs arrived within the lag, as the oldest starts first. If it is short, completions are used instead."""
+        """Queued runs arrived within the lag, as the oldest starts first. If it is short, completions count instead."""
         if self.waiting and self.lag > SHORT_LAG:
             return self.waiting * SECOND / self.lag
         return self.service_rate + self.waiting * SECOND / MINUTE

@@ -120,7 +120,7 @@ def check_place(field: str, name: str) -> None:
 
 def at_home(labels: tuple[str, ...], datacenter: str) -> tuple[tuple[str, ...], str]:
     """Return the labels and the data center of a worker; either one implies the other."""
-    # Only runs have an order of preference as a label; workers must not declare one.
+    # Orders of preference are assigned to workers; a worker must not declare one itself.
     for word in labels:
         if word.startswith(f"{DATACENTER}="):
             check_place("labels", word.partition("=")[2])

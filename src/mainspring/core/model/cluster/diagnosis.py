@@ -1,4 +1,4 @@
-"""Health checks of an installation: findings from its metrics, with advice."""
+"""Health checks of an installation: findings from its measurements, with advice."""
 
 from enum import StrEnum
 

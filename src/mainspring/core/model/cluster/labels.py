@@ -1,8 +1,8 @@
 """Labels: the properties of a worker, and the properties that a run requires of its worker.
 
-A label is a word, ``name=value``. A run that requires labels goes only to workers that have all of them. The runs of
-one queue that require the same label set are claimed separately, so that no worker reads runs that it cannot take. A
-worker reads the label sets that are subsets of its own labels and that some run requires, which bounds their number.
+A label is a word, ``name=value``. A run that requires labels is claimed only by workers that have all of them. The runs
+of one queue that require the same label set are stored apart, so that no worker reads runs that it cannot take. A
+worker reads all label sets in use that are subsets of its own labels; their number bounds the cost.
 """
 
 from collections.abc import Collection, Mapping

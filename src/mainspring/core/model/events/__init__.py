@@ -1,1 +1,1 @@
-"""Events that the engine publishes, and records that become jobs."""
+"""Published events, and records of other systems that become jobs."""

@@ -1,1 +1,1 @@
-"""Why a run does not start, and why a tick did not run."""
+"""Explanations: why a run does not start, and why a tick did not run."""

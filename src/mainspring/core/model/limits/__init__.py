@@ -1,1 +1,1 @@
-"""Limits on how many runs there may be at a time or in a period."""
+"""Limits on concurrency and rates, queue policies and budgets."""

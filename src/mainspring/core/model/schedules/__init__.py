@@ -1,1 +1,1 @@
-"""Recurring jobs: when they fire, what is skipped, and which ticks come next."""
+"""Recurring jobs: schedules, calendars, catch-up and upcoming ticks."""

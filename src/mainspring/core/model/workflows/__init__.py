@@ -1,1 +1,1 @@
-"""Runs that depend on other runs, and fan-outs."""
+"""Workflows, fan-outs and dependencies between runs."""

@@ -24,15 +24,14 @@ from mainspring.core.model.runs.run import RunState
 MAX_MEMBERS = 100_000_000
 MAX_AT_A_TIME = 100_000
 AT_A_TIME = 10_000
-#: The maximum number of members of a part, which one transaction creates. Some stores count all of them each time that
-#: some have ended.
+#: The maximum size of a part, which one transaction creates. Some stores count all members each time some have ended.
 LARGEST_PART = 500
 #: The number of open parts if there are few enough members: with a single part, all would wait for its slowest member.
 _FEWEST_OPEN = 10
 #: The priority of the few runs that manage members. Behind the members in the queue, they would report no progress and
 #: create no further part until all members are done.
 OWN_PRIORITY = MOST_URGENT
-#: Results are returned for at most this many members.
+#: Results are returned only by fan-outs with at most this many members.
 MOST_RESULTS = 1_000
 
 #: The shortest and the longest interval between progress checks; in between, a fraction of the time elapsed.
@@ -153,7 +152,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
         return chain(self.open, range(self.end, parts))
 
     def after(self, end: int, gathered: Mapping[int, Counts]) -> "Survey":
-        """Return the survey after a check: no part from ``end`` on exists, and the parts in ``gathered`` are complete."""
+        """Return the survey after a check: no part from ``end`` on exists, and those in ``gathered`` are complete."""
         counts = self.counts
         for one in gathered.values():
             counts = counts.plus(one)

@@ -28,9 +28,7 @@ _VERSION = re.compile(r"\b([12]\d{3}[a-z]{1,2})\b", re.ASCII)
 
 @lru_cache(maxsize=1024)
 def load_zone(name: str, field: str = "timezone") -> ZoneInfo:
-    """Load the zone of an IANA name. Unknown names are refused with suggestions, and so are names private to this
-    system.
-    """
+    """Load the zone of an IANA name. Unknown names are refused with suggestions, and names of this system alone, too."""
     if not name:
         raise Invalid(field, "is empty", "for example UTC or Europe/Paris")
     names = _zone_names()
