@@ -5,8 +5,7 @@ A value is found in plain form and in these encodings, nested up to ``_DEPTH`` d
 - escaped (JSON, Go, Python), as HTML, and percent-encoded;
 - as hexadecimal digits and as base64, also where these are wrapped into lines.
 
-The text is decoded, and each decoded form is searched: encoders write a value in many ways, and a decoder reads them
-all.
+The text is decoded, and each decoded form is searched: encoders vary in their output, but a decoder reads it all.
 """
 
 import base64

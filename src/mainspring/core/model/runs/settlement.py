@@ -29,11 +29,11 @@ GAVE_UP = "gave up"
 NOT_RETRIED = "not retried"
 
 
-#: A run is dead after this many losses for which it is to blame.
+#: A run fails as poison after this many losses for which it is to blame.
 POISON_AFTER = 3
 
 
-#: A run is dead after this many losses in total, whether or not it is to blame.
+#: A run fails as poison after this many losses in total, whether or not it is to blame.
 LOST_AFTER = 6
 
 

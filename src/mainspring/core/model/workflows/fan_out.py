@@ -26,7 +26,7 @@ MAX_AT_A_TIME = 100_000
 AT_A_TIME = 10_000
 #: The maximum size of a part, which one transaction creates. Some stores count all members each time some have ended.
 LARGEST_PART = 500
-#: The number of open parts if there are few enough members: with a single part, all would wait for its slowest member.
+#: The minimum number of open parts, if there are that many: with one, all would wait for its slowest member.
 _FEWEST_OPEN = 10
 #: The priority of the few runs that manage members. Behind the members in the queue, they would report no progress and
 #: create no further part until all members are done.

@@ -83,8 +83,8 @@ class Cron(WallTimes, frozen=True):
                 return (match - offset) * SECOND if match - offset <= limit else None
             if segment.end + offset - wall >= MARGIN:
                 # There is no match from `wall` to `match`, whatever the offsets in between, so skip to near the match.
-                # Closer to the segment's end a fold could still repeat a wall time before `wall`, so continue at the
-                # end.
+                # Closer to the segment's end a fold could still repeat a wall time before `wall`, so continue with the
+                # next segment.
                 second = max(segment.end, match - offset - MARGIN)
             else:
                 second = segment.end

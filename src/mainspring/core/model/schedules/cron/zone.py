@@ -28,7 +28,7 @@ _VERSION = re.compile(r"\b([12]\d{3}[a-z]{1,2})\b", re.ASCII)
 
 @lru_cache(maxsize=1024)
 def load_zone(name: str, field: str = "timezone") -> ZoneInfo:
-    """Load the zone of an IANA name. Unknown names are refused with suggestions, and names of this system alone, too."""
+    """Load the zone of an IANA name. Refuse unknown names with suggestions, and names that only this system has."""
     if not name:
         raise Invalid(field, "is empty", "for example UTC or Europe/Paris")
     names = _zone_names()
