@@ -1,1 +1,1 @@
-"""Values and rules without input, output, a clock or a log, grouped by idea."""
+"""Domain values and rules, grouped by topic. Pure: no I/O, no clock, no logging."""

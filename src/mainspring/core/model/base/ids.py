@@ -1,4 +1,4 @@
-"""Identifiers: time-ordered, made without coordination, with the shard inside.
+"""Identifiers: time-ordered, created without coordination, with the shard inside.
 
 An id is 32 hexadecimal digits in the layout of a version 7 UUID, so PostgreSQL keeps it in 16 bytes and its index grows
 at one end:
@@ -6,8 +6,8 @@ at one end:
     tttttttttttt 7 sss hhhh rrrrrrrrrrrr
     │            │ │   │    └ 48 random bits
     │            │ │   └ variant bits (10) and 14 bits of shard
-    │            │ └ sequence inside the millisecond: ids of one maker sort in the order they were made
-    │            └ version: 7 made at random, 8 derived from what it names
+    │            │ └ sequence within the millisecond: ids of one process sort in the order of their creation
+    │            └ version: 7 for random ids, 8 for ids derived from the object they identify
     └ milliseconds since 1970
 """
 

@@ -29,11 +29,11 @@ GAVE_UP = "gave up"
 NOT_RETRIED = "not retried"
 
 
-#: A run fails as poison after this many losses for which it is to blame.
+#: A run fails as poison after this many losses if it is to blame for the last one, as it was alone in its process.
 POISON_AFTER = 3
 
 
-#: A run fails as poison after this many losses in total, whether or not it is to blame.
+#: A run fails as poison after this many losses, whether or not it is to blame.
 LOST_AFTER = 6
 
 
