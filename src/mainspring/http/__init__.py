@@ -1,1 +1,1 @@
-"""HTTP in front of the control plane."""
+"""The HTTP API of the control plane."""

@@ -1,4 +1,4 @@
-"""Jobs that are taken in while the store is away: the log of requests has them, and they are made when it is back."""
+"""Accept jobs while the store is unavailable: the request log keeps them until the store is back."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,16 +12,19 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.ingest import Accepting
 from mainspring.http.schemas.jobs import JobIn, past_of
 
-#: A store that was away is asked again by one request after so long; the others do not wait for it.
+#: #: While the store is unavailable, one request probes it at this interval. All other requests go to the log at once.
 _AGAIN_AFTER: Micros = 2 * SECOND
 
 
 class Acceptance:
-    """The id of a job is made before anything is asked, so a submit whose outcome is unknown is not made twice. Whoever
-    comes again with the same idempotency key is told the same id, though nobody can look the first one up."""
+    """Writes job requests to the request log while the store is unavailable.
+
+    The job id is chosen before any request to the store, so a submit with an unknown outcome creates no second job.
+    A client that retries with the same idempotency key gets the same id, although the job cannot be read yet.
+    """
 
     def __init__(self, log: Accepting, clock: Clock, bound_to: str | None) -> None:
-        """``bound_to``: the tenant that the log's requests are for; None: any."""
+        """``bound_to``: the tenant whose requests the log accepts, or None for every tenant."""
         self._log = log
         self._clock = clock
         self._bound_to = bound_to
@@ -36,13 +39,13 @@ class Acceptance:
         make: Callable[[NewRun], Awaitable[None]],
         check: Callable[[], Awaitable[None]],
     ) -> bool:
-        """Make a job. False: it is in the log, and will be made.
+        """Create a job in the store, or append it to the request log. Return False if it is in the log.
 
-        ``told``: the same with the id that it has in the log. ``check``: what can be refused without the store. Nobody
-        looks again at what the caller may do.
+        ``told``: the same run with the id that the log uses. ``check``: validates what can be validated without the
+        store. The permissions of the caller are not checked again when the log is processed.
         """
         if not self._away or self._clock.monotonic() >= self._ask_at:
-            # Nobody else asks until this one has its answer, where it was away before.
+            # Only one request probes a store that was unavailable; the others must not wait for its answer.
             self._ask_at = self._clock.monotonic() + _AGAIN_AFTER + 10 * SECOND
             try:
                 await make(told if self._away else run)
@@ -50,11 +53,11 @@ class Acceptance:
                 self._away = True
                 self._ask_at = self._clock.monotonic() + _AGAIN_AFTER
             except asyncio.CancelledError:
-                # Whoever asked has left, and nothing is known.
+                # The client has hung up, so the state of the store is unknown.
                 self._ask_at = 0
                 raise
             except Exception:
-                # A refusal is an answer, too.
+                # A rejection proves that the store answers.
                 self._away = False
                 raise
             else:
@@ -72,7 +75,8 @@ class Acceptance:
         if past is not None:
             raise past
         once = run.id if run.idempotency is None else run.idempotency.key
-        # The record's key is for order where there is one, so what makes it once is in the body.
+        # The record's key controls ordering if the job has an ordering key, so the deduplication key goes into the
+        # body.
         body = msgspec.json.encode(msgspec.structs.replace(fields, idempotency_key=once))
         key = run.policy.ordering_key or once
         try:

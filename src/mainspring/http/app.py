@@ -1,4 +1,4 @@
-"""The ASGI application: every operation behind the same door."""
+"""The ASGI application: authenticates, decodes and dispatches every request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -31,13 +31,13 @@ _log = get_logger("mainspring.api")
 Door: TypeAlias = Callable[["Asked", Send], Awaitable[None]]
 RawHeaders: TypeAlias = list[tuple[bytes, bytes]]
 _encoder = msgspec.json.Encoder()
-#: Whoever sends slowly holds what others could use: each of these pieces has so long to come, and the whole so long.
+#: #: A slow sender holds memory that others need: limits for one piece of the body, and for the whole body.
 _PIECE_BYTES = 256 * 1024
 _PIECE_SECONDS = 5
 _BODY_SECONDS = 30
-#: So much of a body is not counted: who sends little is not refused because others send much.
+#: #: This much of a body is not counted, so that small requests succeed while others send large ones.
 _UNCOUNTED = 64 * 1024
-#: Who is sent away, and does not read, is not waited for.
+#: #: How long to wait for a client that was refused and does not read.
 _GOODBYE_SECONDS = 1
 _HEADERS = {
     "cache-control": "no-store",
@@ -75,7 +75,9 @@ def make_app(api: Api, resources: Sequence[Resource]) -> ASGIApp:
 
 
 async def _answer_lifespan(receive: Receive, send: Send) -> None:
-    """The process that made the application starts and stops the services behind it."""
+    """Answer the lifespan messages. The process that created the application starts and stops the services behind
+    it.
+    """
     for phase in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{phase}.complete"})
@@ -83,20 +85,20 @@ async def _answer_lifespan(receive: Receive, send: Send) -> None:
 
 @cache
 def described(resources: tuple[Resource, ...]) -> tuple[bytes, bytes]:
-    """The document of the API, and the page made of it."""
+    """Return the OpenAPI document and the HTML page that is rendered from it."""
     made = document(resources, metadata.version("mainspring"))
     return msgspec.json.encode(made), render(made)
 
 
 class Gone(Refused):
-    """The body ended early: the client hung up, or sent something that is no valid HTTP. The first reads no answer."""
+    """The body ended early: the client hung up, or sent invalid HTTP. A client that hung up reads no answer."""
 
     def __init__(self) -> None:
         super().__init__(400, "Bad request", "the body is incomplete, or not encoded as its headers say")
 
 
 class Asked:
-    """A request, as the server hands it over."""
+    """A request as the server passes it on."""
 
     __slots__ = ("_more", "_receive", "headers", "scope")
 
@@ -109,7 +111,7 @@ class Asked:
         self._more = True
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body, as it comes; what has not come yet."""
+        """Yield the parts of the body that have not been read yet."""
         while self._more:
             message: Any = await self._receive()
             if message["type"] == "http.disconnect":
@@ -118,7 +120,7 @@ class Asked:
             yield message.get("body", b"")
 
     async def left(self) -> None:
-        """Returns when whoever asked has hung up."""
+        """Return when the client has hung up."""
         with suppress(Gone):
             async for _ in self.chunks():
                 pass
@@ -127,11 +129,11 @@ class Asked:
 
 
 def _entry(api: Api, operations: list[Operation]) -> ASGIApp:
-    """To all the methods of a path."""
+    """Return the application for one path, which dispatches by method."""
     doors: dict[str, Door] = {operation.method: _door(api, operation) for operation in operations}
     allowed = ", ".join(sorted(doors))
 
-    # Probes may ask without wanting to hear.
+    # Probes may send HEAD.
     is_probe = any(operation.method == "GET" and operation.permission is None for operation in operations)
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
@@ -150,7 +152,7 @@ def _entry(api: Api, operations: list[Operation]) -> ASGIApp:
 
 
 def _door(api: Api, operation: Operation) -> Door:
-    """Who asks, whether they may, what they ask; then the handler."""
+    """Return the request handler of one operation: authenticate, authorize, decode, then call its handler."""
     latency = api.metrics.latency(operation.name)
     usual_headers = _raw(_HEADERS, operation.media_type)
 
@@ -219,7 +221,7 @@ def _door(api: Api, operation: Operation) -> Door:
 
 
 def _recorded(enter: Door, operation: Operation, tracing: "Tracing", clock: Clock) -> Door:
-    """The same, inside a span of its own or of the caller's trace."""
+    """Wrap a request handler in a span, which continues the trace of the caller if there is one."""
 
     async def enter_recorded(asked: Asked, send: Send) -> None:
         with tracing.serving(operation.method, operation.path, operation.name, asked.headers, clock) as answered:
@@ -235,7 +237,7 @@ def _recorded(enter: Door, operation: Operation, tracing: "Tracing", clock: Cloc
 
 
 class _Bytes:
-    """What has come of one body, and takes room until it is answered."""
+    """Counts the bytes of one body, and reserves room for them until the request is answered."""
 
     __slots__ = ("_api", "_principal", "_size", "_taken")
 
@@ -246,7 +248,7 @@ class _Bytes:
         self._taken = 0
 
     def add(self, size: int) -> int:
-        """How much it is by now. Refused when there is no room for it."""
+        """Add received bytes and return the total so far. Raises ``Refused`` if there is no room for them."""
         self._size += size
         more = max(self._size - _UNCOUNTED, 0) - self._taken
         if more:
@@ -285,8 +287,11 @@ async def _principal(api: Api, asked: Asked) -> Principal:
 
 
 def refuse_other_sites(asked: Asked) -> None:
-    """Where nobody is asked who they are, a browser on this machine must not lend a foreign page its hands: neither
-    under a name that leads here (DNS rebinding) nor by a request that a page sends across (CSRF)."""
+    """Refuse requests that a foreign web page sends through a browser on this machine.
+
+    Without authentication, a page could reach this server through a name that resolves to it (DNS rebinding), or by
+    a cross-site request (CSRF).
+    """
     host = asked.headers.get("host", "")
     if not is_loopback(_name_in(host)):
         raise Refused(
@@ -306,14 +311,14 @@ def refuse_other_sites(asked: Asked) -> None:
 
 
 def _name_in(host: str) -> str:
-    """The name or the address in a header ``Host``, without the port."""
+    """Return the host name or address in a ``Host`` header, without the port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower()
 
 
 async def _pass_over(asked: Asked) -> None:
-    """Read a body and keep nothing of it: whoever is still sending would not see the answer."""
+    """Read and discard the body, because a client that is still sending would not see the answer."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_BODY_SECONDS):
             async for _ in asked.chunks():
@@ -366,7 +371,7 @@ async def _send(send: Send, status: int, headers: RawHeaders, content: bytes) ->
 async def stream(
     send: Send, asked: Asked, headers: RawHeaders, source: AsyncIterator[bytes], no_longer: Coroutine[Any, Any, None]
 ) -> None:
-    """Until it ends, or whoever listens leaves, or may not any more."""
+    """Stream until the source ends, the listener leaves, or its credentials become invalid."""
     last: Any = {"type": "http.response.body", "body": b"", "more_body": False}
 
     async def pump() -> None:
@@ -401,7 +406,7 @@ def _without_body(send: Send) -> Send:
 
 
 def _told(asked: Asked, error: Exception) -> tuple[Problem, Mapping[str, str]]:
-    """What whoever asked is told of an error, and with which headers."""
+    """Return the problem and the headers that answer an error."""
     problem, headers = problem_of(error)
     if not isinstance(error, MainspringError):
         _log.exception("a request failed", path=asked.scope["path"], exc_info=error)

@@ -1,4 +1,4 @@
-"""Calling an operation inside this process, with everything that the door asks of a request but the request itself."""
+"""Calls an operation inside this process, with the same checks as a request over HTTP."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ def refuse_unless_allowed(operation: Operation, principal: Principal) -> None:
 
 
 async def never() -> None:
-    """Whoever asks is this very program: it does not hang up."""
+    """Never return: the caller is this process, which does not hang up."""
     await asyncio.Event().wait()
 
 
@@ -31,7 +31,7 @@ async def call_operation(
     headers: Mapping[str, str] | None = None,
     left: Callable[[], Awaitable[None]] = never,
 ) -> Answer:
-    """The same checks, in the same words, as if it had come over HTTP."""
+    """Call an operation with the permission check, decoding and error texts of a request over HTTP."""
     refuse_unless_allowed(operation, principal)
     written: dict[str, str] = {}
     call = Call(

@@ -1,4 +1,4 @@
-"""What the handlers of the API work with."""
+"""The shared context of the API's handlers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -61,21 +61,21 @@ from mainspring.http.streams.waiting import Lines
 if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
 
-#: What changes rarely is asked for this often: a new quota holds after this long.
+#: #: How long slowly changing data is cached. A new quota takes effect after this time.
 _REMEMBERED: Micros = 2 * SECOND
-#: Bytes of the bodies of all requests that are under way: twice the largest batch. What is made of them takes several
-#: times as much memory.
+#: #: Bytes of the bodies of all active requests: twice the largest batch. Decoded bodies take several times as much
+#: memory.
 MOST_BYTES = 128 * 1024 * 1024
-#: Streams of server-sent events, and claims that wait for work.
+#: #: Streams of server-sent events, and claims that wait for work.
 MOST_STREAMS = 1_000
 MOST_POLLS = 4_000
-#: Where there are principals, one may have such a part of these: the largest batch, and a quarter.
+#: #: The share of one principal, if there are principals: the largest batch, and a quarter of the others.
 _BYTES_EACH = MOST_BYTES // 2
 _STREAMS_EACH = MOST_STREAMS // 4
 _POLLS_EACH = MOST_POLLS // 4
-#: A probe is answered within this time, also when the store does not answer.
+#: #: A probe is answered within this time, even if the store does not answer.
 _PROBE_SECONDS = 2
-#: Reasons in one answer about many jobs.
+#: #: The largest number of warnings in one answer about many jobs.
 MOST_WARNINGS = 20
 _MOST_LOGGED = 1_000
 _GUESSES_A_SECOND = 5
@@ -96,23 +96,23 @@ class ApiStore(
     NotificationStore,
     Protocol,
 ):
-    """All that the API asks of a store."""
+    """The parts of the store that the API uses."""
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """How many of those that were asked for may be made, the first ones; and why not the others."""
+    """How many of the requested runs or jobs may be created, counted from the first, and why the rest may not."""
 
     count: int
     why_not_more: Refused | None = None
 
     def insist(self) -> None:
-        """At least one, or none of it is done."""
+        """Raise the reason if none may be created."""
         if not self.count and self.why_not_more is not None:
             raise self.why_not_more
 
 
 class Api:
-    #: Who asks where nobody need say who they are.
+    #: #: The principal of operations that need no authentication.
     nobody = Principal(name="nobody", role=Role.VIEWER, tenant="")
 
     def __init__(
@@ -136,7 +136,7 @@ class Api:
         tracing: "Tracing | None" = None,
     ) -> None:
         self.store = store
-        #: What takes jobs in while the store is away.
+        #: #: Accepts jobs while the store is unavailable.
         self.acceptance = acceptance
         self.jobs = jobs
         self.wakeups = wakeups
@@ -147,54 +147,54 @@ class Api:
         self.hub = hub
         self.logs = LogReader(store, run_logs)
         self.tail = LogTail(store, clock, self.logs)
-        #: What workers have declared of their tasks.
+        #: #: The tasks that workers have declared.
         self.catalog = TaskCatalog(store, clock)
         self.closed_times = ClosedTimes(store, get_logger("mainspring.api"))
         self.metrics = metrics
-        #: What records requests; none: nobody does.
+        #: #: Records requests as spans; None: tracing is off.
         self.tracing = tracing
         self.health = health
         self._tasks = tasks
         self._proxies = proxies
-        #: This is where it counts: what endangers it on purpose must be asked for as such.
+        #: #: This is a production system: operations that endanger it need an explicit confirmation.
         self.production = production
         self.system = system
-        #: Who is told of problems, as far as this process knows.
+        #: #: The alert rules, as far as this process knows them.
         self.notifications = notifications or NotificationRules()
-        #: Looking at it all takes connections of its own: however many ask, once in a while.
+        #: #: The health checks open connections of their own, so their result is cached for all callers.
         self.findings = Remembered(self._examine, clock, _REMEMBERED)
-        #: Who gives wrong credentials is slowed down by address.
+        #: #: Limits the rate of wrong credentials by address.
         self.strangers = Buckets(clock, _GUESSES_A_SECOND, _GUESSES_AT_ONCE)
-        #: This process is about to stop: it should be sent nothing more.
+        #: #: This process is about to stop and should receive no more requests.
         self.leaving = False
-        #: The document of this API, and the page made of it.
+        #: #: The OpenAPI document, and the page rendered from it.
         self.openapi = b""
         self.docs = b""
-        # Without authentication everybody is the same, and there is nobody to share with.
+        # Without authentication all callers are one principal, so there are no shares.
         shared = auth.required
         self.bodies = Room("bytes of requests", MOST_BYTES, _BYTES_EACH if shared else None)
         self.streams = Room("streams", MOST_STREAMS, _STREAMS_EACH if shared else None)
         self.polls = Room("waiting claims", MOST_POLLS, _POLLS_EACH if shared else None)
         self.lines = Lines()
-        #: Of workers that wait for work: however many they are, their leases are renewed together.
+        #: #: Lease renewals of waiting workers are sent to the store in batches.
         self.leases: Batcher[tuple[SessionId, Micros], Beat] = Batcher(store.renew_leases)
         self._workers = Remembered(lambda: store.sessions("worker"), clock, _REMEMBERED)
         self._known_tasks = Remembered(self._read_tasks, clock, _REMEMBERED)
-        #: When each warning about jobs was logged last.
+        #: #: When each warning about jobs was last logged.
         self._warned: dict[str, Micros] = {}
         self._log = get_logger("mainspring.api")
         self._obstacles = Remembered(self._read_obstacles, clock, _REMEMBERED)
         self._quotas = Remembered(self._read_quotas, clock, _REMEMBERED)
         self._submits: dict[str, Buckets] = {}
         self.workflows: Readings[WorkflowOut] = Readings(clock)
-        #: What was counted of the time to come.
+        #: #: Recent results of forecasts.
         self.forecasts: Readings[ForecastOut] = Readings(clock)
         self.planned: Readings[tuple[list[Planned], bool]] = Readings(clock)
         self._queued = Counted(self._count_queued, clock)
         self._recurring = Counted(store.count_jobs, clock)
 
     def scope(self, principal: Principal, asked: str | None) -> str | None:
-        """The tenant whose things are listed. Of another's there is nothing to be seen."""
+        """Return the tenant whose objects are listed. A caller sees nothing of another tenant."""
         if principal.tenant is None:
             return asked
         # No tenant has this name: names do not begin with a space.
@@ -203,7 +203,7 @@ class Api:
     async def choose_written(self, principal: Principal, asked: str | msgspec.UnsetType | None) -> str | None:
         """Return the tenant whose data a write changes; None: the data of every tenant.
 
-        Every write that can name a tenant does so here. Raises ``Invalid`` for a tenant that is not the caller's, or
+        Every write that can name a tenant calls this. Raises ``Invalid`` for a tenant that is not the caller's, or
         that does not exist.
         """
         tenant = principal.choose_tenant(None if isinstance(asked, msgspec.UnsetType) else asked)
@@ -216,7 +216,7 @@ class Api:
         return tenant
 
     async def is_tenant(self, name: str) -> bool:
-        """Whether the tenant exists. It exists if it was created, has a key, or ever had a run or a job."""
+        """Return whether the tenant exists: it was created, has a key, or ever had a run or a job."""
         try:
             if name in await self._quotas.get():
                 return True
@@ -230,17 +230,19 @@ class Api:
             return True
 
     async def choose_owner(self, principal: Principal, asked: str | msgspec.UnsetType | None) -> str:
-        """Return the tenant that something new belongs to. Raises ``Invalid`` like ``choose_written``."""
+        """Return the tenant that owns a new object. Raises ``Invalid`` like ``choose_written``."""
         return await self.choose_written(principal, asked) or DEFAULT_TENANT
 
     def leave(self) -> None:
-        """The process is about to stop: say so to probes, end what streams and what waits."""
+        """Prepare to stop: report it to probes, and end all streams and waiting requests."""
         self.leaving = True
         self.hub.let_go()
         self.tail.let_go()
 
     async def readiness(self) -> tuple[bool, Mapping[str, object]]:
-        """Whether requests should be sent here; how the process is, and what is wrong. Anybody may see this."""
+        """Return whether requests should be sent here, and the health of the process with its problems. This is
+        public.
+        """
         found = dict(await self.health())
         problems = ["this process is about to stop"] if self.leaving else []
         try:
@@ -249,7 +251,7 @@ class Api:
         except StoreDamaged as error:
             problems.append(str(error))
         except (StoreUnavailable, TimeoutError):
-            # Not in the words of the driver: they name hosts and users.
+            # Do not repeat the driver's message: it names hosts and users.
             problems.append("the store does not answer")
         else:
             found["clockOffsetMs"] = round((self.clock.now() - now) / 1_000, 1)
@@ -258,54 +260,59 @@ class Api:
         return not problems, found
 
     def stream(self, listener: Principal, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """A stream of events for one listener. Refused when there are too many."""
+        """Return a stream of events for one listener. Raises ``Refused`` if there are too many streams."""
         return Stream(source, self.streams, listener)
 
     def seen_by(self, principal: Principal) -> Reads:
-        """The store as the caller may look at it: whatever is read for people is read here."""
+        """Return the store limited to what the caller may read. Everything that is shown to users is read through
+        it.
+        """
         return self.store.seen_by(principal.tenant)
 
     def listed_by(self, principal: Principal) -> Reads:
-        """The same for lists, which may be a few seconds old. Nothing is decided by these."""
+        """Return the store for lists, which may be a few seconds old. Never base a decision on it."""
         return self.store.listed_by(principal.tenant)
 
     async def workers(self, tenant: str | None) -> list[SessionView]:
-        """Live workers that take runs of a tenant, or all, as of a moment ago."""
+        """Return the live workers that take runs of a tenant, or of every tenant. The list may be two seconds old."""
         return [worker for worker in await self._workers.get() if tenant is None or worker.serves in ("", tenant)]
 
     def worker_came(self) -> None:
-        """Whoever registers here is seen here at once."""
+        """Drop the cached workers, so that a worker that registers here is visible here at once."""
         self._workers.forget()
         self._obstacles.forget()
 
     async def session(self, session: SessionId) -> SessionView | None:
-        """A worker by its id, also one that has died. What is asked of it here never changes; whether it lives, the
-        store says."""
+        """Return a worker's session, even if it has expired.
+
+        The fields that are used here never change. Whether the worker is alive is decided by the store.
+        """
         known = next((worker for worker in await self._workers.get() if worker.id == session), None)
         return known or await self.store.session(session)
 
     def refuse_guessing(self, peer: str, forwarded_for: str | None) -> None:
-        """Somebody gave wrong credentials, or none."""
+        """Count a request with missing or wrong credentials against the limit of its address."""
         self.strangers.take(address_of(peer, forwarded_for, self._proxies))
 
     def reach(self, principal: Principal, queue: str) -> None:
-        """Refuse who is bound to other queues than what they want to change."""
+        """Raise ``Refused`` if the caller is restricted to other queues."""
         if not principal.reaches([queue]):
             raise Refused(403, "Forbidden", f"this key does not reach queue {queue!r}")
 
     async def _check_task(self, tenant: str, task: str, payload: bytes) -> None:
-        """Refuse a built-in task that could never run. One that is off here may be on where a worker offers it, or an
-        application's own."""
+        """Refuse a built-in task that could never run. A task that is disabled here may still be offered by a
+        worker.
+        """
         if task in self._tasks.names or not await self._is_known(tenant, task):
             self._tasks.check(task, payload, tenant)
 
     async def _is_known(self, tenant: str, task: str) -> bool:
-        """Whether a live worker that takes runs of the tenant knows the task."""
+        """Return whether a live worker that takes runs of the tenant knows the task."""
         known = await self._known_tasks.get()
         return task in known.get("", ()) or task in known.get(tenant, ())
 
     async def warnings(self, job: NewRun | RunView | NewJob | Job) -> list[str]:
-        """Describe what keeps an accepted job from running now, as far as the live workers are known."""
+        """Describe what keeps an accepted job from running now, based on the known live workers."""
         obstacles = await self._obstacles.get()
         if isinstance(job, (NewRun, RunView)):
             return list(obstacles.find(job.tenant, job.queue, job.task, job.policy.requires))
@@ -316,7 +323,7 @@ class Api:
         return (await self._obstacles.get()).describe(tenant, specs)[:MOST_WARNINGS]
 
     async def warn(self, job: NewRun | NewJob) -> list[str]:
-        """Return the warnings about a job that is being accepted, and log each of them once a minute."""
+        """Return the warnings about a job that is being accepted, and log each warning at most once a minute."""
         found = await self.warnings(job)
         now = self.clock.monotonic()
         for warning in found:
@@ -328,7 +335,7 @@ class Api:
         return found
 
     async def insist(self, job: NewRun | NewJob) -> None:
-        """Refuse a job that no live worker can run, for a caller that asked for that."""
+        """Refuse a job that no live worker can run, because the caller asked for ``strict``."""
         found = await self.warnings(job)
         if found:
             raise Conflict(f"{'; '.join(found)} (refused, because strict was asked for)")
@@ -352,13 +359,15 @@ class Api:
         return {item.name: item.quotas for item in await self.store.tenants()}
 
     async def admit(self, principal: Principal, run: NewRun) -> None:
-        """One run, or refuse it for what cannot run here, or the caller's key or the tenant's quotas do not allow."""
+        """Admit one run. Raises an error if it cannot run here, or if the key or the quotas do not allow it."""
         parents = () if run.after is None else run.after.parents
         await self.check(principal, run.tenant, run.queue, run.task, run.payload, parents)
         (await self.room_for_runs(run.tenant, 1)).insist()
 
     async def admit_job(self, principal: Principal, job: NewJob) -> None:
-        """One recurring job, or refuse it likewise."""
+        """Admit one recurring job. Raises an error if it cannot run here, or if the key or the quotas do not allow
+        it.
+        """
         await self.check(principal, job.tenant, job.spec.queue, job.spec.task, job.payload)
         (await self.room_for_jobs(job.tenant, 1)).insist()
 
@@ -374,9 +383,12 @@ class Api:
         by_store: bool = True,
         by_schema: bool = True,
     ) -> None:
-        """What can be said of anything new or changed without counting. ``parents``: what it waits for; None: it was
-        looked at where that is known. ``by_store``: False where it is away, and not asked. ``by_schema``: False where
-        the payload stays as it was: the task may have changed its arguments since."""
+        """Check something new or changed without counting it against quotas.
+
+        - ``parents``: the runs it depends on; None: the caller has checked them.
+        - ``by_store``: False if the store is unavailable and must not be used.
+        - ``by_schema``: False if the payload is unchanged, because the task may have changed its arguments since.
+        """
         self.reach(principal, queue)
         if by_store:
             await self._check_task(tenant, task, payload)
@@ -389,7 +401,7 @@ class Api:
         elif task == FAN_IN:
             raise Invalid("task", f"{FAN_IN!r} is made by fan-outs", f"a job of the task {FAN_OUT!r}")
         elif task == WEBHOOK:
-            # It would be signed as if it had happened.
+            # The webhook would be signed as if the event had happened.
             raise Invalid("task", f"{WEBHOOK!r} tells webhooks what happened", "a job of the task 'http'")
         elif task == NOTIFICATION:
             raise Invalid("task", f"{NOTIFICATION!r} tells people of problems", "a job of the task 'http'")
@@ -398,7 +410,7 @@ class Api:
             raise Invalid("payload", f"is {len(payload)} bytes", f"the quota is {quotas.payload_bytes}")
 
     async def check_calendars(self, tenant: str, names: Sequence[str]) -> None:
-        """Of one job among many: the store would refuse all of them."""
+        """Refuse unknown calendars here: in a batch the store would refuse all jobs because of one."""
         known = {calendar.name for calendar in await self.store.calendars(tenant)} if names else set()
         for name in names:
             if name not in known:
@@ -407,7 +419,7 @@ class Api:
                 )
 
     async def _check_nodes(self, principal: Principal, tenant: str, payload: bytes, by_store: bool) -> None:
-        """What a payload will submit must be what its author may submit."""
+        """Refuse a workflow with a node that its author may not submit."""
         for node in read_plan(payload, tenant, await self.catalog.entries())[1]:
             try:
                 run = node.run
@@ -418,7 +430,7 @@ class Api:
     async def _check_members(
         self, principal: Principal, tenant: str, payload: bytes, parents: Sequence[str] | None, by_store: bool
     ) -> None:
-        """Likewise of a fan-out."""
+        """Refuse a fan-out with a member that its author may not submit."""
         plan = read_fan_out(payload, tenant)
         member = plan.template
         queue = plan.queue(await self.catalog.find(member.task))
@@ -433,7 +445,7 @@ class Api:
                 raise Invalid(name, error.reason, error.hint) from None
 
     async def room_for_runs(self, tenant: str, wanted: int) -> Admitted:
-        """How many of so many runs may be made now. These count as submitted."""
+        """Return how many of the wanted runs may be created now, and count them as submitted."""
         quotas = await self.quotas(tenant)
         if quotas.queued is None or not wanted:
             return self._submitted(tenant, quotas, wanted)
@@ -444,7 +456,7 @@ class Api:
         return admitted
 
     async def room_for_jobs(self, tenant: str, wanted: int) -> Admitted:
-        """The same for recurring jobs."""
+        """Return how many of the wanted recurring jobs may be created now, and count them as submitted."""
         quotas = await self.quotas(tenant)
         if quotas.jobs is None or not wanted:
             return self._submitted(tenant, quotas, wanted)
@@ -460,7 +472,7 @@ class Api:
     def _submitted(
         self, tenant: str, quotas: Quotas, wanted: int, left: int | None = None, why: Refused | None = None
     ) -> Admitted:
-        """What is left of another quota, less what was submitted within the last minute."""
+        """Apply the quota of submits per minute to what another quota has left."""
         count = wanted if left is None else min(wanted, left)
         most = quotas.submits_per_minute
         if most is None or not count:
@@ -475,12 +487,14 @@ class Api:
         return Admitted(taken, why if taken < wanted else None)
 
     def replay_of(self, run: RunView, payload: bytes | None, author: str, *, number: int | None = None) -> NewRun:
-        """The same once more, as a run that names the old one. With a number it is made only once for it."""
+        """Build a run that repeats another one and names it. With a number, only one run is created for that
+        number.
+        """
         run_id = self.jobs.new_run_id_beside(run.id) if number is None else replay_id(run, number)
         return again(run, payload, author, run_id)
 
     async def scheduler_lag(self) -> Micros:
-        """How long the oldest run that should be queued has been due; 0 when there is none."""
+        """Return how long the oldest run that should be queued has been due; 0 if there is none."""
         now = await self.store.now()
         first = await self.store.upcoming(list(range(self.store.shards)), now, 1)
         return max(now - first[0][1], 0) if first else 0

@@ -1,4 +1,4 @@
-"""How much one caller may ask for, and how much this process takes on at once."""
+"""Rate limits of callers, and limits on concurrent work in this process."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -9,16 +9,16 @@ from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.http.problems import Refused
 
-#: So many callers are remembered; who was silent longest is forgotten, and starts with a full bucket.
+#: #: The number of callers that are remembered. The least recent one is dropped and starts again with a full bucket.
 _REMEMBERED = 10_000
 _COUNT_HOLDS: Micros = 2 * SECOND
 _QUICKLY_COUNTED = 1_000
 
 
 class Buckets:
-    """Token buckets: ``rate`` a second on average, ``burst`` at once; a rate of 0 is no limit.
+    """Token buckets: ``rate`` per second on average, ``burst`` at once. A rate of 0 disables the limit.
 
-    Each API process has its own: the limit of a caller is the rate times the number of processes.
+    Each API process has its own buckets: the total limit of a caller is the rate times the number of processes.
     """
 
     def __init__(self, clock: Clock, rate: float, burst: float) -> None:
@@ -28,12 +28,12 @@ class Buckets:
         self._buckets: OrderedDict[str, tuple[float, Micros]] = OrderedDict()
 
     def take(self, who: str) -> None:
-        """Take one from the caller's bucket, or refuse and say when to come again."""
+        """Take one token from the caller's bucket, or refuse and report when to retry."""
         if not self.take_some(who, 1):
             raise Refused(429, "Too many requests", f"more than {self.rate:g} a second", retry_after=self.wait(who))
 
     def take_some(self, who: str, wanted: int) -> int:
-        """Take as many as are wanted, or as there are; how many that is."""
+        """Take up to ``wanted`` tokens. Return how many were taken."""
         if self.rate <= 0:
             return wanted
         level = self._level(who)
@@ -45,7 +45,7 @@ class Buckets:
         return taken
 
     def wait(self, who: str) -> int:
-        """In how many whole seconds there is one to be taken; 1 at least."""
+        """Return after how many whole seconds a token is available; at least 1."""
         missing = 1 - self._level(who)
         return max(1, -int(-missing / self.rate // 1))
 
@@ -68,10 +68,10 @@ class _Count:
 
 
 class Counted:
-    """How many of something each tenant has: as it was counted a moment ago, and what was admitted since.
+    """How many objects each tenant has: the last count plus those admitted since.
 
-    A count holds for two seconds. When it leaves no room it is made again, a large one for a tenth of the time at most.
-    What another process admits is seen at the next count.
+    A count is valid for two seconds. If it leaves no room, it is refreshed early. A large count that was slow is
+    refreshed only after ten times its duration. Objects that another process admits are included in the next count.
     """
 
     def __init__(self, count: Callable[[str, int], Awaitable[int]], clock: Clock) -> None:
@@ -80,7 +80,7 @@ class Counted:
         self._tenants: dict[str, _Count] = {}
 
     async def left(self, tenant: str, most: int, wanted: int) -> int:
-        """How many more a tenant may have."""
+        """Return how many more objects a tenant may have."""
         known = self._tenants.setdefault(tenant, _Count())
         if not self._holds(known, most, wanted):
             async with known.counting:
@@ -92,7 +92,7 @@ class Counted:
         return max(most - known.count - known.added, 0)
 
     def add(self, tenant: str, amount: int) -> None:
-        """So many were admitted."""
+        """Record that this many were admitted."""
         self._tenants[tenant].added += amount
 
     def _holds(self, known: _Count, most: int, wanted: int) -> bool:
@@ -104,9 +104,9 @@ class Counted:
 
 
 class Room:
-    """What this process holds at once, of one kind. Who comes when it is full is told to come again.
+    """A limit on what this process holds at once of one kind. Requests beyond it are refused with a time to retry.
 
-    Nobody may have it all: a principal may hold ``each`` of it, and all principals of a tenant half of it.
+    A principal may hold ``each``, and all principals of a tenant together half of the total.
     """
 
     def __init__(self, what: str, most: int, each: int | None = None) -> None:
@@ -142,7 +142,7 @@ class Room:
 
 
 def _less(counts: Counter[str], name: str, amount: int) -> None:
-    """Who holds nothing is not remembered."""
+    """Subtract, and remove holders that hold nothing."""
     counts[name] -= amount
     if counts[name] <= 0:
         del counts[name]

@@ -1,4 +1,4 @@
-"""What an API counts of its requests, for Prometheus."""
+"""Prometheus metrics of API requests."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,9 @@ from mainspring.core.runtime.metrics.tally import Spread, Tally
 
 
 class Metrics:
-    """Operations are as many as there are; of a path that is none there is no more than ``none``."""
+    """Counts requests by operation. Requests to unknown paths share the label ``none``, so that labels stay
+    bounded.
+    """
 
     def __init__(
         self,
@@ -19,7 +21,7 @@ class Metrics:
         figures: Figures | None = None,
         replica_staleness: Callable[[], Micros | None] = lambda: None,
     ) -> None:
-        """``figures``: what counts the runs that workers get and report over HTTP."""
+        """``figures``: the metrics of runs that workers claim and report over HTTP."""
         self.figures = figures
         self._monitor = monitor
         self._replica_staleness = replica_staleness
@@ -29,15 +31,15 @@ class Metrics:
         monitor.add(self._tell, harmless=True)
 
     def count(self, operation: str, status: int) -> None:
-        """A request was answered; by ``none`` if there is no such operation."""
+        """Count an answered request. The operation is ``none`` if no operation matched."""
         self._requests[operation, str(status)] += 1
 
     def latency(self, operation: str) -> Spread:
-        """Where the microseconds of its requests are added."""
+        """Return the histogram for the request durations of an operation, in microseconds."""
         return self._latencies.setdefault(operation, Spread(declared.REQUEST_SECONDS.buckets, SECOND))
 
     async def render(self, tenant: str | None, streams: int) -> bytes:
-        """Queues of one tenant, or of all."""
+        """Render the metrics, with the queues of one tenant or of all."""
         self._streams = streams
         return await self._monitor.render(tenant)
 

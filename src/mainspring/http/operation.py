@@ -1,4 +1,4 @@
-"""An operation of the API, declared once: its route, its permission, how it is decoded, how it is documented."""
+"""The declaration of an API operation: its route, permission, decoding and documentation."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,9 +15,9 @@ Body = TypeVar("Body")
 Query = TypeVar("Query")
 Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
-#: An operation without a time of its own is given up after so many seconds: the store did not answer.
+#: #: An operation without its own time limit fails after this many seconds, because the store did not answer.
 LONGEST = 10.0
-#: A request without an operation's own limit may have a body of this size.
+#: #: The largest body of an operation without its own limit.
 LARGEST_BODY = 512 * 1024
 
 
@@ -26,17 +26,17 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a handler gives back: a value of the type that is declared for the status."""
+    """The result of a handler: a value of the type that is declared for the status."""
 
     status: int
     body: Any = None
     headers: Mapping[str, str] = {}
-    #: The body is encoded already.
+    #: #: The body, if it is encoded already.
     raw: bytes | None = None
 
 
 class Call(Generic[Body, Query]):
-    """A request that has been let in and understood."""
+    """A request that is authenticated, authorized and decoded."""
 
     __slots__ = ("body", "headers", "left", "path", "permission", "principal", "query")
 
@@ -50,14 +50,14 @@ class Call(Generic[Body, Query]):
         headers: Mapping[str, str],
         left: Callable[[], Awaitable[None]],
     ) -> None:
-        #: What the operation asks for.
+        #: #: The permission that the operation requires.
         self.permission = permission
         self.principal = principal
         self.path = path
         self.query = query
         self.body = body
         self.headers = headers
-        #: Returns when whoever asked has hung up.
+        #: #: Returns when the client has hung up.
         self.left = left
 
 
@@ -97,24 +97,24 @@ class Operation:
         self.media_type = media_type
         self.largest_body = largest_body
         self.body_optional = body_optional
-        #: The answer is a stream that the handler writes itself.
+        #: #: The answer is a stream that the handler writes itself.
         self.streams = streams
-        #: In seconds. None: it does many things, each with a time of its own.
+        #: #: The time limit in seconds. None: the operation does several things, each with its own limit.
         self.within = within
-        #: A request makes a span.
+        #: #: Whether a request is recorded as a span.
         self.traced = traced and permission is not None and not streams
-        #: A body for the document.
+        #: #: An example body for the OpenAPI document.
         self.example = example
         self.name = handler.__name__
         words = " ".join((handler.__doc__ or "").split())
-        #: The first sentence says what it does, the others what to mind.
+        #: The first sentence is the summary, the rest the description.
         self.summary, *rest = re.split(r"(?<=[.?]) ", words, maxsplit=1)
         self.description = "".join(rest)
         self._decoder = None if body is Nothing else msgspec.json.Decoder(body)
         self._fields = {field.encode_name: field for field in msgspec.structs.fields(query)}
 
     def read_body(self, data: bytes, written: dict[str, str]) -> Any:
-        """Decode a body. ``written`` receives the fields that it has under other names."""
+        """Decode a body. ``written`` receives the fields that the body has under other names."""
         if self._decoder is None:
             if data.strip() not in (b"", b"{}", b"null"):
                 raise Invalid("body", "is not expected here")
@@ -124,7 +124,9 @@ class Operation:
         return decode(data, self.body, self._decoder, written)
 
     def read_query(self, pairs: list[tuple[str, str]]) -> Any:
-        """Every parameter once, and none that is not known: a misspelt filter must not list everything."""
+        """Decode query parameters. Duplicates and unknown names are errors, because a misspelled filter must not
+        list everything.
+        """
         given: dict[str, str] = {}
         for name, value in pairs:
             if name not in self._fields:
@@ -140,7 +142,7 @@ class Operation:
         except msgspec.ValidationError as error:
             raise decoding_problem(error, "query", self.query) from None
         for name, value in given.items():
-            # msgspec takes the word null for nothing; here it is a word.
+            # msgspec reads the word null as None; here it is a word.
             if getattr(read, self._fields[name].name) is None:
                 raise AsWritten(name, f"{value!r} is not a value", "leave it out")
         return read
@@ -151,12 +153,12 @@ _declared: dict[str, Operation] = {}
 
 
 def find_operation(named: "Handler[Any, Any] | str") -> Operation:
-    """Return the operation that a handler is declared as, or that has this name."""
+    """Return the operation of a handler, or the operation with this name."""
     return _declared[named if isinstance(named, str) else named.__name__]
 
 
 class Resource:
-    """Operations that belong together. A file of operations has one; several are joined in the order of ``parts``."""
+    """A group of operations. Each file of operations has one; ``parts`` joins several in their order."""
 
     def __init__(self, tag: str, about: str = "", parts: "Sequence[Resource]" = ()) -> None:
         self.tag = tag
@@ -180,7 +182,7 @@ class Resource:
         traced: bool = True,
         example: Mapping[str, Any] | None = None,
     ) -> "Callable[[Handler[Body, Query]], Handler[Body, Query]]":
-        """Declare a handler. Without a permission anybody may call it; that must be said."""
+        """Declare a handler. A permission of None makes it public and must be given explicitly."""
 
         def register(handler: "Handler[Body, Query]") -> "Handler[Body, Query]":
             operation = Operation(

@@ -1,4 +1,4 @@
-"""What is said when something cannot be done: RFC 9457 problem details, never a traceback, never SQL."""
+"""Problem details (RFC 9457) for errors, never with a traceback or SQL."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.http.problem_types import type_of
 
 MEDIA_TYPE = "application/problem+json"
-#: What the engine calls a field, and what the caller does.
+#: #: Field names of the core, and the names that callers use.
 _FIELDS = {
     "expression": "cronExpression",
     "start": "scheduleTime",
@@ -37,9 +37,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     title: str
     status: int
     detail: str = ""
-    #: The field or parameter that is wrong, as the caller wrote it.
+    #: #: The field or parameter that is wrong, as the caller wrote it.
     field: str = ""
-    #: What would be right.
+    #: #: A correct value or the next step.
     hint: str = ""
     type: Annotated[
         str,
@@ -55,7 +55,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 class Refused(MainspringError):
-    """A request that is refused for what it is, before anything is looked up."""
+    """A request that is refused by its form or its sender, before anything is looked up."""
 
     def __init__(self, status: int, title: str, detail: str = "", *, hint: str = "", retry_after: int = 0) -> None:
         super().__init__(detail or title)
@@ -64,14 +64,14 @@ class Refused(MainspringError):
 
 
 class Missing(NotFound):
-    """What every missing thing and every thing of another tenant answers, byte for byte."""
+    """The error for a missing object and for an object of another tenant, identical byte for byte."""
 
     def __init__(self) -> None:
         super().__init__("there is no such object, or it is not yours")
 
 
 class UnknownPath(NotFound):
-    """No operation and no page is served at this path."""
+    """No operation and no page has this path."""
 
     def __init__(self, path: str, known: Iterable[str] = ()) -> None:
         super().__init__(f"there is nothing at the path {path[:100]}")
@@ -80,11 +80,13 @@ class UnknownPath(NotFound):
 
 
 class AsWritten(Invalid):
-    """Names the field as the caller did: there is nothing to translate."""
+    """An error whose field has the caller's name already and needs no translation."""
 
 
 def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
-    """The answer to an error, and its headers. Whatever is not known is our fault, and nothing is told of it."""
+    """Return the problem and the headers for an error. An unknown error is an internal one, and its details stay
+    hidden.
+    """
     match error:
         case Refused():
             headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
@@ -144,13 +146,13 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
 
 
 def decoding_problem(error: msgspec.MsgspecError, where: str, kind: Any = None, data: bytes = b"") -> Invalid:
-    """Why ``data`` is not of a kind; ``where`` it stands, for what is wrong with all of it."""
+    """Explain why ``data`` cannot be decoded. ``where`` names the field if the whole value is wrong."""
     found = misread(error, kind, data)
     return AsWritten(found.field or where, found.reason, found.hint)
 
 
 def with_names_as_written(error: Invalid, written: Mapping[str, str]) -> Invalid:
-    """Return the error with its field under the name that the body has for it."""
+    """Return the error with its field under the name that the body uses for it."""
     if not written:
         return error
     field = error.field if isinstance(error, AsWritten) else _FIELDS.get(error.field, error.field)
@@ -160,7 +162,7 @@ def with_names_as_written(error: Invalid, written: Mapping[str, str]) -> Invalid
 def decode(
     data: bytes, kind: Any, decoder: "msgspec.json.Decoder[Any]", written: "dict[str, str] | None" = None
 ) -> Any:
-    """Read a JSON body strictly. Fields may have other names: what was written goes into ``written``.
+    """Decode a JSON body strictly. Fields may have other names; ``written`` receives the names that were used.
 
     A body that names its fields as ``kind`` does is decoded once and never translated.
     """
@@ -168,7 +170,7 @@ def decode(
         raise Invalid("body", "is empty", f"a JSON object ({getattr(kind, '__name__', 'JSON')})")
     try:
         if not data.isascii():
-            # What is passed on unread is looked at nowhere else.
+            # Raw fields are passed on undecoded, so their encoding is checked only here.
             data.decode()
         try:
             return decoder.decode(data)

@@ -1,4 +1,4 @@
-"""What was read for the first page of something that must be read whole, for the pages after it."""
+"""Caches results that are read as a whole, so that later pages reuse the reading of the first page."""
 
 from collections import OrderedDict
 from typing import Generic, TypeVar
@@ -9,12 +9,14 @@ from mainspring.core.ports.clock import Clock
 T = TypeVar("T")
 
 _KEPT_FOR: Micros = 30 * SECOND
-#: Items of all readings together: some ten megabytes.
+#: #: The largest number of items of all readings together: about ten megabytes.
 _MOST = 20_000
 
 
 class Readings(Generic[T]):
-    """Bounded; the oldest goes first. Whoever finds nothing here reads anew: another process may have the next page."""
+    """A bounded cache that evicts the oldest reading first. On a miss the caller reads again, for example in
+    another process.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Finds what serves a path, for the API and for the dashboard."""
+"""Finds the handler of a path, for the API and for the dashboard."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class Routes(Generic[T]):
                 self._templates.setdefault(template.count("/"), []).append((_compile(template), target))
 
     def find(self, path: str) -> tuple[T, dict[str, str]] | None:
-        """The target of a path and the values of its parameters. A slash at the end of the path is ignored."""
+        """Return the target of a path and the values of its parameters. A trailing slash is ignored."""
         if len(path) > 1:
             path = path.removesuffix("/")
         if path in self._literal:

@@ -1,4 +1,4 @@
-"""Full pages of filtered lists: search back until a page is full or its time is used up."""
+"""Fills pages of filtered lists: searches back until a page is full or the time is used up."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -11,7 +11,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import JobFilter, Lists, Page, RunFilter
 
 T = TypeVar("T")
-#: How long one request searches. The last read of the store may end a little later.
+#: #: How long one request searches. The last read of the store may end a little later.
 SEARCH_TIME: Micros = 150 * MILLISECOND
 
 
@@ -37,10 +37,10 @@ class Search:
     async def fill(
         self, read: Callable[[str | None, int], Awaitable[Page[T]]], after: str | None, limit: int
     ) -> Page[T]:
-        """Read a list on from a cursor until there are enough items, no more rows, or no time left.
+        """Read a list from a cursor on until there are enough items, no more rows, or no time left.
 
-        One read of a store examines a limited number of rows, so that no statement takes long. A page with fewer items
-        than the limit and a cursor was searched back to the cursor.
+        One read of a store examines a limited number of rows, so that no statement takes long. If a page has a
+        cursor but fewer items than the limit, the search stopped at that cursor.
         """
         items: list[T] = []
         while True:

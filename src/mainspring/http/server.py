@@ -1,4 +1,4 @@
-"""HTTP for one process: an ASGI application on one address."""
+"""The HTTP server of one process: an ASGI application on one address."""
 
 import asyncio
 import socket
@@ -12,15 +12,15 @@ from mainspring.core.ports.clock import Clock
 if TYPE_CHECKING:
     from granian.server.embed import Server
 
-#: Whoever comes beyond this waits to be accepted.
+#: #: Connections beyond this number wait to be accepted.
 _MOST_CONNECTIONS = 4_096
-#: How long requests are still taken when the process is about to stop, and how long those under way may go on after it.
+#: #: How long requests are still accepted before a stop, and how long active requests may continue after it.
 _FAREWELL: Micros = SECOND
 _ANSWERING_SECONDS = 10
 
 
 class HttpServer:
-    """A service."""
+    """Serves an ASGI application as a service."""
 
     def __init__(
         self,
@@ -32,8 +32,11 @@ class HttpServer:
         leave: Callable[[], None] | None = None,
         share_port: bool = False,
     ) -> None:
-        """``leave`` is called a moment before the end, and lets go of whatever would not end by itself.
-        ``share_port``: several processes may listen on it, and the system shares out connections."""
+        """Configure the server.
+
+        - ``leave`` is called shortly before the stop, and ends streams and waiting requests.
+        - ``share_port``: several processes may listen on the port, and the system distributes connections.
+        """
         self._host = _address(host)
         self._port = port
         self._app = app
@@ -46,7 +49,7 @@ class HttpServer:
     async def start(self) -> None:
         if not self._share_port:
             refuse_taken(self._host, self._port)
-        # Here and not above: commands that serve nothing load this module, too.
+        # Imported here, because commands that serve nothing load this module, too.
         from granian.constants import HTTPModes, Interfaces
         from granian.server.embed import Server
 
@@ -56,7 +59,7 @@ class HttpServer:
             port=self._port,
             interface=Interfaces.ASGINL,
             log_enabled=False,
-            # Several requests at once on one connection would be without a bound.
+            # HTTP/2 would allow an unbounded number of concurrent requests on one connection.
             http=HTTPModes.http1,
             backpressure=_MOST_CONNECTIONS,
         )
@@ -77,11 +80,11 @@ class HttpServer:
             return
         if self._leave is not None and not task.done():
             self._leave()
-            # Whoever sends requests here learns that they should go elsewhere; until then they are answered.
+            # Load balancers see the failing readiness probe and route elsewhere. Requests are answered until then.
             await self._clock.sleep(_FAREWELL)
         stop: Callable[[], None] = server.stop
         stop()
-        # Takes no connections any more, and ends when what is under way has been answered.
+        # The server accepts no more connections, and ends when active requests are answered.
         done, _ = await asyncio.wait([task], timeout=_ANSWERING_SECONDS)
         if not done:
             task.cancel()
@@ -89,17 +92,19 @@ class HttpServer:
 
 
 def address_of(host: str, port: int) -> str:
-    """As it stands in a URL."""
+    """Return the address as it is written in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _address(host: str) -> str:
-    """The server takes addresses only; what a file says about the name could reach further than this machine."""
+    """Return an address, because the server accepts no names. The hosts file could map localhost to another
+    machine.
+    """
     return "127.0.0.1" if host == "localhost" else host
 
 
 def refuse_taken(host: str, port: int) -> None:
-    """Say it before anything starts, in words."""
+    """Raise a clear error before anything starts if the port is in use."""
     host = _address(host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

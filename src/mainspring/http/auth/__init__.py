@@ -1,1 +1,1 @@
-"""Who is calling: API keys and tokens."""
+"""Authentication: API keys and tokens."""

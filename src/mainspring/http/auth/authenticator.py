@@ -1,4 +1,4 @@
-"""Who is asking? API keys and tokens; nothing else is believed."""
+"""Authenticates requests by API key or token."""
 
 import secrets
 import string
@@ -23,33 +23,33 @@ from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.http.problems import Refused
 
-#: A key that was revoked is refused after this long at the latest, and whatever it follows has ended.
+#: #: A revoked key is refused within this time, and its open streams have ended.
 REFUSED_WITHIN: Micros = 5 * SECOND
 _KEY_CACHED: Micros = 3 * SECOND
 _ASKED_AGAIN: Micros = 3 * SECOND // 2
 _MISS_CACHED: Micros = SECOND
-#: How often the store is told which keys were used.
+#: #: How often the last use of keys is written to the store.
 _NOTED_EVERY: Micros = 10 * SECOND
 _REMEMBERED = 10_000
 _ALPHABET = string.ascii_lowercase + string.digits
 
-#: Everybody, where no authentication is set up: only on loopback.
+#: #: The principal of every request if authentication is off, which is allowed on loopback only.
 LOCAL = Principal(name="local", role=Role.ADMIN, tenant=None)
 
 
 class Tokens(Protocol):
-    """Reads bearer tokens that are no API keys."""
+    """Reads bearer tokens that are not API keys."""
 
     async def principal(self, token: str) -> Principal | None: ...
 
 
 class Authenticator:
-    """Without keys and tokens set up everybody is local."""
+    """Authenticates requests. Without authentication every request has the principal ``LOCAL``."""
 
     def __init__(
         self, store: Access, clock: Clock, *, required: bool, keys: bool = True, tokens: Tokens | None = None
     ) -> None:
-        """``keys``: API keys are let in. ``tokens``: what reads other bearer tokens, if they are."""
+        """``keys``: whether API keys are accepted. ``tokens``: reads other bearer tokens, or None to refuse them."""
         self._store = store
         self._clock = clock
         self._takes_keys = keys
@@ -75,7 +75,9 @@ class Authenticator:
         return found
 
     async def no_longer(self, authenticate: Callable[[], Awaitable[object]]) -> None:
-        """Return when ``authenticate`` refuses: for streams, which outlive the check of their request."""
+        """Return when ``authenticate`` refuses the credentials. Streams need this, because they outlive the check
+        of their request.
+        """
         while True:
             await self._clock.sleep(_ASKED_AGAIN)
             try:
@@ -83,7 +85,7 @@ class Authenticator:
             except Refused:
                 return
             except StoreUnavailable:
-                # Nobody can say. What was valid stays so until somebody can.
+                # The store cannot answer. Credentials that were valid stay valid until it can.
                 continue
 
     async def _by_key(self, token: str) -> Principal | None:
@@ -106,11 +108,11 @@ class Authenticator:
         return key.principal
 
     def forget(self, identifier: str) -> None:
-        """A key was changed by this very process."""
+        """Drop a key from the cache, because this process changed it."""
         self._keys.pop(identifier, None)
 
     async def note_use(self) -> None:
-        """Tell the store which keys were used, each once a minute. For people to see; called now and then."""
+        """Record in the store which keys were used, each at most once a minute. The times are shown to users."""
         now = self._clock.monotonic()
         due = [key for key, at in self._used.items() if at >= self._noted.get(key, -MINUTE) + MINUTE]
         if due:
@@ -122,15 +124,15 @@ class Authenticator:
 
 
 class SignOuts:
-    """Sessions of the dashboard that were signed out of, as the store knows them.
+    """The dashboard sessions that were signed out.
 
-    A sign-out is effective in this process at once, and in every other one within ``REFUSED_WITHIN``.
+    A sign-out takes effect in this process at once, and in every other one within ``REFUSED_WITHIN``.
     """
 
     def __init__(self, store: Access, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        #: For each session whether it was ended, and until when that is taken from here.
+        #: #: For each session whether it was ended, and until when this entry is valid.
         self._known: dict[str, tuple[bool, Micros]] = {}
 
     async def add(self, session: str, ends_at: Instant) -> None:
@@ -141,7 +143,7 @@ class SignOuts:
         known = self._known.get(session)
         if known is None or self._clock.monotonic() >= known[1]:
             ended = await self._store.is_signed_out(session)
-            # It may have been signed out here after the store had looked.
+            # The session may have been signed out here after the store was read.
             known = self._remember(session, ended=ended or self._known.get(session, (False, 0))[0])
         return known[0]
 
@@ -153,7 +155,7 @@ class SignOuts:
 
 
 class KeyKeeper(TickingService):
-    """Tells the store now and then which keys are in use."""
+    """Records periodically in the store which keys are in use."""
 
     def __init__(self, auth: Authenticator, wakeups: Wakeups, clock: Clock) -> None:
         super().__init__("api.keys", clock, wakeups.listen(()))
@@ -173,7 +175,7 @@ def make_key(
     queues: tuple[str, ...] = (),
     expires_at: Instant | None = None,
 ) -> tuple[ApiKey, str]:
-    """A new key, and the text that is shown once."""
+    """Create a key. Returns it with its text, which is shown only once."""
     identifier = "".join(secrets.choice(_ALPHABET) for _ in range(KEY_ID_LENGTH))
     secret = secrets.token_urlsafe(32)
     key = ApiKey(

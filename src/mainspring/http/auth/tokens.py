@@ -1,7 +1,7 @@
 """Bearer tokens (JWT) that an identity provider signed.
 
-The algorithm belongs to the key that was set up. A token that names another one is refused, so it can never choose how
-it is checked.
+The algorithm belongs to the configured key. A token that names another algorithm is refused, so a token can never
+choose how it is checked.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from mainspring.core.runtime.log import get_logger
 from mainspring.http.auth.weak_keys import find_weakness
 
 LARGEST_TOKEN = 8 * 1024
-#: Clocks of two machines differ by this at most, in seconds.
+#: #: The largest accepted difference between the clocks of two machines, in seconds.
 LEEWAY = 30
-#: In the tenant claim: bound to no tenant. Only administrators may be.
+#: #: In the tenant claim: not bound to a tenant. Only administrators may use it.
 
 LARGEST_SET = 1024 * 1024
 MOST_KEYS = 100
 SET_CACHED: Micros = 10 * MINUTE
-#: Strangers can make up key ids; they must not make us ask the provider for each.
+#: #: Clients can invent key ids; each unknown id must not cause a request to the provider.
 SET_AGAIN: Micros = 30 * SECOND
 _FIRST_SET_AGAIN: Micros = 5 * SECOND
 _FETCH_TIMEOUT = 5.0
@@ -47,13 +47,13 @@ _log = get_logger("mainspring.http.auth.tokens")
 
 
 class Keys(Protocol):
-    """Keys that all fit the one algorithm."""
+    """A source of keys that are all for the configured algorithm."""
 
     async def key(self, kid: str | None) -> Key | None: ...
 
 
 class OneKey:
-    """There is nothing to choose: the key id of a token does not matter."""
+    """A single key. The key id of a token does not matter."""
 
     def __init__(self, key: Key) -> None:
         self._key = key
@@ -67,7 +67,7 @@ class KeyRing:
         self._keys = keys
 
     def find(self, kid: str | None) -> Key | None:
-        """By its id. A token without one is checked only where there is a single key."""
+        """Return the key with this id. A token without an id is checked only if there is a single key."""
         if kid is None:
             return self._keys[0][1] if len(self._keys) == 1 else None
         return next((key for known, key in self._keys if known == kid), None)
@@ -77,7 +77,7 @@ class KeyRing:
 
 
 class JwksUrl:
-    """Keys that the provider publishes and changes now and then. Fetched when the first token comes."""
+    """Keys that the provider publishes and rotates. They are fetched when the first token arrives."""
 
     def __init__(
         self, url: str, algorithm: Algorithm, clock: Clock, transport: httpx2.AsyncBaseTransport | None = None
@@ -93,7 +93,7 @@ class JwksUrl:
 
     async def key(self, kid: str | None) -> Key | None:
         known = self._find(kid)
-        # One asks the provider. Others wait for the answer only if they do not have what they need.
+        # Only one request asks the provider. Others wait for it only if the key that they need is unknown.
         if self._due(known) or (known is None and self._lock.locked()):
             async with self._lock:
                 if self._due(self._find(kid)):
@@ -112,7 +112,9 @@ class JwksUrl:
         return known is None or now - self._fetched_at >= SET_CACHED
 
     async def _refresh(self) -> None:
-        """What was known stays if this fails: a provider that is away must not lock everybody out."""
+        """Fetch the keys. If this fails, the old keys stay valid, because an unavailable provider must not lock
+        out every user.
+        """
         self._tried_at = self._clock.monotonic()
         try:
             async with asyncio.timeout(_FETCH_TIMEOUT):
@@ -128,7 +130,7 @@ class JwksUrl:
 
     async def _fetch(self) -> bytes:
         async with (
-            # Neither a proxy nor credentials from the environment; the certificates that this machine trusts.
+            # No proxy and no credentials from the environment; TLS trusts the certificates of this machine.
             httpx2.AsyncClient(
                 verify=ssl.create_default_context(),
                 trust_env=False,
@@ -151,12 +153,12 @@ class JwksUrl:
 
 
 def secret_key(where: str, secret: bytes) -> OneKey:
-    """The shared secret of HS256."""
+    """Return the shared secret of HS256 as a key."""
     return OneKey(OctKey.import_key(check_secret(where, secret)))
 
 
 def read_pem(where: str, data: bytes, algorithm: Algorithm) -> OneKey:
-    """The public key, or the certificate, of RS256 or EdDSA."""
+    """Read the public key or the certificate for RS256 or EdDSA."""
     hint = f"the public key for {algorithm} in PEM"
     if b"-----BEGIN" not in data:
         raise Invalid(where, "is not PEM", hint)
@@ -173,7 +175,7 @@ class _Set(msgspec.Struct):
 
 
 def read_jwks(where: str, data: bytes, algorithm: Algorithm) -> KeyRing:
-    """The keys of a set that fit the algorithm. Sets also hold keys for other purposes: those are passed over."""
+    """Return the keys of a set that fit the algorithm. Keys for other purposes are skipped."""
     try:
         listed = msgspec.json.decode(data, type=_Set).keys
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -193,7 +195,7 @@ _PUBLIC_PARTS: dict[Algorithm, tuple[str, ...]] = {"RS256": ("kty", "n", "e"), "
 
 
 def _import_jwk(item: dict[str, Any], algorithm: Algorithm) -> Key | None:
-    """Only from its public parts: a secret in a set that others read is none."""
+    """Import a key from its public parts only, because a secret in a published set is not secret."""
     if item.get("use", "sig") != "sig" or item.get("alg", algorithm) != algorithm:
         return None
     if "key_ops" in item and "verify" not in (item["key_ops"] or ()):
@@ -207,10 +209,10 @@ def _import_jwk(item: dict[str, Any], algorithm: Algorithm) -> Key | None:
 
 
 def _import(data: "bytes | dict[str, Any]", algorithm: Algorithm) -> Key | None:
-    """None if the key is broken, weak, or for another algorithm."""
+    """Import a key. Return None if it is broken, weak, or for another algorithm."""
     try:
         with warnings.catch_warnings():
-            # That an RSA key is too short is only a warning there.
+            # joserfc only warns about an RSA key that is too short.
             warnings.simplefilter("error", SecurityWarning)
             if algorithm == "RS256":
                 rsa = RSAKey.import_key(data)
@@ -226,12 +228,12 @@ def _import(data: "bytes | dict[str, Any]", algorithm: Algorithm) -> Key | None:
 
 
 class _Registry(jws.JWSRegistry):
-    """Knows one algorithm, and no other name helps a token."""
+    """Accepts one algorithm, whatever name a token gives."""
 
     max_header_length = 2 * 1024
 
     def __init__(self, algorithm: Algorithm) -> None:
-        # What a header says besides is the provider's business.
+        # Other header fields are defined by the provider.
         super().__init__(algorithms=[algorithm], strict_check_header=False)
         self._algorithm = algorithm
 
@@ -251,11 +253,11 @@ class _Claims(msgspec.Struct):
 
 
 class _No(Exception):
-    """Why a token is refused. For the log: never a part of the token."""
+    """The reason why a token is refused, for the log. It never contains a part of the token."""
 
 
 class JwtTokens:
-    """Tokens of one issuer for one audience."""
+    """Validates tokens of one issuer for one audience."""
 
     def __init__(
         self,
@@ -277,7 +279,7 @@ class JwtTokens:
         self._tenant_claim = tenant_claim
 
     async def principal(self, token: str) -> Principal | None:
-        """Who the token speaks of; None whatever is wrong with it, and the caller is not told what."""
+        """Return the principal of a token, or None if the token is invalid. The caller does not learn the reason."""
         try:
             claims = await self._checked(token)
             role = _role(claims.get(self._role_claim))
@@ -288,7 +290,7 @@ class JwtTokens:
             return None
 
     async def claims(self, token: str) -> dict[str, Any] | None:
-        """What a token says, whatever that may be good for; None likewise."""
+        """Return the claims of a valid token whatever its role and tenant, or None if it is invalid."""
         try:
             return await self._checked(token)
         except Exception as error:
@@ -299,7 +301,7 @@ class JwtTokens:
         return self._read(await self._verify(token))
 
     async def _verify(self, token: str) -> bytes:
-        """The payload, once the signature holds."""
+        """Return the payload if the signature is valid."""
         if len(token) > LARGEST_TOKEN:
             raise _No("too large")
         if not _is_strict(token):
@@ -334,9 +336,11 @@ class JwtTokens:
 
 
 def _is_strict(token: str) -> bool:
-    """Whether a token has three parts in base64url: no padding, no other characters, and no bits that mean nothing.
+    """Return whether a token has three parts in strict base64url: no padding, no other characters, no unused bits
+    set.
 
-    Otherwise one token has several spellings, and two programs may read different things in it (RFC 7515, section 2).
+    Otherwise one token has several spellings, and two programs may read different content in it (RFC 7515, section
+    2).
     """
     parts = token.split(".")
     return len(parts) == 3 and all(_BASE64URL.fullmatch(part) and _is_canonical(part) for part in parts)
@@ -350,12 +354,12 @@ def _is_canonical(part: str) -> bool:
 
 
 def _refused(error: Exception) -> None:
-    # A stranger's bytes went through three parsers: whatever they made of them, it is no token.
+    # Three parsers have read untrusted bytes, so any exception means that the token is invalid.
     _log.debug("a token was refused", why=str(error) if isinstance(error, _No) else type(error).__name__)
 
 
 def _role(claim: object) -> Role:
-    """A text, or a list with one: some providers only write lists. Of several, none is the right one."""
+    """Return the role of a claim: a string, or a list with exactly one, because some providers only write lists."""
     if isinstance(claim, list) and len(claim) == 1:
         claim = claim[0]
     if not isinstance(claim, str) or claim not in set(Role):
@@ -364,7 +368,7 @@ def _role(claim: object) -> Role:
 
 
 def _tenant(claim: object, role: Role) -> str | None:
-    """Must be there: a claim that somebody forgot must not open all tenants."""
+    """Return the tenant of a claim. It is required, because a missing claim must not grant access to every tenant."""
     if not isinstance(claim, str):
         raise _No("no tenant")
     if claim == ALL_TENANTS:
@@ -375,7 +379,7 @@ def _tenant(claim: object, role: Role) -> str | None:
 
 
 def name_of(subject: str) -> str:
-    """As the audit has somebody who came with a token."""
+    """Return the name that the audit log uses for the subject of a token."""
     name = f"user:{check_name('sub', subject)}"
     if len(name) > MAX_NAME:
         raise _No("the subject is too long")

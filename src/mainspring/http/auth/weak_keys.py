@@ -1,17 +1,18 @@
-"""RSA keys that look fine and can be factored."""
+"""Detects RSA keys that look valid but can be factored."""
 
 from math import gcd, isqrt, prod
 
-#: The primes by which ROCA is recognized (CVE-2017-15361): all moduli of the faulty library are powers of 65537 here.
+#: #: The primes by which ROCA is recognized (CVE-2017-15361): all moduli of the faulty library are powers of 65537
+#: modulo these.
 _PRIMES = tuple(n for n in range(3, 168) if all(n % divisor for divisor in range(2, n)))
 _GENERATOR = 65537
 _POWERS = {prime: frozenset(pow(_GENERATOR, exponent, prime) for exponent in range(prime)) for prime in _PRIMES}
-#: Two primes that are closer than this many steps of Fermat's method were not chosen at random.
+#: #: Primes that Fermat's method finds within this many steps are too close to be random.
 _STEPS = 100
 
 
 def find_weakness(modulus: int, exponent: int) -> str:
-    """Return why an RSA key can be broken by anyone; empty if no such reason is known."""
+    """Return why an RSA key can be broken, or an empty string if no reason is known."""
     if exponent < 3 or exponent % 2 == 0:
         return "its exponent is not an odd number above 1"
     if gcd(modulus, 2 * prod(_PRIMES)) != 1:

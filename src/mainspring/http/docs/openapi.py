@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the same types that decode requests and encode answers."""
+"""The OpenAPI 3.1 document, built from the types that decode requests and encode answers."""
 
 import ast
 import inspect
@@ -31,10 +31,10 @@ _PROBLEMS = {
     429: "Too many requests; retry after `Retry-After` seconds.",
     503: "The store did not answer; retry after `Retry-After` seconds.",
 }
-#: What any operation that is not open to all may answer.
+#: #: The problems that any operation with authentication may return.
 _ALWAYS: tuple[int, ...] = (400, 401, 403, 429, 503)
 _ON_BODIES = (413, 415)
-#: What an answer calls the thing that was made, and where that is found.
+#: #: The id fields of created objects in answers, and the paths of these objects.
 _MADE = {"jobId": "/v1/jobs/{id}", "runId": "/v1/runs/{id}", "workerId": "/v1/workers/{id}", "keyId": "/v1/keys/{id}"}
 
 
@@ -81,7 +81,7 @@ def _schemas(operations: Sequence[Operation]) -> tuple[dict[int, Any], dict[str,
 
 
 def _describe(components: dict[str, Any]) -> None:
-    """What stands under a field in the source, into the document."""
+    """Copy the docstrings under fields into the document."""
     for kind in _structs():
         schema = components.get(kind.__name__)
         if schema is None:
@@ -218,7 +218,9 @@ def _problem(status: int, schemas: dict[int, Any]) -> dict[str, Any]:
 
 
 def _links(operation: Operation, kind: Any, others: Sequence[Operation]) -> dict[str, Any]:
-    """What can be asked about that which was made, by those who do the same kind of thing."""
+    """Return links from a created object to the operations on it. Worker operations link to worker operations
+    only.
+    """
     names = {field.encode_name for field in msgspec.structs.fields(kind)}
     works = operation.permission is Permission.WORK
     return {
@@ -233,12 +235,12 @@ def _links(operation: Operation, kind: Any, others: Sequence[Operation]) -> dict
 
 
 def pretty(document: dict[str, Any]) -> str:
-    """As it is kept in docs/reference."""
+    """Format the document for docs/reference."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query parameter is there or it is not."""
+    """Remove null from a query parameter's schema, because a parameter is present or absent."""
     choices = schema.get("anyOf")
     if choices is None:
         return schema

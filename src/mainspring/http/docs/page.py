@@ -1,4 +1,4 @@
-"""The API as a page to read: one file of HTML, no script, nothing from outside."""
+"""Renders the API as one HTML page without scripts or external resources."""
 
 import base64
 import hashlib
@@ -29,7 +29,7 @@ code { font-family: ui-monospace, monospace; background: var(--soft); padding: 0
 details { margin: 0.3rem 0; } summary { cursor: pointer; }
 @media (max-width: 50rem) { body { display: block; } nav { position: static; height: auto; } }
 """
-#: A browser may use this page's own style and nothing else.
+#: #: The page may use its own style and nothing else.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; frame-ancestors 'none'; "
     f"style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'"
@@ -66,7 +66,7 @@ Send <code>Authorization: Bearer &lt;API key or token&gt;</code> where authentic
 
 
 def render_problems(types: Sequence[ProblemType]) -> bytes:
-    """Return the page that the types of problems lead to."""
+    """Return the page that describes the types of problems."""
     menu = "".join(f'<a href="#{one.slug}">{escape(one.title)}</a>' for one in types)
     sections = "".join(
         f'<section id="{one.slug}"><h3>{one.status} {escape(one.title)}</h3>'
@@ -124,7 +124,7 @@ def _schema(name: str, schema: dict[str, Any]) -> str:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """A schema in a few words."""
+    """Describe a schema in a few words."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
         return f'<a href="#shape-{escape(name)}">{escape(name)}</a>'
@@ -147,6 +147,6 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def _words(text: str) -> str:
-    """Backticks become code."""
+    """Escape text for HTML and turn backticks into code elements."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))

@@ -1,1 +1,1 @@
-"""What operations of several features do with jobs and runs."""
+"""Operations on jobs and runs that several features share."""

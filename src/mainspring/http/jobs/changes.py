@@ -1,4 +1,4 @@
-"""Changing a job: a new version of a recurring one, or an edit of a one-off that has not started."""
+"""Changes jobs: a new version of a recurring job, or an edit of a one-off job that has not started."""
 
 from collections.abc import Awaitable, Callable
 
@@ -20,17 +20,17 @@ from mainspring.http.schemas.common import retention_out
 from mainspring.http.schemas.job_answers import JobOut, fields_of, job_out, one_off_out
 from mainspring.http.schemas.jobs import JobFields, JobPatch, changes_call, merged, past_of, payload_of, run_of, spec_of
 
-#: How often a change is made anew on top of what somebody else changed meanwhile.
+#: #: How often a change is retried after a concurrent change.
 _TRIES = 10
 
 
 async def _recurring_out(api: Api, job: Job, warnings: list[str] | None = None) -> JobOut:
-    """A recurring job with its next fires as calendars let them."""
+    """Return a recurring job with its upcoming ticks, which respect its calendars."""
     return job_out(job, (await api.closed_times.of([job])).get(job.id), warnings=warnings)
 
 
 async def change(api: Api, principal: Principal, look: Callable[[], Awaitable[Found]], patch: JobPatch) -> Answer:
-    """Change a job. ``look`` reads it with its payload, again if it changed meanwhile."""
+    """Change a job. ``look`` reads it with its payload, and is called again if the job changed meanwhile."""
     for _ in range(_TRIES):
         found = await look()
         if not isinstance(found, RunView):
@@ -44,7 +44,7 @@ async def change(api: Api, principal: Principal, look: Callable[[], Awaitable[Fo
 async def new_version(api: Api, principal: Principal, job: Job, fields: JobFields, patch: JobPatch) -> Answer:
     if job.state not in (JobState.SCHEDULED, JobState.PAUSED):
         raise Conflict(f"the job is {job.state.value}")
-    # Whoever declares it goes on doing so: their next plan shows what was changed here.
+    # The owner of the declaration stays the same: its next plan shows this change as a difference.
     spec = msgspec.structs.replace(spec_of(fields), source=job.spec.source)
     if spec.name != job.spec.name:
         raise Invalid("name", "of a recurring job cannot be changed", "make another job and delete this one")
@@ -66,7 +66,7 @@ async def new_version(api: Api, principal: Principal, job: Job, fields: JobField
 
 
 async def _edit_one_off(api: Api, principal: Principal, run: RunView, patch: JobPatch) -> Answer | None:
-    """None: somebody else has changed it since it was read."""
+    """Edit a one-off job. Return None if it was changed since it was read."""
     if patch.expected_version is not UNSET:
         raise Invalid("expectedVersion", "is for recurring jobs", "a one-off job has no versions")
     if patch.cron_expression is not UNSET or patch.every is not UNSET:
@@ -77,7 +77,7 @@ async def _edit_one_off(api: Api, principal: Principal, run: RunView, patch: Job
         changed = msgspec.structs.replace(changed, schedule_time=UNSET, schedule_type=UNSET)
     new = run_of(changed, run.id, run.tenant, principal.name)
     if run.about is not None:
-        # Where it comes from, and its place in a workflow, stay as they are.
+        # Its origin and its position in a workflow stay the same.
         said = new.about or About()
         about = msgspec.structs.replace(run.about, name=said.name, owner=said.owner, tags=said.tags)
         new = msgspec.structs.replace(new, about=None if about == About() else about)

@@ -1,4 +1,4 @@
-"""What the store knows around a run that waits: the facts that an explanation is made of."""
+"""Collects the facts that explain why a run waits."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ _RUNNING = frozenset({RunState.RUNNING, RunState.CANCELLING})
 
 
 async def facts_about(api: Api, run: RunView) -> Facts:
-    """What an explanation needs. Only of a run that waits."""
+    """Return the facts for an explanation. Only a waiting run has any."""
     store = api.store
     now = await store.now()
     if run.state is RunState.SCHEDULED:
@@ -83,7 +83,7 @@ async def _full_queue(api: Api, run: RunView, policy: QueuePolicy) -> Reason | N
     count = await api.store.count_runs(running, policy.concurrency)
     if count < policy.concurrency:
         return None
-    # The runs of other tenants are not for everybody to see.
+    # The runs of other tenants must not be shown.
     mine = msgspec.structs.replace(running, tenant=run.tenant)
     held = await api.store.seen_by(run.tenant).list_runs(mine, None, NAMED)
     return reason_of_full_queue(run, policy, count, [holder.id for holder in held.items])
@@ -118,7 +118,7 @@ async def _at_quota(api: Api, tenant: str) -> bool:
 
 
 def paused(pauses: Sequence[Pause], tenant: str, queue: str) -> PausedBy | None:
-    """Why runs of this tenant and queue are not claimed; None: they are."""
+    """Return the pause that keeps runs of this tenant and queue from being claimed, or None."""
     for pause in pauses:
         if pause.tenant in (None, tenant) and pause.queue in (None, queue):
             return PausedBy(

@@ -1,4 +1,4 @@
-"""Finding what a path names, for those who may see it; and, by what the operation asks for, who may change it."""
+"""Finds the object that a path names, if the caller may access it."""
 
 from typing import TypeAlias
 
@@ -13,12 +13,12 @@ from mainspring.http.operation import Body, Call, Query
 from mainspring.http.problems import Missing
 from mainspring.http.schemas.common import known_id
 
-#: What ``/v1/jobs/{id}`` can be.
+#: #: The objects that ``/v1/jobs/{id}`` can name.
 Found: TypeAlias = Job | RunView
 
 
 async def find(api: Api, call: Call[Body, Query], *, payload: bool = False) -> Found:
-    """A recurring job, or a one-off by its run. A run of a recurring job is no job."""
+    """Return a recurring job, or the run of a one-off job. A run of a recurring job is not a job."""
     identifier = known_id(call.path["id"])
     seen = api.seen_by(call.principal)
     job = (await seen.jobs([JobId(identifier)]))[0]
@@ -33,7 +33,7 @@ async def find(api: Api, call: Call[Body, Query], *, payload: bool = False) -> F
 
 
 async def newest_begun(api: Api, call: Call[Body, Query], job: Found) -> RunView | None:
-    """The newest of the last runs of a job that has begun."""
+    """Return the newest started run among the last ten runs of a job."""
     wanted = RunFilter(tenant=job.tenant, job=JobId(job.id))
     newest = await api.seen_by(call.principal).list_runs(wanted, None, 10)
     return next((run for run in newest.items if run.started_at is not None), None)
@@ -55,11 +55,11 @@ async def find_run(api: Api, call: Call[Body, Query], *, payload: bool = False) 
 
 
 async def parents_of(api: Api, principal: Principal, run: RunView) -> list[RunId]:
-    """Those that it waits for, or waited for. Most wait for none, and nobody is asked."""
+    """Return the parents of a run. Most runs have none, so the store is not queried."""
     return await api.seen_by(principal).parent_ids(run.id) if run.parents else []
 
 
 def _reach(api: Api, call: Call[Body, Query], queue: str) -> None:
-    """Whoever is bound to queues may read everything of their tenant, and change nothing elsewhere."""
+    """Refuse a change outside the queues of the caller's key. Such a key may still read everything of its tenant."""
     if call.permission is not Permission.READ:
         api.reach(call.principal, queue)

@@ -1,4 +1,4 @@
-"""Running runs again, within the quotas of their tenants."""
+"""Replays runs within the quotas of their tenants."""
 
 from collections import Counter
 
@@ -10,10 +10,10 @@ from mainspring.http.context import Api
 
 
 async def made_again(api: Api, principal: Principal, run: RunView, payload: bytes | None) -> NewRun:
-    """The same once more, if it may be made. However often it is asked for: it is one run."""
+    """Build the replay of a run, if the caller may submit it. Repeated requests create one run only."""
     again = api.replay_of(run, payload, principal.name, number=0)
     if again.task in (WEBHOOK, NOTIFICATION) and again.payload == run.payload:
-        # What happened may be told again, as it was.
+        # A webhook or an alert may be sent again with the same content.
         api.reach(principal, again.queue)
     else:
         await api.check(principal, again.tenant, again.queue, again.task, again.payload, None)
@@ -21,7 +21,7 @@ async def made_again(api: Api, principal: Principal, run: RunView, payload: byte
 
 
 async def within_quotas(api: Api, runs: list[NewRun], *, insist: bool) -> list[NewRun]:
-    """Those that the quotas allow. Who insists on some, and gets none, is told why."""
+    """Return the runs that the quotas allow. With ``insist``, raise the reason if there are none."""
     admitted = {
         tenant: await api.room_for_runs(tenant, count) for tenant, count in Counter(run.tenant for run in runs).items()
     }

@@ -1,4 +1,4 @@
-"""Making jobs of request bodies, and the answers about them."""
+"""Builds jobs from request bodies, and the answers about them."""
 
 from typing import Annotated
 
@@ -37,7 +37,7 @@ async def new_run(api: Api, fields: JobFields, tenant: str, author: str, key: st
     ordering_key = "" if fields.ordering_key is UNSET else fields.ordering_key
     run_id = api.jobs.new_run_id(ordering_key, tenant=tenant, placement=placement_of(fields))
     run = run_of(fields, run_id, tenant, author)
-    # The key's fingerprint is of the request alone: it stays the same when the task declares other options.
+    # The fingerprint covers the request alone, so it stays the same when the task declares other options.
     run = run if key is None else made_once(run, key)
     return apply_defaults(run, fields, await api.catalog.find(run.task))
 
@@ -59,12 +59,12 @@ async def new_job(api: Api, fields: JobFields, tenant: str, author: str, key: st
 
 
 def key_of(fields: JobIn, header: str | None) -> str | None:
-    """The idempotency key, wherever it stands."""
+    """Return the idempotency key from the body or from the header."""
     return check_key(header if fields.idempotency_key is UNSET else fields.idempotency_key, header)
 
 
 def conflict_of(run: NewRun, answer: Accepted) -> Conflict:
-    """The id comes last: clients read it there."""
+    """Build the conflict error. The id comes last, because clients parse it from there."""
     if run.unique is not None and run.unique.otherwise == "reject":
         return Conflict(f"unique key {run.unique.key!r} is taken by job {answer.id}")
     return Conflict(f"this idempotency key was used for another job, {answer.id}")

@@ -1,4 +1,4 @@
-"""Reading the payload of the task ``fan_out``, and making the members it asks for."""
+"""Reads the payload of the task ``fan_out``, and builds its members."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,38 +22,37 @@ from mainspring.http.schemas.limits import limits_of
 _decode = msgspec.json.Decoder(FanOutPlan).decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _EXAMPLE = 'for example {"task": "encode", "items": [{"frame": 1}, {"frame": 2}]}'
-#: To be checked with; a run gets an id of its own.
+#: #: A placeholder id for validation; each run gets its own.
 _SOME_ID = RunId("0" * 12 + "7" + "0" * 19)
 
 
 class FanOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A payload that was found good."""
+    """A validated fan-out payload."""
 
-    #: A member without its id and payload. The keys of its limits are still to be filled in.
+    #: #: A member without its id and payload. The keys of its limits are filled in later.
     template: NewRun
-    #: None: they are the result of ``each``.
+    #: #: None: the items are the result of ``each``.
     items: "Items | None"
     each: str
     argument: str
     at_a_time: int
     on_failure: OnFailure
-    #: The options that the plan gives by name, and its preset.
+    #: #: The names of the options in the plan, and its preset.
     given: frozenset[str] = frozenset()
     preset: str | None = None
 
     def queue(self, entry: TaskEntry | None) -> str:
-        """The queue of the members."""
         return self.template.queue if entry is None or "queue" in self.given else entry.queue
 
     def filled_in(self, members: Sequence[NewRun], entry: TaskEntry | None) -> Sequence[NewRun]:
-        """Members with the options that their task declares where the plan says nothing."""
+        """Fill in the options that the task declares and the plan does not set."""
         if entry is None:
             return members
         filled = [fill_in_defaults(one, entry, self.given, one.payload, self.preset) for one in members]
         return [msgspec.structs.replace(one, priority=member_priority(one.priority)) for one in filled]
 
     def items_in(self, result: bytes | None) -> "Items":
-        """Those that a run has returned."""
+        """Return the items from the result of a run."""
         try:
             found = _decode_items(result or b"null")
         except msgspec.MsgspecError:
@@ -61,8 +60,10 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
         return _listed(found, self.argument)
 
     def check_each(self, parents: Sequence[str]) -> None:
-        """Refuse items that are the result of a run that it does not wait for, as far as that can be known: a parent
-        may be known by its name in a workflow, or by its number in a batch."""
+        """Refuse items from the result of a run that is not a parent, as far as this is known.
+
+        A parent may be named by its node in a workflow, or by its number in a batch.
+        """
         if not self.each:
             return
         if not parents:
@@ -74,7 +75,7 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
     def members(
         self, names: Names, items: "Items", part: int, numbers: range, shards: int, places: int = 0
     ) -> list[NewRun]:
-        """The runs of one part. ``places``: of a store over several servers."""
+        """Build the runs of one part. ``places``: the number of placement groups of a sharded store."""
         said = self.template.about or About()
         about = msgspec.structs.replace(said, tags=(*said.tags, tag_of(names.root)), parent=names.root)
         key = self.template.policy.ordering_key
@@ -89,7 +90,9 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def samples(self) -> Iterator[tuple[str, bytes]]:
-        """Fields and payloads that stand for all members; of tasks that submit in their turn, those of all."""
+        """Yield fields and payloads that represent all members. Members that submit runs themselves are all
+        included.
+        """
         if self.items is None:
             return
         for number in range(self.items.count if self.template.task in RESERVED else min(self.items.count, 1)):
@@ -101,7 +104,7 @@ class Items(msgspec.Struct, frozen=True):
 
     count: int
     payload: Callable[[int], bytes]
-    #: What one of them is called in the payload of the whole.
+    #: #: The path of an item in the payload of the fan-out.
     field: Callable[[int], str]
 
 

@@ -1,4 +1,4 @@
-"""Reading the payload of the task ``workflow``."""
+"""Reads the payload of the task ``workflow``."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ _decode = msgspec.json.Decoder(WorkflowPlan).decode
 
 
 def read_plan(payload: bytes, tenant: str, known: Mapping[str, TaskEntry]) -> tuple[str, list[Node]]:
-    """The name and the nodes of a payload, checked as far as that goes. ``known``: the task catalog."""
+    """Return the name and the nodes of a payload after validation. ``known``: the task catalog."""
     try:
         plan = _decode(payload)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -47,5 +47,5 @@ def _check_each(each: str, after: Sequence[str]) -> None:
 
 
 def inside(node: str, error: Invalid) -> Invalid:
-    """Where it was said."""
+    """Return the error with a field path that names the node."""
     return Invalid(f"nodes.{node}.{error.field}", error.reason, error.hint)

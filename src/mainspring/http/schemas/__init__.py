@@ -1,1 +1,1 @@
-"""What goes over the wire: camelCase names, RFC 3339 times, durations as words."""
+"""The wire format: camelCase names, RFC 3339 times, durations such as ``30s``."""

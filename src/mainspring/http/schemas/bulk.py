@@ -1,4 +1,4 @@
-"""What an action on many jobs or runs did."""
+"""The result of a bulk action on jobs or runs."""
 
 from mainspring.http.schemas.common import Wire
 
@@ -8,7 +8,7 @@ class BulkOut(Wire):
     matched: int
     changed: int
     more: bool
-    """There are more than one request deals with: ask again."""
+    """More objects match than one request processes: send it again."""
     dry_run: bool
     sample: list[str]
     """The first hundred ids."""

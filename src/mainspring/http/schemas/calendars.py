@@ -1,4 +1,4 @@
-"""A calendar over the wire."""
+"""Calendars in the wire format."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -25,16 +25,16 @@ Date: TypeAlias = Annotated[str, Meta(max_length=10, examples=["2026-12-25"])]
 
 
 class HolidayIn(Request, omit_defaults=True):
-    """Whole days."""
+    """One or several whole days."""
 
     date: Date
     until: Date = ""
-    """The last of several."""
+    """The last day, if there are several."""
     label: Label = ""
 
 
 class OpenHoursIn(Request):
-    """When it is open on some days."""
+    """The opening hours on some days of the week."""
 
     days: Annotated[tuple[Day, ...], Meta(min_length=1, max_length=7)]
     start: Clock
@@ -42,7 +42,7 @@ class OpenHoursIn(Request):
 
 
 class FreezeIn(Request, omit_defaults=True):
-    """A span of absolute time, its end excluded."""
+    """A closed period in absolute time; its end is not included."""
 
     start: Time
     end: Time
@@ -50,7 +50,7 @@ class FreezeIn(Request, omit_defaults=True):
 
 
 class CoversIn(Request, omit_defaults=True):
-    """The jobs that it holds for though they do not name it."""
+    """The jobs that the calendar covers although they do not name it."""
 
     all: bool = False
     """Every recurring job of the tenant."""
@@ -59,23 +59,23 @@ class CoversIn(Request, omit_defaults=True):
 
 
 class CalendarFields(Request, omit_defaults=True):
-    """When the ticks of schedules are not to run. It is closed wherever one of its parts says so."""
+    """When the ticks of schedules may not run. A time is closed if any part of the calendar closes it."""
 
     timezone: Annotated[str, Meta(max_length=64)] = "UTC"
     closed_days: Annotated[tuple[Day, ...], Meta(max_length=7)] = ()
     open_hours: Annotated[tuple[OpenHoursIn, ...], Meta(max_length=MOST_HOURS)] = ()
-    """At all other times it is closed. None: it is open all day."""
+    """All other times are closed. Empty: open all day."""
     holidays: Annotated[tuple[HolidayIn, ...], Meta(max_length=MOST_ENTRIES)] = ()
     freezes: Annotated[tuple[FreezeIn, ...], Meta(max_length=MOST_ENTRIES)] = ()
     covers: CoversIn | None = None
 
 
 class CalendarIn(CalendarFields, omit_defaults=True):
-    """A calendar as it should be, all of it."""
+    """The whole calendar; fields that you omit are reset."""
 
     why: Text = ""
     expected_version: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
-    """Refused with 409 if it has another version by now; 0: if it is there."""
+    """Refuse with 409 if the calendar has another version; 0: if it exists."""
     tenant: Name | UnsetType = UNSET
 
 
@@ -137,7 +137,7 @@ def calendar_out(calendar: Calendar) -> CalendarOut:
 
 
 def calendar_of(out: CalendarOut) -> Calendar:
-    """Back again, for whoever asked."""
+    """Convert a calendar from the API back to the model, for clients."""
     fields = CalendarFields(
         timezone=out.timezone,
         closed_days=msgspec.convert(out.closed_days, tuple[Day, ...]),

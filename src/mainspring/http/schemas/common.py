@@ -23,12 +23,12 @@ from mainspring.http.docs.portable import SHORTHAND
 from mainspring.http.problems import AsWritten, Missing
 
 T = TypeVar("T")
-#: How many ids a list may be asked for at once.
+#: #: The largest number of ids in the parameter `ids`.
 _MOST_IDS = 100
 
 
 def explained(pattern: str, words: str, hint: str) -> str:
-    """A pattern that is explained to whoever does not match it."""
+    """Register an explanation for values that do not match the pattern, and return the pattern."""
     PATTERNS[repr(pattern)] = (words, hint)
     return pattern
 
@@ -57,7 +57,7 @@ Day: TypeAlias = Annotated[
         examples=["2026-12-31"],
     ),
 ]
-#: What may stand for a duration in a request …
+#: #: A duration as text in a request.
 Words: TypeAlias = Annotated[
     str,
     Meta(
@@ -77,10 +77,10 @@ Seconds: TypeAlias = Annotated[
 ]
 Span: TypeAlias = Words | Seconds
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=_NO_NUL)]
-#: What people write for people.
+#: #: Free text for people.
 Text: TypeAlias = Annotated[str, Meta(max_length=1_000, pattern=_NO_NUL)]
 Tags: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=MAX_TAGS)]
-#: What a worker is like, and what a run asks of it.
+#: #: Labels of a worker, or labels that a run requires.
 Labels: TypeAlias = Annotated[
     dict[str, str],
     Meta(
@@ -97,28 +97,26 @@ Cursor: TypeAlias = Annotated[str, Meta(max_length=200, description="`nextCursor
 
 
 class Wire(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What we send."""
+    """A response body."""
 
 
-#: As ``domain.retention.CLASSES`` has them.
+#: #: The classes in ``domain.retention.CLASSES``.
 RetentionName = Literal["standard", "short", "long", "audit"]
 
 
 class Request(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What we are sent. A field that we do not know is refused by its name."""
+    """A request body. Unknown fields are refused by name."""
 
 
 class PauseIn(Request):
-    """For how long, and why."""
+    """How long a pause lasts, and why."""
 
     until: Time | None = None
-    """When it goes on by itself; without it when somebody says so."""
+    """When the pause ends by itself; without it the pause lasts until someone resumes."""
     why: Text = ""
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"):
-    """A page of a list. Only the last one has fewer items than asked for, unless `searchedBackTo` is given."""
-
     items: list[T]
     next_cursor: str | None = None
     searched_back_to: (
@@ -128,7 +126,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"
 
 
 def page_out(items: list[T], cursor: str | None, limit: int) -> Page[T]:
-    """A page of a list by id. A cursor behind too few items is the last one that was examined."""
+    """Build a page of a list by id. If it has too few items and a cursor, the search stopped at that cursor."""
     if cursor is None or len(items) >= limit:
         return Page(items=items, next_cursor=cursor)
     return Page(items=items, next_cursor=cursor, searched_back_to=isoformat(made_at(cursor)))
@@ -163,21 +161,21 @@ def words_of(micros: Micros | None) -> str | None:
 
 
 def known_id(text: str) -> str:
-    """An id out of a path. What has not even the form of one is as missing as any other."""
+    """Return an id from a path. Text that is not an id is answered like a missing object."""
     if not is_id(text):
         raise Missing
     return text
 
 
 def given_id(text: str, field: str) -> str:
-    """An id that a request names."""
+    """Return an id from a request field."""
     if not is_id(text):
         raise Invalid(field, f"{text!r:.40} is not an id", "as it stands in an answer")
     return text
 
 
 def chosen_ids(query: Request, text: str) -> list[str]:
-    """Read the ids that a list is asked for, newest first."""
+    """Parse the ids that a list is limited to, newest first."""
     for field in msgspec.structs.fields(query):
         if field.name not in ("ids", "limit") and getattr(query, field.name) is not None:
             raise Invalid("ids", f"contradicts {field.encode_name}", "one of them")
@@ -188,7 +186,7 @@ def chosen_ids(query: Request, text: str) -> list[str]:
 
 
 def session_of(text: str) -> SessionId:
-    """A worker's id out of a path. What is no number is nobody's."""
+    """Return the worker id from a path. Text that is not a number becomes 0, which no worker has."""
     return SessionId(int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0)
 
 
@@ -201,7 +199,7 @@ def cursor_of(text: str | None) -> str | None:
 
 
 def retention_out(name: str) -> RetentionName | msgspec.UnsetType:
-    """As a request says it."""
+    """Return the retention class in the form of a request."""
     return cast(RetentionName, name) if name else msgspec.UNSET
 
 

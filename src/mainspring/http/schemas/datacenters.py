@@ -1,4 +1,4 @@
-"""Where a job goes, as people write it."""
+"""The data centers of a job in the wire format."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -22,26 +22,26 @@ from mainspring.core.model.schedules.job import JobSpec
 from mainspring.http.schemas.common import Span, Wire, micros_of
 
 PlaceName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_PART)]
-#: How long a data centre without a live worker is waited for, where nobody says.
+#: #: The default of `failoverAfter`: how long to wait for a data center without a live worker.
 PATIENCE: Micros = 30 * SECOND
 
 
 class PreferIn(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """One run, in the first of these data centres that has a live worker."""
+    """One run, in the first of these data centers that has a live worker."""
 
     prefer: Annotated[tuple[PlaceName, ...], Meta(min_length=1, max_length=MAX_PLACES)]
     failover_after: Span = "30s"
-    """How long one of them is waited for that has no live worker; whole seconds."""
+    """How long to wait for a data center without a live worker before the next one is used; whole seconds."""
 
 
-#: ``all``: every data centre that is known; ``any``: wherever there is a worker.
+#: #: ``all``: every known data center; ``any``: any data center with a worker.
 DatacentersIn: TypeAlias = (
     Literal["all", "any"] | PreferIn | Annotated[tuple[PlaceName, ...], Meta(min_length=1, max_length=MAX_PLACES)]
 )
 
 
 def targets_of(given: DatacentersIn | UnsetType) -> tuple[str, ...]:
-    """The data centres in each of which every tick of a recurring job has a run."""
+    """Return the data centers in each of which every tick of a recurring job has a run."""
     if given is UNSET or isinstance(given, PreferIn) or given == "any":
         return ()
     if isinstance(given, str):
@@ -50,7 +50,7 @@ def targets_of(given: DatacentersIn | UnsetType) -> tuple[str, ...]:
 
 
 def requires_of(given: DatacentersIn | UnsetType, requires: tuple[str, ...], *, one_off: bool) -> tuple[str, ...]:
-    """What a run requires, with where it goes."""
+    """Return the required labels of a run, including the one for its data centers."""
     if given is UNSET or given == "any":
         return requires
     if isinstance(given, PreferIn):
@@ -70,7 +70,7 @@ def requires_of(given: DatacentersIn | UnsetType, requires: tuple[str, ...], *, 
 
 
 def sent_to(run: NewRun, spec: JobSpec, datacenter: str | UnsetType) -> NewRun:
-    """A run of a job beside its schedule, where somebody says that it goes."""
+    """Place a run of a job outside its schedule, which names its data center if the job has several."""
     targets = ", ".join(spec.targets) or "the name of one"
     if datacenter is UNSET:
         if spec.datacenters:
@@ -94,7 +94,7 @@ def _word(given: PreferIn) -> str:
 
 
 def datacenters_out(targets: tuple[str, ...], requires: tuple[str, ...]) -> DatacentersIn | UnsetType:
-    """The same back; nothing for what goes anywhere."""
+    """Return the data centers in the form of a request, or ``UNSET`` if the job may run anywhere."""
     if targets:
         return "all" if targets == (ALL,) else targets
     preference = preference_of(requires)
@@ -104,7 +104,7 @@ def datacenters_out(targets: tuple[str, ...], requires: tuple[str, ...]) -> Data
 
 
 def requires_out(requires: tuple[str, ...]) -> dict[str, str]:
-    """Labels, without the order of data centres, which has a field of its own."""
+    """Return the required labels without the order of data centers, which has its own field."""
     preference = preference_of(requires)
     return labels_of(requires if preference is None else [word for word in requires if word != preference.word])
 
@@ -112,15 +112,15 @@ def requires_out(requires: tuple[str, ...]) -> dict[str, str]:
 class DatacenterOut(Wire):
     name: str
     health: Literal["ok", "no-workers"]
-    """Whether anything that is for this data centre would be started."""
+    """`ok`: runs for this data center can start."""
     workers: int
     draining: int
-    """Workers that were asked to leave and have not left yet."""
+    """Workers that are draining and have not left yet."""
     schedulers: int
     queued: int
-    """Of what is for this data centre, or served by it."""
+    """Queued runs that are for this data center, or that it serves."""
     running: int
     lag_ms: float
-    """How long the oldest of what is queued has been due."""
+    """How long the oldest queued run has been due."""
     last_worker_at: str | None = None
     """When it last had a live worker."""

@@ -1,4 +1,4 @@
-"""What differs between two versions of a job."""
+"""The differences between two versions of a job."""
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -6,12 +6,12 @@ from msgspec import UNSET, UnsetType
 from mainspring.http.schemas.common import Wire
 from mainspring.http.schemas.jobs import JobFields
 
-#: Of larger values a change tells the sizes.
+#: #: For larger values a change has only the sizes.
 _LARGEST_SHOWN = 4_096
 
 
 class Change(Wire):
-    """What it was and what it became; of what has more than 4 KiB only the sizes."""
+    """The values of a field before and after. For values above 4 KiB only the sizes."""
 
     before: msgspec.Raw | UnsetType = UNSET
     after: msgspec.Raw | UnsetType = UNSET
@@ -20,7 +20,7 @@ class Change(Wire):
 
 
 def differences(before: JobFields, after: JobFields) -> dict[str, Change]:
-    """Field by field, as people write them."""
+    """Return the changed fields, with values in the form of a request."""
     old = msgspec.json.decode(msgspec.json.encode(before), type=dict[str, msgspec.Raw])
     new = msgspec.json.decode(msgspec.json.encode(after), type=dict[str, msgspec.Raw])
     null = msgspec.Raw(b"null")

@@ -1,4 +1,4 @@
-"""What a fan-out is given, and what it answers."""
+"""The payload and the result of a fan-out."""
 
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ Whole = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 
 
 class RangeIn(Request):
-    """Whole numbers from `from` up to, but not, `to`."""
+    """Integers from `from` up to, but not including, `to`."""
 
     to: Whole
     start: Whole = msgspec.field(name="from", default=0)
@@ -26,21 +26,21 @@ class FanOutPlan(Request, omit_defaults=True):
     items: list[msgspec.Raw] | UnsetType = UNSET
     """The payloads of the members."""
     range: RangeIn | UnsetType = UNSET
-    """Instead of items: numbers."""
+    """A range of numbers instead of `items`."""
     each: Name | UnsetType = UNSET
-    """Instead of items: the node of the same workflow, or the id of the run, whose result is the list of them."""
+    """Instead of `items`: a node of the same workflow, or the id of a run, whose result is the list of items."""
     argument: Name | UnsetType = UNSET
-    """The name under which a member gets its item, as `{"<argument>": item}`; without it the item is its payload."""
+    """The member's payload becomes `{"<argument>": item}`; without it the item is the payload."""
     options: JobFields | UnsetType = UNSET
-    """What is said of every member, as of any job: queue, priority, retries …"""
+    """Options of every member, the same as for any job: queue, priority, retries …"""
     at_a_time: Annotated[int, Meta(ge=1, le=MAX_AT_A_TIME)] = AT_A_TIME
-    """No more members than this are on their way."""
+    """The largest number of members that are active at the same time."""
     on_failure: Literal["fail", "go-on"] = "fail"
-    """What becomes of the whole when not all members have succeeded, once all have ended."""
+    """What happens to the fan-out once all members have ended and some of them did not succeed."""
 
 
 class FanOutResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Members, how they ended, and, if there are few and small enough, what they returned, in order."""
+    """The counts of members by outcome. `results` has their results in order, if they are few and small enough."""
 
     members: int
     succeeded: int = 0
@@ -51,7 +51,9 @@ class FanOutResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class PartOf(Request, omit_defaults=True):
-    """The payload of the task `fan_in`: the part of a fan-out that it gathers; without one, it cleans up behind it."""
+    """The payload of the task `fan_in`: the part of a fan-out that it collects. Without `part` it cleans up the
+    fan-out.
+    """
 
     root: str
     part: int | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""What is to come, over the wire."""
+"""Forecasts in the wire format."""
 
 from mainspring.http.schemas.common import Wire
 
@@ -9,13 +9,13 @@ class MakerOut(Wire):
 
 
 class PeakOut(Wire):
-    """One of the busiest minutes, and whose runs these are."""
+    """One of the busiest minutes, and the schedules with runs in it."""
 
     at: str
     runs: int
     makers: list[MakerOut]
     others: int
-    """So many schedules more have a part in it."""
+    """The number of other schedules with runs in this minute."""
 
 
 class ForecastOut(Wire):
@@ -24,11 +24,11 @@ class ForecastOut(Wire):
     schedules: int
     """How many schedules tick in this time."""
     waiting: int
-    """Runs that are there already and wait for their time."""
+    """Runs that exist already and are scheduled in this time."""
     closed: int
     """Ticks that calendars skip."""
     complete: bool
-    """False: there are more schedules than are counted."""
+    """False: only some of the schedules were counted."""
     per_minute: list[int]
     peaks: list[PeakOut]
     totals: list[MakerOut]
@@ -36,13 +36,13 @@ class ForecastOut(Wire):
 
 
 class SlotMaker(Wire):
-    """A schedule that ticks in a stretch of time."""
+    """A schedule that ticks in a span of time."""
 
     job_id: str
     name: str
     runs: int
     first: str
-    """The first minute that it ticks in."""
+    """The first minute in which it ticks."""
 
 
 class SlotOut(Wire):
@@ -50,9 +50,9 @@ class SlotOut(Wire):
     minutes: int
     runs: int
     waiting: int
-    """Runs that are there already and wait for their time."""
+    """Runs that exist already and are scheduled in this time."""
     schedules: int
     """How many schedules tick in it; the largest hundred are named."""
     makers: list[SlotMaker]
     complete: bool
-    """False: there are more schedules than are looked at."""
+    """False: only some of the schedules were examined."""

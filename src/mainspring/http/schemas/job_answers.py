@@ -1,4 +1,4 @@
-"""A job as it is answered: what the engine has, over the wire."""
+"""Jobs in answers: conversion from the model to the wire format."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -28,7 +28,7 @@ _WAITS = ("scheduled", "blocked", "queued")
 
 
 class SloOut(Wire):
-    """Whether it keeps it."""
+    """Whether a schedule meets its objectives."""
 
     missed: list[Literal["start", "success"]]
     missed_since: str | None = None
@@ -68,33 +68,33 @@ class JobOut(Wire):
     when_closed: str | None = None
     slo: SloIn | None = None
     slo_state: SloOut | None = None
-    """Where one job is asked for."""
+    """Only if a single job is requested."""
     ordering_key: str | None = None
     requires: dict[str, str] = {}
     datacenters: DatacentersIn | UnsetType = UNSET
     """Where it runs, in the form in which a request sets it."""
     weight: int = 1
     retention: str | None = None
-    """The class that it chose, or that its tenant has."""
+    """The retention class of the job or of its tenant."""
     guarantee: str | None = None
     limits: tuple[LimitIn, ...] = ()
     breaker: BreakerIn | None = None
     owner: str | None = None
     tags: tuple[str, ...] = ()
     parent_id: str | None = None
-    """Of a one-off: the run that made it."""
+    """One-off job: the run that created it."""
     depends_on: tuple[str, ...] = ()
-    """Of a one-off that waits for others, or waited: who they are. Where one job is asked for."""
+    """One-off job: the runs that it depends on. Only if a single job is requested."""
     when: str | None = None
-    """By which rule."""
+    """The dependency rule."""
     source: str | None = None
-    """Of a recurring job: the application or the file that declares it."""
+    """Recurring job: the application or the file that declares it."""
     version: int | None = None
     updated_at: str | None = None
     pause_reason: str | None = None
-    """Of a paused job: what was said about it."""
+    """Paused job: the reason."""
     resume_at: str | None = None
-    """Of a paused job: when it goes on by itself."""
+    """Paused job: when the pause ends by itself."""
     next_fires: list[str] = []
     warnings: list[str] = []
 
@@ -122,7 +122,7 @@ def slo_out(state: SloState | None) -> SloOut | None:
 
 
 def fields_of(job: Job) -> JobFields:
-    """What would make this job again."""
+    """Return the request fields that would create this job."""
     return fields_of_spec(job.spec, job.payload)
 
 
@@ -196,7 +196,7 @@ def catch_up_out(catch_up: CatchUp) -> CatchUpIn:
 def job_out(
     job: Job, closings: Closings | None = None, *, payload: bool = True, warnings: list[str] | None = None
 ) -> JobOut:
-    """A recurring job. ``closings``: the calendars that hold for it."""
+    """Convert a recurring job. ``closings``: the calendars that apply to it."""
     fields = fields_of(job)
     spec = job.spec
     return JobOut(
@@ -250,9 +250,9 @@ def job_out(
 
 
 def one_off_out(run: RunView, *, parents: Sequence[RunId] = (), warnings: list[str] | None = None) -> JobOut:
-    """A one-off job: its run, as a job."""
+    """Convert the run of a one-off job to a job."""
     about = run.about or About()
-    # What is tried again has the time of the next try, and not its own any more.
+    # A retried run has the time of its next attempt, not its original time.
     again = run.attempt > 1 or (run.attempt > 0 and run.state.value in _WAITS)
     later = run.due > run.created_at and not again
     return JobOut(

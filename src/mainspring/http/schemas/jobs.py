@@ -1,4 +1,4 @@
-"""A job over the wire, and what it means to the engine."""
+"""Jobs in requests: conversion from the wire format to the model."""
 
 import hashlib
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ from mainspring.http.schemas.limits import BreakerIn, Limits, UniqueIn, breaker_
 
 ScheduleType: TypeAlias = Literal["immediate", "future", "cron", "interval"]
 SHELL_TASK = "shell"
-#: The fields that decide what is taken from the task catalog.
+#: #: The fields whose defaults come from the task catalog.
 _DECLARED = (*sorted(DECLARED), "datacenters")
 
 
@@ -47,27 +47,28 @@ Kinds = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN
 
 
 class Retry(Request, omit_defaults=True):
-    """The pauses between attempts, and the errors after which there is another."""
+    """The delays between attempts, and the errors that are retried."""
 
     backoff: Literal["exponential", "fixed", "list"] = "exponential"
     first_delay: Span | None = None
-    """The first pause (exponential) or every pause (fixed)."""
+    """The first delay (`exponential`) or every delay (`fixed`)."""
     max_delay: Span | None = None
     delays: Annotated[tuple[Span, ...], Meta(max_length=100)] = ()
-    """The pauses one by one; the last one repeats."""
+    """The delays one by one; the last one repeats."""
     retry_on: Kinds = ()
-    """Kinds of errors, as patterns such as `ConnectionError` or `smtplib.*`. Where some are given, no other is tried
-    again."""
+    """Kinds of errors, as patterns such as `ConnectionError` or `smtplib.*`. If set, only these errors are
+    retried.
+    """
     never_on: Kinds = ()
-    """Kinds of errors that are never tried again."""
+    """Kinds of errors that are never retried."""
 
 
-#: A catch-up rule that names its mode only.
+#: #: A catch-up rule with only a mode.
 CatchUpMode: TypeAlias = Annotated[Literal["none", "latest", "all"], Meta(extra_json_schema=SHORTHAND)]
 
 
 class CatchUpIn(Request, omit_defaults=True):
-    """What happens to ticks that were missed."""
+    """How missed ticks are handled."""
 
     mode: Literal["none", "latest", "all"] = "latest"
     grace: Span | None = None
@@ -77,18 +78,18 @@ class CatchUpIn(Request, omit_defaults=True):
 
 
 class SloIn(Request, omit_defaults=True):
-    """What a schedule owes. A miss is an event, and so is its end."""
+    """The objectives of a schedule. A miss emits an event, and so does its end."""
 
     start_within: Span | None = None
-    """The run of each tick has started this long after it."""
+    """The run of each tick starts within this time after the tick."""
     succeed_every: Span | None = None
     """A run succeeds at least this often."""
 
 
 class JobFields(Request, omit_defaults=True):
-    """What can be said of a job. Everything may be left out but what to run."""
+    """The fields of a job. Only what to run is required."""
 
-    #: What other schedulers call these fields. A request may use each of these names, in snake_case or camelCase.
+    #: #: Names of these fields in other schedulers. A request may use them in snake_case or camelCase.
     OTHER_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "task": ("job_type", "type"),
         "schedule_time": ("execute_at",),
@@ -98,15 +99,15 @@ class JobFields(Request, omit_defaults=True):
     name: Name | UnsetType = UNSET
     task: Name | UnsetType = UNSET
     payload: msgspec.Raw | UnsetType = UNSET
-    """What the task is given: any JSON, up to 256 KiB."""
+    """The input of the task: any JSON, up to 256 KiB."""
     schedule_type: ScheduleType | UnsetType = UNSET
-    """Found by itself where it is left out: by `cronExpression`, `every` or `scheduleTime`."""
+    """Derived from `cronExpression`, `every` or `scheduleTime` if you omit it."""
     schedule_time: Time | UnsetType | None = UNSET
-    """When a future job runs; of a recurring one the first moment it may."""
+    """When a future job runs; for a recurring job the earliest time of a tick."""
     end_time: Time | UnsetType | None = UNSET
-    """Of a recurring job the last moment it may run."""
+    """Recurring job: the latest time of a tick."""
     cron_expression: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
-    """Five fields, or six with seconds first; `@hourly` and its kin."""
+    """Five fields, or six with seconds first; also `@hourly` and similar words."""
     every: Span | UnsetType = UNSET
     interval_mode: Literal["fixedRate", "fixedDelay"] | UnsetType = UNSET
     timezone: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
@@ -114,77 +115,82 @@ class JobFields(Request, omit_defaults=True):
     dst_fold: Literal["once", "twice"] | UnsetType = UNSET
     jitter: Span | UnsetType = UNSET
     delay: Span | UnsetType = UNSET
-    """Of a one-off: not before this long from now."""
+    """One-off job: run after this delay."""
     queue: Name | UnsetType = UNSET
     priority: Annotated[int, Meta(ge=1, le=10)] | UnsetType = UNSET
-    """1 urgent … 10 idle."""
+    """From 1 (urgent) to 10 (idle)."""
     max_retries: Annotated[int, Meta(ge=0, le=MAX_RETRIES)] | UnsetType = UNSET
     retry: Retry | UnsetType = UNSET
     timeout: Span | UnsetType = UNSET
     """How long one attempt may take."""
     deadline: Span | UnsetType | None = UNSET
-    """How long after it was due it must have ended; else it fails."""
+    """The run fails if it has not ended this long after it was due."""
     start_within: Span | UnsetType | None = UNSET
-    """How long after it was due it must have started; else it is skipped."""
+    """The run is skipped if it has not started this long after it was due."""
     overlap: Literal["allow", "skip", "queue", "cancel"] | UnsetType = UNSET
     catch_up: CatchUpMode | CatchUpIn | UnsetType = UNSET
-    """What happens to ticks that were missed. A mode alone is accepted, too: `"latest"`."""
+    """How missed ticks are handled. A mode alone is accepted, too: `"latest"`."""
     calendars: Annotated[tuple[Name, ...], Meta(max_length=MOST_CALENDARS)] | UnsetType = UNSET
-    """Of a recurring job: the calendars that it minds, by name."""
+    """Recurring job: the names of its calendars."""
     when_closed: Literal["skip", "before", "after"] | UnsetType = UNSET
-    """What a tick does when one of them is closed: it is skipped, or runs right before or right after."""
+    """What happens to a tick in a closed period: it is skipped, or runs right before or right after the period."""
     slo: SloIn | UnsetType | None = UNSET
-    """Of a recurring job: what it owes."""
+    """Recurring job: its objectives."""
     preset: Literal["payouts"] | UnsetType = UNSET
-    """Instead of `timeout`: by priority, 1 a minute, 2 five, the others thirty."""
+    """Sets the timeout by priority: 1 minute for priority 1, 5 for 2, 30 for the others."""
     ordering_key: Annotated[str, Meta(max_length=MAX_NAME)] | UnsetType = UNSET
-    """Runs of one key happen one at a time, in order."""
+    """Runs with the same key run one at a time, in order."""
     requires: Labels | UnsetType = UNSET
-    """Labels, such as `{"gpu": "a100"}`: only a worker that has all of them runs it."""
+    """Required labels, such as `{"gpu": "a100"}`. Only a worker that has all of them runs it."""
     datacenters: DatacentersIn | UnsetType = UNSET
-    """Where it runs. `["us", "eu"]` or `"all"`: each tick has a run in each of these data centers.
-    `{"prefer": ["us", "eu"], "failoverAfter": "30s"}`: one run, in the first of them that has a live worker.
-    `"any"`: wherever there is a worker."""
+    """Where it runs. `["us", "eu"]` or `"all"`: each tick has a run in each of these data centers. `{"prefer":
+    ["us", "eu"], "failoverAfter": "30s"}`: one run, in the first of them that has a live worker. `"any"`: any
+    data center with a worker.
+    """
     weight: Annotated[int, Meta(ge=1, le=MAX_WEIGHT)] | UnsetType = UNSET
-    """How many slots of its worker a run takes."""
+    """How many slots of a worker a run takes."""
     retention: RetentionName | UnsetType | None = UNSET
-    """How long its runs are kept when they have ended; without, or with null, as their tenant has it."""
+    """How long ended runs are kept. The default, or null, is the tenant's class."""
     guarantee: Literal["at-least-once", "at-most-once"] | UnsetType = UNSET
     limits: Limits | UnsetType = UNSET
-    """How many of a key go at a time, or start in a period."""
+    """How many runs with the same key run at once, or start in a period."""
     breaker: BreakerIn | UnsetType | None = UNSET
     owner: Annotated[str, Meta(max_length=MAX_NAME)] | UnsetType = UNSET
     tags: Tags | UnsetType = UNSET
 
 
 class JobIn(JobFields, omit_defaults=True):
-    """A job to be made."""
+    """A job to create."""
 
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | UnsetType = UNSET
-    """Sent again with the same body it makes no second job. The header `Idempotency-Key` does the same."""
+    """The same request with the same key creates no second job. The header `Idempotency-Key` does the same."""
     unique: UniqueIn | UnsetType = UNSET
-    """Of a one-off: of one key there is one run."""
+    """One-off job: allow only one run with this key."""
     depends_on: Annotated[tuple[Name, ...], Meta(max_length=MAX_PARENTS)] | UnsetType = UNSET
-    """Of a one-off: the runs that it waits for, by id; in a batch also by `#0` for its first job."""
+    """One-off job: the ids of the runs it depends on; in a batch also `#0` for its first job."""
     when: When | UnsetType = UNSET
     placement: Name | UnsetType = UNSET
-    """Of a one-off, over several servers: runs of one key lie together, apart from the rest of the tenant."""
+    """One-off job in a sharded store: runs with the same key share a placement group, separate from the tenant's
+    other runs.
+    """
     tenant: Name | UnsetType = UNSET
 
 
 class BroadcastIn(JobFields, omit_defaults=True):
-    """A one-off for every worker. Where a worker does not take its queue, it goes through the first that it takes."""
+    """A one-off job for every worker. A worker that does not take the queue of the job gets it through its first
+    queue.
+    """
 
     broadcast_id: Id | UnsetType = UNSET
-    """An id of your own, of the form of a run's. Sent again with the same one it makes no second run on any worker."""
+    """An id that you choose, in the form of a run id. The same id again creates no second run on any worker."""
     tenant: Name | UnsetType = UNSET
 
 
 class JobPatch(JobFields, omit_defaults=True):
-    """What to change. What is not named stays."""
+    """The fields to change. Other fields keep their values."""
 
     expected_version: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
-    """Refused with 409 if the job has another version by now."""
+    """Refuse with 409 if the job has another version."""
     why: Text | UnsetType = UNSET
 
 
@@ -230,7 +236,7 @@ def payload_of(fields: JobFields) -> bytes:
 
 
 def task_of(fields: JobFields) -> str:
-    """The task that is named, or the shell's for a payload with a script."""
+    """Return the task name; for a payload with a script it is the shell task."""
     if fields.task is not UNSET:
         return fields.task
     if fields.payload is not UNSET:
@@ -306,7 +312,7 @@ def _slo_of(fields: JobFields) -> Slo | None:
 
 
 def spec_of(fields: JobFields) -> JobSpec:
-    """A recurring job's spec."""
+    """Return the spec of a recurring job."""
     if fields.name is UNSET:
         raise Invalid("name", "is missing", "a recurring job is known by its name")
     if isinstance(fields, JobIn) and fields.unique is not UNSET:
@@ -365,12 +371,12 @@ def spec_of(fields: JobFields) -> JobSpec:
 
 
 def past_of(run: NewRun, now: Instant) -> Invalid | None:
-    """What is wrong with a time that has passed. ``now`` is the store's, or a good guess of it."""
+    """Return an error if the run's time is in the past. ``now``: the store's time, or an estimate of it."""
     return explain_past(run.at, now, "scheduleTime")
 
 
 def check_key(key: str | None, header: str | None) -> str | None:
-    """An idempotency key that stands in the body, in the header, or in both."""
+    """Validate an idempotency key that is in the body, in the header, or in both."""
     if header is not None and key != header:
         raise Invalid("idempotencyKey", "differs from the header Idempotency-Key")
     if key is not None and (not 0 < len(key) <= MAX_NAME or not key.isprintable()):
@@ -379,7 +385,7 @@ def check_key(key: str | None, header: str | None) -> str | None:
 
 
 def idempotency_of(key: str | None, said: object) -> Idempotency | None:
-    """An idempotency key, with a fingerprint of everything else that was said."""
+    """Return the idempotency key with a fingerprint of the request."""
     if key is None:
         return None
     if not 0 < len(key) <= MAX_NAME or not key.isprintable():
@@ -388,7 +394,7 @@ def idempotency_of(key: str | None, said: object) -> Idempotency | None:
 
 
 def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun:
-    """A one-off job as a run."""
+    """Build the run of a one-off job."""
     for name, value in (
         ("endTime", fields.end_time),
         ("timezone", fields.timezone),
@@ -434,7 +440,7 @@ def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun
 
 
 def apply_defaults(new: New, fields: JobFields, entry: TaskEntry | None) -> New:
-    """The same run or spec, with the options that its task declares where the fields say nothing."""
+    """Fill in the options that the task declares and the request does not set."""
     if entry is None:
         return new
     preset = None if fields.preset is UNSET else fields.preset
@@ -442,12 +448,12 @@ def apply_defaults(new: New, fields: JobFields, entry: TaskEntry | None) -> New:
 
 
 def changes_call(patch: JobPatch) -> bool:
-    """Whether a change is one of what is run, and with which arguments."""
+    """Return whether a patch changes the task or its payload."""
     return patch.task is not UNSET or patch.payload is not UNSET
 
 
 def given_names(fields: JobFields) -> set[str]:
-    """Which of the options that a task can declare the fields say."""
+    """Return the names of the set fields among the options that a task can declare."""
     return {name for name in _DECLARED if getattr(fields, name) is not UNSET}
 
 
@@ -456,7 +462,7 @@ def placement_of(fields: JobFields) -> str:
 
 
 def run_of_job(job: Job, run_id: RunId, payload: bytes | None, ref: JobRef, author: str) -> NewRun:
-    """A run of a recurring job beside its schedule."""
+    """Build a run of a recurring job outside its schedule."""
     spec = job.spec
     return NewRun(
         id=run_id,
@@ -474,7 +480,7 @@ def run_of_job(job: Job, run_id: RunId, payload: bytes | None, ref: JobRef, auth
 
 
 def merged(base: JobFields, changes: JobPatch) -> JobFields:
-    """What is named in the changes, over what was there. Another kind of schedule leaves the old one behind."""
+    """Apply a patch to the fields of a job. A new kind of schedule removes the fields of the old kind."""
     values: dict[str, Any] = {name: getattr(base, name) for name in JobFields.__struct_fields__}
     given = {name: value for name in JobFields.__struct_fields__ if (value := getattr(changes, name)) is not UNSET}
     if "cron_expression" in given:

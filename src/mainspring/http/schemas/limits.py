@@ -1,4 +1,4 @@
-"""Limits, breakers and unique keys over the wire."""
+"""Limits, circuit breakers and unique keys in the wire format."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -20,7 +20,9 @@ Key: TypeAlias = Annotated[
 
 
 class LimitIn(Request, omit_defaults=True):
-    """At most `most` runs of a key at a time; with `per`, at most so many starts in any period that long."""
+    """At most `most` runs with the same key at a time; with `per`, at most so many starts in any period of this
+    length.
+    """
 
     key: Key
     most: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)]
@@ -28,7 +30,7 @@ class LimitIn(Request, omit_defaults=True):
 
 
 class BreakerIn(Request, omit_defaults=True):
-    """After so many failures within a period the runs of the task wait for a pause; then one goes ahead to see."""
+    """A circuit breaker: after so many failures within a period, the runs of the task pause, then one run probes."""
 
     failures: Annotated[int, Meta(ge=1, le=1_000)] = 5
     within: Span = "1m"
@@ -36,14 +38,15 @@ class BreakerIn(Request, omit_defaults=True):
 
 
 class UniqueIn(Request, omit_defaults=True):
-    """Of one key there is one run, while it has not ended or for a period, and what a second one does."""
+    """Allows one run with a key until it has ended, or for a period, and says what happens to a second one."""
 
     key: Key
     period: Span | None = None
-    """For so long from when it was made; without, while it has not ended."""
+    """How long the key is taken after the run was created; without it, until the run has ended."""
     otherwise: Literal["reject", "existing", "replace", "debounce"] = "existing"
-    """reject: 409. existing: the answer is the first one. replace: the first one is skipped. debounce: the first one
-    becomes what the second asks for. What was started is neither replaced nor changed."""
+    """`reject`: answer 409. `existing`: answer with the first run. `replace`: skip the first run. `debounce`:
+    change the first run to the new request. A run that has started is neither replaced nor changed.
+    """
 
 
 Limits: TypeAlias = Annotated[tuple[LimitIn, ...], Meta(max_length=MAX_LIMITS)]

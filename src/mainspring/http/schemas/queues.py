@@ -1,4 +1,4 @@
-"""A queue: what waits, what runs, who works on it."""
+"""Queues in the wire format."""
 
 from mainspring.http.schemas.common import Wire
 
@@ -9,16 +9,16 @@ class QueueOut(Wire):
     running: int
     workers: int
     lag_ms: float
-    """How long the oldest queued run has been due that a worker of the queue may run."""
+    """How long the oldest queued run that a worker of the queue can run has been due."""
     rate_per_s: float
-    """What ended, over five minutes."""
+    """Completed runs per second, averaged over five minutes."""
     paused: bool
     pause_reason: str | None = None
     resume_at: str | None = None
-    """When it goes on by itself."""
+    """When the pause ends by itself."""
     concurrency: int | None = None
-    """At most so many run at once, by its policy."""
+    """The largest number of concurrent runs, set by the queue's policy."""
     fair: bool = False
-    """Tenants take turns."""
+    """Whether tenants take turns."""
     stranded: dict[str, int] = {}
-    """Queued runs that require a data center where no worker takes the queue, by data center."""
+    """Queued runs that require a data center without a worker for the queue, by data center."""

@@ -1,4 +1,4 @@
-"""A run over the wire."""
+"""Runs in the wire format."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -29,7 +29,7 @@ class AttemptOut(Wire):
 
 
 class RunOut(Wire):
-    """One execution."""
+    """One execution of a job."""
 
     run_id: str
     job_id: str
@@ -53,7 +53,7 @@ class RunOut(Wire):
     end_time: str | None = None
     executor_id: str | None = None
     datacenter: str | None = None
-    """The one that it requires."""
+    """The data center that it requires."""
     error_message: str | None = None
     result: msgspec.Raw | UnsetType = UNSET
     payload: msgspec.Raw | UnsetType = UNSET
@@ -63,33 +63,33 @@ class RunOut(Wire):
     progress_note: str | None = None
     replay_of: str | None = None
     parent_id: str | None = None
-    """The run that made it."""
+    """The run that created it."""
     workflow_id: str | None = None
     workflow: str | None = None
     node: str | None = None
     """Its name in the workflow."""
     parents: int = 0
-    """How many runs it waits for, or waited for."""
+    """How many runs it depends on."""
     depends_on: tuple[str, ...] | UnsetType = UNSET
-    """Which. Where one run is asked for."""
+    """The ids of these runs. Only if a single run is requested."""
     when: str | None = None
-    """By which rule."""
+    """The dependency rule."""
     fingerprint: str | None = None
     tags: tuple[str, ...] = ()
     owner: str | None = None
     trace_id: str | None = None
-    """The trace that it is recorded in."""
+    """The trace in which it is recorded."""
     attempts: list[AttemptOut] | UnsetType = UNSET
 
 
 class StatusOut(Wire):
-    """Where a job stands: its newest run, or the job itself if it has none, is paused or is cancelled."""
+    """The status of a job: that of its newest run, or the job's own if it has no run, is paused or is cancelled."""
 
     job_id: str
     status: str
     run_id: str | None = None
     run_status: str | None = None
-    """Of the run, also where `status` is that of the job."""
+    """The status of the run, even if `status` is that of the job."""
     start_time: str | None = None
     end_time: str | None = None
     progress: str | None = None
@@ -100,7 +100,7 @@ class StatusOut(Wire):
 
 
 class RunMade(Wire):
-    """A run that was just made."""
+    """A run that was just created."""
 
     job_id: str
     run_id: str
@@ -109,7 +109,7 @@ class RunMade(Wire):
 
 
 class TickOut(Wire):
-    """One tick of a recurring job: what was decided about it, and why."""
+    """One tick of a recurring job: the decision about it, and the reason."""
 
     scheduled_for: str
     decision: Literal["run", "skipped"]
@@ -120,7 +120,7 @@ class TickOut(Wire):
     """More than one: a span of ticks too many to list. 0: too many to count."""
     until: str | None = None
     datacenter: str | None = None
-    """Of a job that goes to several data centres: which of them this is about."""
+    """For a job with several data centers: the data center of this tick."""
 
 
 class LogLineOut(Wire):
@@ -131,26 +131,26 @@ class LogLineOut(Wire):
 
 
 class HolderOut(Wire):
-    """Who holds what is waited for."""
+    """The object that holds what the run waits for."""
 
     kind: Literal["run", "worker", "scheduler", "job", "tenant", "queue", "key", "budget"]
     id: str
 
 
 class ReasonOut(Wire):
-    """One reason, for programs."""
+    """One reason in machine-readable form."""
 
     code: str
-    """Stays the same when the sentence is worded anew."""
+    """Stays the same when the text changes."""
     words: str
     hint: str = ""
     holders: list[HolderOut] = []
     until: str | None = None
-    """When this is over by itself, if that is known."""
+    """When this ends by itself, if known."""
 
 
 class Explanation(Wire):
-    """Why a run is where it is."""
+    """Why a run has its status."""
 
     run_id: str
     status: str
@@ -159,7 +159,7 @@ class Explanation(Wire):
     because: list[ReasonOut] = []
     """The reasons as data, the most important first."""
     position: int | None = None
-    """Runs ahead of it in its queue, by rank."""
+    """Runs ahead of it in its queue, by priority."""
     estimated_start: str | None = None
 
 
@@ -170,16 +170,16 @@ class TickExplanation(Wire):
     time: str
     answer: Literal["ran", "running", "waiting", "skipped", "no-tick", "due", "ahead", "unknown"]
     because: list[ReasonOut]
-    """The most important first."""
+    """The most important reason first."""
     job_version: int | None = None
-    """The version that was in force then."""
+    """The version of the job at that time."""
     tick: TickOut | None = None
-    """The row of the ledger."""
+    """The record of the tick."""
     run: RunOut | None = None
-    """The run of the tick, or of the backfill that made up for it."""
+    """The run of the tick, or of the backfill that replaced it."""
     tick_before: str | None = None
     tick_after: str | None = None
-    """The nearest ticks of the schedule as it was then."""
+    """The next tick after the time, by the schedule of that version. `tickBefore` is the one before it."""
 
 
 def reason_out(reason: Reason) -> ReasonOut:
@@ -212,7 +212,7 @@ def run_out(
     parents: Sequence[RunId] | None = None,
     traced_ticks: float = 0,
 ) -> RunOut:
-    """``traced_ticks``: how much is recorded of what no caller has decided about."""
+    """Convert a run. ``traced_ticks``: the fraction of traces that is recorded if no caller has decided it."""
     trace = trace_of(run, traced_ticks)
     progress = progress_of(run)
     about = run.about
@@ -303,7 +303,7 @@ def executor_of(run: RunView) -> str | None:
 
 
 def progress_of(run: RunView) -> Progress | None:
-    """What its newest attempt has reported, not one before it."""
+    """Return the progress that the newest attempt has reported."""
     progress = run.progress
     if progress is None or (run.started_at is not None and progress.at < run.started_at):
         return None
@@ -311,7 +311,7 @@ def progress_of(run: RunView) -> Progress | None:
 
 
 def progress_words(run: RunView) -> str | None:
-    """ "50%" where a total is known; a run that has succeeded is done."""
+    """Return the progress such as "50%" if the total is known; "100%" for a succeeded run."""
     if run.state is RunState.SUCCEEDED:
         return "100%"
     progress = progress_of(run)

@@ -1,11 +1,11 @@
-"""Counts and percentiles of runs, and what became of ticks."""
+"""Statistics of runs, and the results of ticks."""
 
 from mainspring.http.schemas.common import Wire
 from mainspring.http.schemas.job_answers import SloOut
 
 
 class Point(Wire):
-    """What ended from this moment on, for one step."""
+    """The runs that ended in one step, which begins at `time`."""
 
     time: str
     succeeded: int
@@ -13,30 +13,32 @@ class Point(Wire):
     cancelled: int
     skipped: int
     retried: int
-    """Attempts that failed, of runs that were retried and of runs that failed."""
+    """Failed attempts, both of runs that were retried and of runs that failed."""
     late_ms_mean: float
     late_ms_max: float
     took_ms_mean: float
     took_ms_max: float
     queued: int | None = None
-    """The most that waited when somebody looked, which is once a minute; absent: nobody did."""
+    """The largest number of queued runs, sampled once a minute. Absent if there was no sample."""
     running: int | None = None
-    """The most that ran then."""
+    """The largest number of active runs in the samples."""
     lag_ms: float | None = None
-    """The longest that the oldest of what waited had been due then."""
+    """The largest lag in the samples: how long the oldest queued run had been due."""
 
 
 class Stats(Wire):
     step: str
     points: list[Point]
     queued: int
-    """Now."""
+    """The current number."""
     running: int
-    """Now."""
+    """The current number."""
     lag_ms: float
-    """How long the oldest queued run has been due that a worker of its queue may run."""
+    """How long the oldest queued run that a worker of its queue can run has been due."""
     late_ms_p50: float | None = None
-    """Of all that ended and had run, as the next three; within a fifth or so. Absent: nothing did."""
+    """Percentiles of the start delay and the duration of ended runs that had started, to about 20 %. Absent if
+    there are none.
+    """
     late_ms_p95: float | None = None
     took_ms_p50: float | None = None
     took_ms_p95: float | None = None
@@ -49,11 +51,11 @@ class RunCounts(Wire):
 
 
 class TickEnd(Wire):
-    """A tick, and what became of it."""
+    """A tick and its result."""
 
     scheduled_for: str
     status: str
-    """The state of its run, or `skipped`; empty: the run is not kept any more."""
+    """The state of its run, or `skipped`; empty: the run has been deleted."""
     reason: str = ""
     run_id: str | None = None
     late_ms: float | None = None

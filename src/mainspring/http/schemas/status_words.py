@@ -1,4 +1,4 @@
-"""Words for states in filters: our own, and those that other schedulers use."""
+"""Words for states in filters: our own, and those of other schedulers."""
 
 from collections.abc import Collection, Mapping
 from typing import TypeVar
@@ -51,5 +51,5 @@ def _states(text: str | None, words: Mapping[str, frozenset[State]], known: Coll
     return frozenset(found)
 
 
-#: In which a one-off has not begun.
+#: #: The states of a one-off job that has not started.
 WAITING = ("scheduled", "queued", "blocked")

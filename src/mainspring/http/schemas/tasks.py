@@ -1,4 +1,4 @@
-"""What a task declares."""
+"""Declared tasks in the wire format."""
 
 from typing import Annotated
 
@@ -34,7 +34,7 @@ class TaskOut(Wire, omit_defaults=False, kw_only=True):
         UNSET
     )
     version: int
-    """Grows with every registration that changed the task."""
+    """Increases with every registration that changed the task."""
     registered_by: str
     """The worker that registered this version."""
     registered_at: str

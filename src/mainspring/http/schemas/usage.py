@@ -1,4 +1,4 @@
-"""Usage and budgets."""
+"""Usage and budgets in the wire format."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ class Cost(Wire):
     attempts: int = 0
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
-    """Of what runs on threads, in processes and as scripts. Of async tasks it is not known."""
+    """CPU time of threads, processes and scripts. It is unknown for async tasks."""
     units: dict[str, float] = {}
 
 
@@ -17,17 +17,17 @@ class UsageOut(Wire):
     day: str
     tenant: str
     key: str
-    """The task, the job's id or the tenant. Empty: of no recurring job."""
+    """The task, the job's id or the tenant. Empty: runs without a recurring job."""
     cost: Cost
     name: str = ""
-    """Of a job that is there."""
+    """The name of the job, if it exists."""
 
 
 class UsagePage(Wire):
     items: list[UsageOut]
     total: Cost
     more: bool = False
-    """There is more than this: ask for fewer days, or for one key."""
+    """There are more entries: request fewer days, or one key."""
 
 
 class BudgetOut(Wire):
@@ -42,12 +42,12 @@ class BudgetOut(Wire):
     then: str
     state: Literal["ok", "warned", "over"]
     spent: float
-    """In this period, as of a few seconds ago."""
+    """The amount in this period, a few seconds old."""
     held: bool
-    """The tenant or the job is paused because of it."""
+    """The tenant or the job is paused because of the budget."""
     target: str | None = None
     since: str | None = None
-    """When the period began that this is told of; it was not looked at yet without."""
+    """When the period of these values began. Absent if the budget was not evaluated yet."""
     until: str | None = None
 
 

@@ -1,4 +1,4 @@
-"""Live workers and schedulers."""
+"""Live workers and schedulers in the wire format."""
 
 from mainspring.http.schemas.common import Wire
 
@@ -19,12 +19,12 @@ class WorkerOut(Wire):
     priorities: tuple[int, ...] = ()
     """It has slots for each of these priorities, and takes no others; empty: it takes all."""
     slots: int | None = None
-    """How many runs it has room for at a time; it does not say: null. One that weighs more takes several."""
+    """How many runs it has room for at a time; null: not reported. A run with a larger weight takes several slots."""
     datacenter: str = ""
     clock_offset_ms: float | None = None
-    """How far its node's clock is ahead of the store's; nobody has measured it: null."""
+    """How far its node's clock is ahead of the store's; null: not measured."""
     clock_error_ms: float | None = None
-    """How wrong that may be: half of a round trip."""
+    """The error bound of `clockOffsetMs`: half of a round trip."""
 
 
 class Workers(Wire):
@@ -43,10 +43,10 @@ class SchedulerOut(Wire):
     clock_offset_ms: float | None = None
     clock_error_ms: float | None = None
     tzdata: str = ""
-    """The version of the time zone database it goes by, such as 2026f; it has not reported one: empty."""
+    """The version of its time zone database, such as 2026f; empty: not reported."""
 
 
 class Schedulers(Wire):
     items: list[SchedulerOut]
     lag_ms: float
-    """How long the oldest run that should be queued has been due; 0 when there is none."""
+    """How long the oldest run that should be queued has been due; 0 if there is none."""

@@ -1,4 +1,4 @@
-"""Runs that wait for others, over the wire."""
+"""Workflows in the wire format."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
@@ -19,33 +19,33 @@ WorkflowState: TypeAlias = Literal["running", "succeeded", "failed", "cancelled"
 
 
 class NodeIn(JobFields, omit_defaults=True):
-    """A one-off job by its name in the workflow, and what it waits for."""
+    """A one-off job in a workflow, and the nodes that it depends on."""
 
     after: Annotated[tuple[Name, ...], Meta(max_length=MAX_PARENTS)] = ()
-    """The names of the nodes that it waits for."""
+    """The names of the nodes that it depends on."""
     when: When | UnsetType = UNSET
 
 
 class WorkflowPlan(Request, omit_defaults=True):
-    """Jobs by their names, some of which wait for others."""
+    """Jobs by name, with the dependencies between them."""
 
     name: Name
     nodes: Annotated[dict[Name, NodeIn], Meta(min_length=1, max_length=MAX_NODES)]
 
 
 class WorkflowIn(WorkflowPlan, omit_defaults=True):
-    """A workflow to be made."""
+    """A workflow to create."""
 
     tenant: Name | UnsetType = UNSET
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | UnsetType = UNSET
-    """Sent again with the same body it makes no second workflow. The header `Idempotency-Key` does the same."""
+    """The same request with the same key creates no second workflow. The header `Idempotency-Key` does the same."""
 
 
 class WorkflowMade(Wire):
     workflow_id: str
     name: str
     nodes: dict[str, str]
-    """The run of each node."""
+    """The run id of each node."""
     warnings: list[str] = []
 
 
@@ -60,7 +60,7 @@ class NodeOut(Wire):
     when: str | None = None
     reason: str = ""
     error: str | None = None
-    """The last line of what its newest attempt failed with; its run has all of it."""
+    """The last line of the error of its newest attempt; the run has the whole error."""
     start_time: str | None = None
     end_time: str | None = None
     replay_of: str | None = None
@@ -73,7 +73,7 @@ class WorkflowOut(Wire):
     tenant: str
     created_at: str
     counts: dict[str, int]
-    """Nodes by their status."""
+    """Nodes by status."""
     nodes: list[NodeOut]
     next_cursor: str | None = None
 
@@ -87,9 +87,9 @@ class WorkflowPart(Wire):
     tenant: str
     created_at: str
     total: int
-    """How many nodes it has."""
+    """How many nodes the workflow has."""
     counts: dict[str, int]
-    """All nodes by their status."""
+    """All nodes by status."""
     nodes: list[NodeOut]
 
 
@@ -101,28 +101,28 @@ class WorkflowSummary(Wire):
     tenant: str
     created_at: str
     status: WorkflowState | None
-    """Null: it has more nodes than were looked at, and these have ended."""
+    """Null: not all nodes were examined, and those that were have ended."""
     nodes: int
-    """How many were looked at, the newest."""
+    """How many nodes were examined, the newest first."""
     more: bool
-    """There are more of them."""
+    """There are more nodes."""
     counts: dict[str, int]
-    """Of those that were looked at, by status."""
+    """The examined nodes by status."""
     start_time: str | None = None
     end_time: str | None = None
-    """Once all have ended."""
+    """Set once all nodes have ended."""
 
 
 class WorkflowRetryIn(Request):
     node: Name | UnsetType = UNSET
-    """The node to begin with; without one all that failed or were cancelled."""
+    """The node to start with; without it, all nodes that failed or were cancelled."""
 
 
 class WorkflowStopped(Wire):
     workflow_id: str
     status: WorkflowState
     cancelled: int
-    """How many had not ended, and are cancelled or being stopped."""
+    """How many nodes had not ended, and are cancelled or being cancelled."""
 
 
 def rule_of(when: When | UnsetType) -> Rule:
@@ -130,7 +130,7 @@ def rule_of(when: When | UnsetType) -> Rule:
 
 
 def family_of(fields: JobIn, batch: Mapping[str, RunId] | None = None) -> Dependencies | None:
-    """What a one-off job waits for; `#0` is the first job of the same batch."""
+    """Return the dependencies of a one-off job; `#0` is the first job of the same batch."""
     if fields.depends_on is UNSET or not fields.depends_on:
         if fields.when is not UNSET:
             raise Invalid("when", "is said of nothing", "give dependsOn as well")

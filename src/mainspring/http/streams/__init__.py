@@ -1,1 +1,1 @@
-"""Answers that go on: server-sent events, live logs, waiting claims."""
+"""Answers that stay open: server-sent events, live logs, waiting claims."""

@@ -1,4 +1,4 @@
-"""One reader of the store's events for all who follow them."""
+"""Reads the store's events once for all event streams."""
 
 import asyncio
 from collections import deque
@@ -20,21 +20,20 @@ from mainspring.http.streams.sse import event, keep_alive
 
 _log = get_logger("mainspring.api.events")
 
-#: How often the store is asked, and how much longer for each follower: a thousand get a message every two seconds.
+#: #: How often the store is polled, and the extra time per follower. With 1,000 followers it is every two seconds.
 _PAUSE: Micros = 100 * MILLISECOND
 _PAUSE_PER_FOLLOWER: Micros = 2 * MILLISECOND
 _BATCHES = 1_000
-#: After the last follower left, changes are written down for as long as they are kept, so that a broken connection
-#: loses nothing.
+#: #: After the last follower has left, events are kept this long, so that a broken connection loses nothing.
 LINGER: Micros = EVENTS_KEPT
 _ATTACH_EVERY: Micros = 10 * SECOND
-#: Who is behind by so many messages is sent away, and comes again with its ``Last-Event-ID``.
+#: #: A follower with this many unsent messages is disconnected, and resumes with its ``Last-Event-ID``.
 _MOST_WAITING = 256
 _QUIET: Micros = 15 * SECOND
-#: Who is told nothing is told the position this often: an old one cannot be resumed at.
+#: #: An idle follower receives the current position this often, because an old position cannot be resumed.
 _POSITION_EVERY: Micros = 2 * MINUTE
-#: An event says how many runs there were and names the first; so many, and fewer the more there are to tell: a thousand
-#: followers of a busy system would be sent tens of megabytes of ids a second that nobody reads.
+#: #: Each event has a count of runs and the ids of the first ones. The number of ids shrinks with more followers:
+#: otherwise 1,000 followers of a busy system would receive tens of megabytes of ids per second.
 _NAMED = 1_000
 _NAMED_TO_ALL = 50_000
 
@@ -48,7 +47,7 @@ class _Follower:
 
     def __init__(self, tenant: str | None, now: Micros) -> None:
         self.tenant = tenant
-        #: When it was last told a position.
+        #: #: When it last received a position.
         self.placed_at = now
         self.waiting: deque[bytes] = deque()
         self.bell = asyncio.Event()
@@ -63,7 +62,7 @@ class _Follower:
 
 
 class Hub:
-    """A service. Asks nothing of the store while nobody follows."""
+    """A service that streams events. It does not query the store while there are no followers."""
 
     def __init__(self, store: HubStore, clock: Clock, name: str) -> None:
         self._store = store
@@ -90,22 +89,22 @@ class Hub:
         task, self._task = self._task, None
         if task is not None:
             await cancel_and_wait(task)
-        # The reader stays attached until its time is over: whoever followed here resumes elsewhere, or here later.
+        # The reader stays attached until it expires, so that followers can resume here or in another process.
         self.let_go()
 
     def let_go(self) -> None:
-        """End all streams, also those that begin after this."""
+        """End all streams, including those that begin later."""
         self._leaving = True
         for follower in self._followers:
             follower.gone = True
             follower.bell.set()
 
     async def follow(self, tenant: str | None, last_seen: str | None) -> AsyncIterator[bytes]:
-        """Events of a tenant, or of all, from now on or from where somebody stopped."""
+        """Yield the events of a tenant, or of all, from now on or after ``last_seen``."""
         follower = _Follower(tenant, self._clock.monotonic())
         try:
             if last_seen is not None:
-                # What was missed comes from the store, up to where the hub is; then the hub goes on.
+                # Missed events come from the store, up to the position of the hub. Then the hub continues.
                 async for message in self._missed(follower, last_seen):
                     yield message
             else:
@@ -140,7 +139,7 @@ class Hub:
         self._wanted.set()
 
     async def _missed(self, follower: _Follower, last_seen: str) -> AsyncIterator[bytes]:
-        """What came after a position, up to where the hub stands at a moment when the follower can join it."""
+        """Yield the events after a position, up to the position at which the follower can join the hub."""
         await self._begin()
         position = last_seen
         while True:
@@ -158,7 +157,7 @@ class Hub:
                 for message in _messages(missed, follower.tenant, position, _NAMED):
                     yield message
             if hub_at == self._position and len(batches) < _BATCHES:
-                # Nothing was awaited since the hub's place was looked at, so nothing is lost or told twice.
+                # Nothing was awaited since the hub's position was read, so nothing is lost or sent twice.
                 self._add(follower)
                 return
 
@@ -188,7 +187,7 @@ class Hub:
                 self._attached_at = None
                 self._position = None
             elif self._attached_at is not None:
-                # Nobody waits for it: what is kept for those who come again is kept by its age.
+                # There is no follower. Events for followers that return are kept by age, not by this acknowledgement.
                 _, newest = await self._store.events_after(None, 1)
                 await self._store.acknowledge(self._reader, newest)
             self._wanted.clear()
@@ -202,7 +201,7 @@ class Hub:
         try:
             batches, position = await self._store.events_after(began_at, _BATCHES)
             if self._position != began_at:
-                # Somebody joined meanwhile, the first one, and began elsewhere.
+                # The first follower joined meanwhile, and set another position.
                 return
             self._position = position
         except NotFound:
@@ -240,7 +239,7 @@ class Hub:
 
 
 def _messages(batches: list[EventBatch], tenant: str | None, position: str, named: int) -> list[bytes]:
-    """What one follower is told of these: one message a kind and tenant, in order. The last one has the position."""
+    """Build the messages for one follower: one per kind and tenant, in order. The last one has the position."""
     grouped: dict[tuple[str, str], list[EventBatch]] = {}
     for batch in batches:
         if tenant in (None, batch.tenant):
@@ -254,6 +253,6 @@ def _messages(batches: list[EventBatch], tenant: str | None, position: str, name
         elif kind.startswith("worker."):
             ids, names = "workerIds", [str(worker_of_id(each)) for each in names]
         data = msgspec.json.encode({"time": isoformat(group[-1].at), "tenant": owner, "count": len(runs), ids: names})
-        # Only the last message moves the place to resume at: a break in the middle repeats rather than loses.
+        # Only the last message advances the position, so an interrupted stream repeats events rather than losing them.
         messages.append(event(kind, data, position if number == len(grouped) else ""))
     return messages

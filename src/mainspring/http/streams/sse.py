@@ -8,18 +8,18 @@ from mainspring.http.limits import Room
 
 
 def event(kind: str, data: bytes, identifier: str = "") -> bytes:
-    """One event. The data is JSON, which has no line breaks."""
+    """Encode one event. The data is JSON, which has no line breaks."""
     head = f"id: {identifier}\n" if identifier else ""
     return f"{head}event: {kind}\ndata: ".encode() + data + b"\n\n"
 
 
 def keep_alive() -> bytes:
-    """A comment, so that nobody in between takes the silence for death."""
+    """Return a comment, so that no proxy closes the connection as idle."""
     return b": \n\n"
 
 
 class Stream(AsyncIterator[bytes]):
-    """A source that takes a place for as long as there is somebody to listen."""
+    """A stream that occupies a slot of a limit until it ends."""
 
     def __init__(self, source: AsyncIterator[bytes], room: Room, listener: Principal) -> None:
         self._room: Room | None = None
@@ -39,7 +39,7 @@ class Stream(AsyncIterator[bytes]):
             raise
 
     def __del__(self) -> None:
-        # A listener that leaves before the first event, or between two, is not told of here.
+        # A listener that leaves before the first event, or between two, is not reported here.
         self._end()
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""One reader of logs for all who follow one."""
+"""Reads logs once for all followers of a run."""
 
 import asyncio
 from collections import deque
@@ -24,40 +24,40 @@ from mainspring.http.streams.sse import event, keep_alive
 
 _log = get_logger("mainspring.api.logs")
 
-#: How often the store is asked, once for all logs that are followed.
+#: #: How often the store is polled, once for all followed logs.
 LOOK_EVERY: Micros = SECOND
 _QUIET: Micros = 15 * SECOND
-#: Lines of one run that are read at once.
+#: #: The largest number of lines of one run per read.
 _LINES = 500
 
 
 class TailStore(Catalog, Views, Protocol):
-    """The part of the store that is read here."""
+    """The part of the store that the log tail uses."""
 
 
 class LogReader:
-    """Lines of a run, wherever they are: in the store until some time after its end, then where logs are kept."""
+    """Reads the log lines of a run from the store, or, some time after its end, from the log storage."""
 
     def __init__(self, store: Catalog, kept: RunLogs | None) -> None:
         self._store = store
         self._kept = kept
-        #: Seconds after which a read of kept logs fails.
+        #: #: Seconds after which a read of the log storage fails.
         self.kept_timeout: float = 5
 
     async def lines(self, run: RunView, after: int, limit: int) -> list[LogLine]:
-        # In this order: whoever takes them away from the store puts them there first.
+        # The store is read first: lines are written to the log storage before they are deleted from the store.
         store = self._store.seen_by(run.tenant)
         found = await store.log(run.id, after, limit)
         if found or self._kept is None or run.state not in ENDED or run.finished_at is None:
             return found
-        # All lines of a run leave together: as long as some are there, there are no others elsewhere.
+        # All lines of a run move together. If the store has some, the log storage has none.
         if after and await store.log(run.id, 0, 1):
             return []
         async with self._in_time():
             return await self._kept.read(run, after, limit)
 
     async def lines_before(self, run: RunView, before: int, limit: int) -> list[LogLine]:
-        """The last ones before a position."""
+        """Return the last lines before a position."""
         store = self._store.seen_by(run.tenant)
         found = await store.log_before(run.id, before, limit)
         if found or self._kept is None or run.state not in ENDED or run.finished_at is None:
@@ -68,27 +68,27 @@ class LogReader:
             return await self._kept.read_before(run, before, limit)
 
     async def may_be_elsewhere(self, runs: Collection[RunId]) -> set[RunId]:
-        """Those of these, which have ended, whose lines are not in the store, or not any more."""
+        """Return the ended runs among ``runs`` whose lines are not in the store (any more)."""
         if self._kept is None or not runs:
             return set()
         return set(runs) - (await self._store.logs_after(dict.fromkeys(runs, 0), 1)).keys()
 
     async def url(self, run: RunView) -> str | None:
-        """Where all of it can be read for some minutes. None: it is in the store, or on a disk."""
+        """Return a temporary URL of the whole log. None: the log is in the store, or on a disk."""
         if self._kept is None or run.state not in ENDED or run.finished_at is None:
             return None
         async with self._in_time():
             return await self._kept.url(run)
 
     async def delete(self, run: RunView) -> None:
-        """What is not in the store."""
+        """Delete the log of a run from the log storage."""
         if self._kept is not None and run.finished_at is not None:
             async with self._in_time():
                 await self._kept.delete([run])
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
-        """Whoever asks gets an answer, and not the end of what a request may take."""
+        """Fail with a clear error before the time limit of the request ends."""
         try:
             async with asyncio.timeout(self.kept_timeout):
                 yield
@@ -100,17 +100,17 @@ class _Follower:
     __slots__ = ("bell", "ended", "gone", "waiting")
 
     def __init__(self) -> None:
-        #: Messages are shared by all followers of a run, and its log is bounded: so is this.
+        #: #: Messages are shared by all followers of a run, and a log is bounded, so this queue is bounded.
         self.waiting: deque[tuple[int, bytes]] = deque()
         self.bell = asyncio.Event()
-        #: Nothing comes after what waits.
+        #: #: No message follows those in ``waiting``.
         self.gone = False
-        #: Nor here, but there may be more elsewhere, to be read by whoever follows.
+        #: #: Set when the run has ended. The log storage may have more lines, which the follower reads itself.
         self.ended: RunView | None = None
 
 
 class _Followed:
-    """A run: where its log was read to, and who follows it."""
+    """A followed run: the position up to which its log was read, and its followers."""
 
     __slots__ = ("followers", "position")
 
@@ -129,14 +129,16 @@ class _Followed:
             follower.bell.set()
 
     def leave(self, run: RunView) -> None:
-        """To each follower, and to what it takes to read where logs are kept: nobody else waits for that."""
+        """Pass the ended run to each follower. Each one reads the log storage itself, so that the others do not
+        wait for it.
+        """
         for follower in self.followers:
             follower.ended = run
             follower.bell.set()
 
 
 class LogTail:
-    """Asks nothing of the store while nobody follows."""
+    """Streams logs. It does not query the store while there are no followers."""
 
     def __init__(self, store: TailStore, clock: Clock, reader: LogReader) -> None:
         self._store = store
@@ -147,20 +149,20 @@ class LogTail:
         self._reading: asyncio.Task[None] | None = None
 
     def let_go(self) -> None:
-        """End all streams, also those that begin after this."""
+        """End all streams, including those that begin later."""
         self._leaving = True
         for followed in self._followed.values():
             followed.end()
 
     async def follow(self, run: RunView, after: int) -> AsyncIterator[bytes]:
-        """What a run prints after a position, until it has ended."""
+        """Yield the log lines of a run after a position, until the run has ended."""
         follower = _Follower()
         try:
             while not self._leaving:
                 try:
                     lines = await self._reader.lines(run, after, _LINES)
                 except BlobsUnavailable as error:
-                    # No end is told of, so whoever follows comes again.
+                    # No end event is sent, so the client connects again.
                     _log.warning("a log cannot be read", run=run.id, error=str(error))
                     return
                 for line in lines:
@@ -171,14 +173,14 @@ class LogTail:
                 if run.state in ENDED:
                     yield _end(run.state, after)
                     return
-                # Nothing was awaited since, so nothing is lost: what comes after this is sent to everybody.
+                # Nothing was awaited since, so nothing is lost: later lines are sent to every follower.
                 if not self._join(run.id, follower, after, read_all=not lines):
                     continue
                 while not self._leaving:
                     follower.bell.clear()
                     while follower.waiting:
                         position, message = follower.waiting.popleft()
-                        # The reader may be behind of what was read here.
+                        # The shared reader may be behind the lines that were read here.
                         if position > after:
                             after = position
                             yield message
@@ -198,14 +200,14 @@ class LogTail:
                     del self._followed[run.id]
 
     def _join(self, run: RunId, follower: _Follower, position: int, *, read_all: bool) -> bool:
-        """False: the reader is further by now, so what lies between is to be read first."""
+        """Add a follower. Return False if the shared reader is ahead, so the lines in between must be read first."""
         followed = self._followed.get(run)
         if followed is None:
             followed = self._followed[run] = _Followed(position)
         elif followed.position > position:
             if not read_all:
                 return False
-            # There is nothing in between: somebody named a place that does not exist yet.
+            # There are no lines in between: the client named a position that does not exist yet.
             followed.position = position
         followed.followers[follower] = None
         if self._reading is None:
@@ -226,7 +228,7 @@ class LogTail:
                         followed.send(0, keep_alive())
                 await self._clock.sleep(LOOK_EVERY)
         except Exception as error:
-            # Whoever follows comes again.
+            # The clients connect again.
             _log.exception("logs are not read any more", exc_info=error)
             for followed in self._followed.values():
                 followed.end()
@@ -235,7 +237,7 @@ class LogTail:
 
     async def _turn(self) -> None:
         places = {run: followed.position for run, followed in self._followed.items()}
-        # First how they are: what has ended has printed everything.
+        # Read the states first: a run that has ended writes no more lines.
         runs = dict(zip(places, await self._store.runs(list(places)), strict=True))
         found = await self._store.logs_after(places, _LINES)
         over = [run for run, seen in runs.items() if seen is not None and seen.state in ENDED and run not in found]
@@ -243,7 +245,7 @@ class LogTail:
         for run, position in places.items():
             followed = self._followed.get(run)
             if followed is None or followed.position != position:
-                # Somebody joined at another place meanwhile: the next turn reads from there.
+                # A follower joined at another position meanwhile. The next turn reads from there.
                 continue
             lines, seen = found.get(run, []), runs[run]
             for line in lines:

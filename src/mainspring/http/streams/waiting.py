@@ -1,4 +1,4 @@
-"""Claims that wait for work: of all that wait for the same, one looks for the others too."""
+"""Claims that wait for work: one claim polls for all claims that wait for the same work."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ from mainspring.core.model.base.instant import Micros
 
 
 class Line:
-    """Those who wait for work of the same queues and tenant, and have the same labels."""
+    """The claims that wait for work of the same queues and tenant, with the same labels."""
 
     def __init__(self) -> None:
-        #: One looks at a time.
+        #: #: One claim polls at a time.
         self.turn = asyncio.Lock()
-        #: How many there are.
+        #: #: The number of waiting claims.
         self.length = 0
-        #: When somebody began to look, and found nothing.
+        #: #: When the last poll that found nothing began.
         self.empty_at: Micros = -1
 
 
 class Lines:
-    """A line is there as long as somebody stands in it."""
+    """The lines by queues, labels and tenant. A line exists while a claim waits in it."""
 
     def __init__(self) -> None:
         self._lines: WeakValueDictionary[tuple[tuple[str, ...], tuple[str, ...], str | None], Line] = (
