@@ -1,1 +1,1 @@
-"""What applications import: tasks, schedules, submitting."""
+"""The Python SDK: tasks, schedules and submitting."""

@@ -1,4 +1,4 @@
-"""The application: its tasks, its schedules, and the store they are submitted to."""
+"""The application: its tasks, its schedules, and the store or API that it submits to."""
 
 import asyncio
 import sys
@@ -82,14 +82,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
-#: Signs of life of a child process come a tenth of a second late.
+#: #: Heartbeats of a child process arrive up to 100 ms late, so shorter limits are not reliable.
 SHORTEST_HEARTBEAT = SECOND
-#: What an async function returns when it is called, and its result.
+#: #: The return type of an async function when it is called.
 Async: TypeAlias = Coroutine[Any, Any, T]
 
 
 class MakeTask(Protocol):
-    """Makes a task of a function. A context that comes first is not an argument of the call."""
+    """Makes a task of a function. A leading context parameter is not an argument of the call."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Async[T]], /) -> Task[P, Async[T], T]: ...
@@ -105,12 +105,12 @@ class MakeTask(Protocol):
 
 
 class MakeSchedule(Protocol):
-    """Puts a task, or a function that becomes one, on a schedule; or a call, with its arguments and options."""
+    """Puts a task, a function that becomes a task, or a prepared call on a schedule."""
 
     @overload
     def __call__(self, function: Prepared[T], /) -> Prepared[T]: ...
 
-    # A task can be called, too: what it is counts first.
+    # A task is also callable, so this overload must come before those for functions.
     @overload
     def __call__(self, function: Task[P, R, T], /) -> Task[P, R, T]: ...  # type: ignore[overload-overlap]
 
@@ -128,10 +128,10 @@ class MakeSchedule(Protocol):
 
 
 class Mainspring(Hooks, Pausing):
-    """Tasks and schedules of one application, and the way to submit them.
+    """The tasks and schedules of an application, and the methods to submit them.
 
-    ``Mainspring()`` keeps everything in ``./mainspring.db``, or where ``MAINSPRING_STORE`` or ``mainspring.toml`` says;
-    ``Mainspring("postgresql://…")`` on a server.
+    ``Mainspring()`` uses the store that ``MAINSPRING_STORE`` or ``mainspring.toml`` names, by default
+    ``./mainspring.db``. ``Mainspring("postgresql://…")`` uses a PostgreSQL database.
     """
 
     def __init__(
@@ -142,10 +142,11 @@ class Mainspring(Hooks, Pausing):
         name: str | None = None,
         scripts: str | Path | None = None,
     ) -> None:
-        """``name``: under which its schedules are known as its own, so that those it declares no more can be removed;
-        the module it is made in, if none is given.
+        """``name``: identifies the schedules that this application declares, so that removed ones can be deleted.
+        The default is the module that creates the application.
 
-        ``scripts``: a folder whose scripts its workers run, by jobs with ``{"script": "cleanup.py"}`` as their payload.
+        ``scripts``: a folder with scripts that workers run for jobs with a payload such as ``{"script":
+        "cleanup.py"}``.
         """
         super().__init__()
         self._flags: dict[str, object] = {} if store is None else {"store": store}
@@ -158,18 +159,18 @@ class Mainspring(Hooks, Pausing):
         self._blocking = BlockingLoop()
         self._tasks: dict[str, Task[..., Any, Any]] = {}
         self._jobs: dict[str, tuple[JobSpec, bytes]] = {}
-        #: What the process was started with, flags and all, where somebody has said so.
+        #: #: The settings that the process was started with, including flags, if known.
         self._settled: Settings | None = None
-        #: Where every loop has its engine from while a test stands in for the store.
+        #: #: Returns the runtime while a test replaces the store.
         self._stand_in: Callable[[], Engine] | None = None
 
     @classmethod
     def connect(cls, url: str, *, key: str | None = None, tenant: str = "default", name: str | None = None) -> Self:
-        """An application whose work goes to an API: the same surface, without the store's address.
+        """Create an application that submits to an API instead of a store, with the same methods.
 
-        A request that gets no answer is sent again under the same key, so that a lost reply makes no second job.
+        A request without an answer is sent again with the same key, so that a lost answer creates no second job.
         """
-        # Here and not above: it takes a tenth of a second to import, and most programs have a store.
+        # Imported here, because it takes 100 ms and most programs use a store.
         from mainspring.sdk.backends.client import ApiClient, checked_url
         from mainspring.sdk.backends.remote import RemoteBackend
 
@@ -179,7 +180,7 @@ class Mainspring(Hooks, Pausing):
         return app
 
     def settings(self, flags: Mapping[str, object] | None = None, file: Path | None = None) -> Settings:
-        """The settings of this application; what is said here in code gives way to flags only."""
+        """Return the settings of this application. Values that are set in code override everything except flags."""
         if self._settled is not None and flags is None and file is None:
             return self._settled
         given = {name: value for name, value in (flags or {}).items() if value is not None}
@@ -248,31 +249,34 @@ class Mainspring(Hooks, Pausing):
         aliases: Sequence[str] = (),
         upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> Task[..., Any, Any] | MakeTask:
-        """Make a task of a function. An async one runs on the worker's loop; for a sync one ``executor`` says where.
+        """Make a task of a function. An async function runs on the event loop of the worker.
 
-        ``child``: on a thread of a child process, which can be killed. ``process``: in a child process of its own, for
-        work that needs a processor. ``thread``: a thread of the worker, only for code that ends when it should.
+        ``executor``: where a sync function runs. ``child``: on a thread of a child process, which can be killed.
+        ``process``: in its own child process, for CPU-bound work. ``thread``: on a thread of the worker, which
+        cannot be killed.
 
-        ``retries``: how often it is tried again, 3 times without. ``retry``: also when, and after which errors.
+        ``retries``: how often a failed run is retried, 3 by default. ``retry``: also the delays, and the errors to
+        retry.
 
-        ``timeout``: how long an attempt may take before it is stopped, an hour without. ``preset="payouts"`` instead:
-        by priority, 1 a minute, 2 five, the others thirty.
+        ``timeout``: how long an attempt may take before it is stopped, 1 hour by default. ``preset="payouts"`` sets
+        the timeout by priority: 1 minute for priority 1, 5 for 2, 30 for the others.
 
         ``requires``: labels that a worker must have to run it, such as ``{"gpu": "a100"}``.
 
-        ``limit``: so many of its runs go at a time, over all workers. ``limits``: the same for keys, and per period.
-        ``breaker``: when it keeps failing its runs wait, then one goes ahead to see.
+        ``limit``: how many of its runs may be active at once, across all workers. ``limits``: the same per key or
+        period. ``breaker``: after repeated failures its runs pause, then one run probes.
 
-        ``weight``: how many slots of its worker a run takes. One that weighs more than a worker has runs there alone.
+        ``weight``: how many slots of a worker a run takes. A run with more weight than the worker has slots runs
+        alone.
 
-        ``retention``: how long its runs are kept when they have ended: ``short``, ``standard``, ``long`` or ``audit``;
-        without, as their tenant has it. ``tags``: words to find its runs by.
+        ``retention``: how long ended runs are kept: ``short``, ``standard``, ``long`` or ``audit``. The default is
+        the tenant's class. ``tags``: words to find its runs by.
 
-        ``heartbeat``: an attempt that has not called ``context.heartbeat()`` or ``context.progress()`` for this long is
-        stopped, as if it were out of time.
+        ``heartbeat``: an attempt that has not called ``context.heartbeat()`` or ``context.progress()`` for this
+        long is stopped like after a timeout.
 
-        ``aliases``: names the task had before, under which runs may still be on their way. ``upgrade``: is given the
-        arguments of a run, as JSON has them, that do not fit the function any more, and returns those that do.
+        ``aliases``: former names of the task, under which runs may still be queued. ``upgrade``: converts the
+        arguments of an old run, as JSON values, that no longer fit the function.
         """
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
@@ -335,10 +339,12 @@ class Mainspring(Hooks, Pausing):
     ) -> MakeSchedule:
         """Run a task by a cron expression of 5 fields, or 6 with seconds first. Its parameters must have defaults.
 
-        ``calendars``: those that it minds, by name; ``when_closed``: what a tick does when one of them is closed.
-        ``slo``: what it owes, such as ``{"start_within": "5m", "succeed_every": "26h"}``; a miss is an event.
-        ``datacenters``: every tick has a run in each of these. For one run in the first that is there, let the task
-        require it: ``@app.task(requires={"datacenter": prefer("us", "eu")})``.
+        ``calendars``: the names of its calendars. ``when_closed``: what happens to a tick in a closed period.
+
+        ``slo``: its objectives, such as ``{"start_within": "5m", "succeed_every": "26h"}``. A miss emits an event.
+
+        ``datacenters``: every tick has a run in each of these data centers. For one run in the first available one,
+        use ``@app.task(requires={"datacenter": prefer("us", "eu")})``.
         """
         schedule = CronSchedule(
             expression=expression,
@@ -403,7 +409,7 @@ class Mainspring(Hooks, Pausing):
         catch_up: CatchUp | Literal["none", "latest", "all"],
         **other: Any,
     ) -> MakeSchedule:
-        """``other``: fields of the spec as they are."""
+        """``other``: further fields of the spec."""
 
         def decorate(function: Callable[..., Any] | Prepared[Any]) -> Task[..., Any, Any] | Prepared[Any]:
             if isinstance(function, Prepared):
@@ -424,7 +430,7 @@ class Mainspring(Hooks, Pausing):
         catch_up: CatchUp | Literal["none", "latest", "all"],
         **other: Any,
     ) -> None:
-        """Put a call on a schedule, under a name. ``other``: fields of the spec as they are."""
+        """Put a call on a schedule, under a name. ``other``: further fields of the spec."""
         options = call.options
         if (lost := of_one_call(options)) is not None:
             raise Invalid(lost, "is for a call that is submitted", "a schedule makes its own")
@@ -450,15 +456,15 @@ class Mainspring(Hooks, Pausing):
 
     @property
     def source(self) -> str:
-        """What the schedules of this application carry."""
+        """The ``source`` field of the schedules of this application."""
         return f"app:{self.name}"
 
     def schedules(self) -> Sequence[tuple[JobSpec, bytes]]:
-        """What is put on a schedule here, each with the payload of its runs."""
+        """Return the schedules of this application, each with the payload of its runs."""
         return list(self._jobs.values())
 
     def handlers(self) -> Mapping[str, Handler]:
-        """What a worker can run."""
+        """Return the handlers that a worker can run, by task name."""
         from mainspring.config.tasks import make_fan_handlers, make_workflow_handler
 
         found = make_fan_handlers(self.engine)
@@ -470,15 +476,17 @@ class Mainspring(Hooks, Pausing):
         return found
 
     def entries(self) -> list[TaskEntry]:
-        """What a worker registers of these tasks in the task catalog."""
+        """Return the entries of these tasks for the task catalog."""
         return [entry for task in self._tasks.values() for entry in task.entries()]
 
     def queues(self) -> Collection[str]:
-        """The queues that its tasks are submitted to."""
+        """Return the queues that its tasks are submitted to."""
         return {task.default_options.queue for task in self._tasks.values()} or {"default"}
 
     async def declare(self) -> Sequence[Job]:
-        """Bring the schedules of this application into the store: new ones are made, changed ones get a new version."""
+        """Write the schedules of this application to the store. New ones are created, changed ones get a new
+        version.
+        """
         if not self._jobs:
             return []
         jobs = (await self.engine()).jobs
@@ -491,7 +499,7 @@ class Mainspring(Hooks, Pausing):
         return [answer.job for answer in put]
 
     async def left_over(self) -> list[str]:
-        """Schedules that this application has declared before and declares no more, and that go on firing."""
+        """Return the names of active schedules that this application declared earlier and no longer declares."""
         store = (await self.engine()).store
         ticking = frozenset({JobState.SCHEDULED, JobState.PAUSED})
         wanted = JobFilter(tenant=self.tenant, source=self.source, states=ticking)
@@ -505,10 +513,11 @@ class Mainspring(Hooks, Pausing):
             after = JobId(page.after)
 
     def named(self, task: str) -> Submitter[..., Any]:
-        """A task by its name, for code that cannot import it: ``app.named("send_welcome").submit(user_id=42)``.
+        """Return a task by its name, for code that cannot import it:
+        ``app.named("send_welcome").submit(user_id=42)``.
 
-        Its arguments must be named. A task that another program declares has the options that its workers have
-        registered, and its arguments are checked as they have registered them; ``options`` wins.
+        Its arguments must be named. If another program declares the task, its registered options and argument
+        schema apply. Values from ``options`` override them.
         """
         other = Options(given=frozenset())
         return self._tasks.get(task) or Submitter(self, check_name("task", task), NamedArguments(), other)
@@ -530,8 +539,8 @@ class Mainspring(Hooks, Pausing):
     ) -> RunHandle[Any]:
         """Submit a task by its name: ``await app.submit("send_welcome", {"user_id": 42}, delay="10m")``.
 
-        ``payload``: the arguments by name. The task may be declared by another program: what you do not give here is
-        as its workers have registered it. For further options see ``app.named(task).options(…)``.
+        ``payload``: the arguments by name. If another program declares the task, its registered options apply
+        unless you set them here. For more options see ``app.named(task).options(…)``.
         """
         call = self._named_call(
             task,
@@ -562,7 +571,7 @@ class Mainspring(Hooks, Pausing):
         unique: str | Unique | None = None,
         connection: object | None = None,
     ) -> SyncHandle[Any]:
-        """As ``submit``, for code that blocks."""
+        """Submit a task by its name like ``submit``, from blocking code."""
         call = self._named_call(
             task,
             payload,
@@ -585,12 +594,13 @@ class Mainspring(Hooks, Pausing):
     async def submit_many(
         self, calls: Iterable[Prepared[T]], *, connection: object | None = None
     ) -> list[RunHandle[T]]:
-        """Submit calls in one round trip, of one task or of many: ``await app.submit_many([task.prepare(1), …])``.
+        """Submit calls of one or several tasks in one round trip: ``await app.submit_many([task.prepare(1), …])``.
 
-        In the order given. When it returns all are committed. A key that was used for something else is a ``Conflict``;
-        the others are committed then.
+        The handles are in the order of the calls. When it returns, all are committed. Raises ``Conflict`` if a key
+        was used for something else; the other calls are committed then.
 
-        ``connection``: one of yours to the store's own database, in a transaction: then they are committed with that.
+        ``connection``: your connection to the store's own database, in a transaction. The calls commit with that
+        transaction.
         """
         wanted = list(calls)
         chosen = connection_of(wanted, connection)
@@ -602,14 +612,14 @@ class Mainspring(Hooks, Pausing):
         return self._handles(wanted, await backend.submit(runs, given_options(runs, wanted)))
 
     def workflow(self, name: str) -> Workflow:
-        """A workflow to be put together and submitted as one: ``flow = app.workflow("nightly")``."""
+        """Create an empty workflow, which you build and submit as a whole: ``flow = app.workflow("nightly")``."""
         return Workflow(self, name)
 
     async def broadcast(self, call: Prepared[T]) -> list[RunHandle[T]]:
         """Run a call once on every live worker that knows its task: ``await app.broadcast(task.prepare(…))``.
 
-        One run a worker, which no other is given; retries stay there, too. When its worker has left before it is done,
-        a run is ``skipped``. Whoever starts later has none.
+        Each worker gets one run, and retries stay on that worker. If the worker leaves before the run is done, the
+        run is ``skipped``. Workers that start later get none.
         """
         backend = await self.backend()
         [run_id] = new_ids(backend, [call], self.tenant)
@@ -618,7 +628,7 @@ class Mainspring(Hooks, Pausing):
         return self._handles([call] * len(accepted), accepted)
 
     def broadcast_sync(self, call: Prepared[T]) -> list[SyncHandle[T]]:
-        """As ``broadcast``, for code that blocks."""
+        """Run a call on every live worker like ``broadcast``, from blocking code."""
         return [handle.sync for handle in self.block_on(self.broadcast(call))]
 
     def _handles(self, wanted: Sequence[Prepared[T]], accepted: Sequence[Accepted]) -> list[RunHandle[T]]:
@@ -633,7 +643,7 @@ class Mainspring(Hooks, Pausing):
         ]
 
     async def _requests(self, wanted: Sequence[Prepared[T]]) -> tuple[Transactional, list[Request]]:
-        """The statements that submit calls on a connection that is not ours."""
+        """Return the statements that submit calls on a connection of the caller."""
         if self._remote is not None:
             raise Invalid("connection", "is of no use to an API", "give the application the store itself")
         engine = await self.engine()
@@ -645,7 +655,7 @@ class Mainspring(Hooks, Pausing):
             run.check()
         await check_times(engine, runs)
         if engine.tracing is not None and (submitting := engine.tracing.submitting(runs, engine.clock)) is not None:
-            # Until it is written down. When it counts is for the caller to say.
+            # The span ends when the statements are built, because the caller decides when they commit.
             with submitting:
                 return store, await store.requests_for(submitting.runs)
         return store, await store.requests_for(runs)
@@ -653,7 +663,7 @@ class Mainspring(Hooks, Pausing):
     def submit_many_sync(
         self, calls: Iterable[Prepared[T]], *, connection: object | None = None
     ) -> list[SyncHandle[T]]:
-        """As ``submit_many``, for code that blocks."""
+        """Submit calls like ``submit_many``, from blocking code."""
         wanted = list(calls)
         chosen = connection_of(wanted, connection)
         if chosen is None:
@@ -664,22 +674,22 @@ class Mainspring(Hooks, Pausing):
         return [handle.sync for handle in handles]
 
     def handle(self, run_id: str) -> RunHandle[Any]:
-        """A run by its id."""
+        """Return the handle of a run by its id."""
         check_id("run", run_id)
         return RunHandle(self, RunId(run_id), RunState.QUEUED, NamedArguments().read_result)
 
     def block_on(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait here for something that happens on the loop of a thread of its own."""
+        """Run a coroutine on the loop of a separate thread, and block until it is done."""
         return self._blocking.run(work)
 
     async def backend(self) -> Backend:
-        """Where the work goes."""
+        """Return the store or API that calls are submitted to."""
         if self._remote is not None and self._stand_in is None:
             return await self._remote.get()
         return StoreBackend(await self.engine())
 
     async def engine(self) -> Engine:
-        """The open engine of this loop; opened when it is first needed, and closed when the loop ends."""
+        """Return the open runtime of this event loop. It is opened on first use and closed when the loop ends."""
         if self._stand_in is not None:
             return self._stand_in()
         engine = await self._engines.get()
@@ -694,14 +704,15 @@ class Mainspring(Hooks, Pausing):
         return Engine(self.settings())
 
     def use(self, engine: Engine) -> None:
-        """Submit from this loop through an engine that somebody else opened and will close, and from other loops to
-        the same store."""
+        """Submit from this loop through a runtime that the caller opened and will close. Other loops use the same
+        store.
+        """
         self._settled = engine.settings
         self._engines.lend(engine)
 
     @contextmanager
     def standing_in(self, engine: Callable[[], Engine]) -> Iterator[None]:
-        """Every loop asks here for its engine, which is open: how ``mainspring.testing`` takes the store's place."""
+        """Replace the runtime of every loop by an open one. ``mainspring.testing`` uses this to replace the store."""
         if self._stand_in is not None:
             raise Conflict("the application is in a test already")
         self._stand_in = engine
@@ -711,11 +722,11 @@ class Mainspring(Hooks, Pausing):
             self._stand_in = None
 
     def adopt(self, settings: bytes) -> None:
-        """In a child process: the settings of the worker, so that what handlers submit goes to the same store."""
+        """Take over the worker's settings in a child process, so that handlers submit to the same store."""
         self._settled = msgspec.json.decode(settings, type=Settings)
 
     async def close(self) -> None:
-        """Let go of what this loop has open, and of what code that blocks has."""
+        """Close the connections of this loop, and those of blocking code."""
         await self._engines.close()
         if self._remote is not None:
             await self._remote.close()
@@ -725,12 +736,12 @@ class Mainspring(Hooks, Pausing):
     async def running(
         self, *, scheduler: bool = True, worker: bool = True, http: bool = False, path: str | None = None
     ) -> AsyncIterator[None]:
-        """Run inside a program that has an event loop already, such as a web server: as its lifespan, or in a script.
+        """Run services inside a program that has an event loop, for example in the lifespan of a web server.
 
-        ``path`` is where child processes find this application, as ``module:attribute``. Without it sync tasks run on
-        bare threads, which cannot be killed when their time is up.
+        ``path`` is where child processes find this application, as ``module:attribute``. Without it sync tasks run
+        on plain threads, which cannot be killed after a timeout.
         """
-        # A process that only submits does not load the services.
+        # Imported here, so that a process that only submits does not load the services.
         from mainspring.config.node import Node, Role
 
         wanted = {Role.SCHEDULER: scheduler, Role.WORKER: worker, Role.HTTP: http}
@@ -754,7 +765,7 @@ class Mainspring(Hooks, Pausing):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """For code that blocks."""
+        """Close the connections of blocking code."""
         self._blocking.close()
 
     async def __aenter__(self) -> Self:
@@ -768,7 +779,7 @@ class Mainspring(Hooks, Pausing):
 
 
 def _calling_module() -> str:
-    """The module that makes the application. A script that is run has the name it would be imported by."""
+    """Return the module that creates the application. For a script it is the name it would be imported by."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("mainspring.sdk."):
         frame = frame.f_back
@@ -804,7 +815,7 @@ def _timeout(timeout: Duration | None, preset: str | None, priority: int) -> Mic
 
 
 def _slo(slo: Mapping[str, Duration] | None) -> Slo | None:
-    """Read what a schedule owes, such as ``{"start_within": "5m", "succeed_every": "26h"}``."""
+    """Parse the objectives of a schedule, such as ``{"start_within": "5m", "succeed_every": "26h"}``."""
     if slo is None:
         return None
     if not isinstance(slo, Mapping):

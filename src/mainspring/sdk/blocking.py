@@ -1,4 +1,4 @@
-"""A loop in a thread of its own, for code that blocks: Django views, scripts, a shell."""
+"""An event loop on a separate thread, for blocking code such as Django views, scripts and shells."""
 
 import asyncio
 import atexit
@@ -12,12 +12,12 @@ from mainspring.core.runtime.tasks import cancel_and_wait
 
 T = TypeVar("T")
 
-#: What the end of the program waits for connections to be closed.
+#: #: How long the exit of the program waits for connections to close.
 _GOODBYE_SECONDS = 2
 
 
 class BlockingLoop:
-    """Started when it is first needed; a child that was forked off gets one of its own."""
+    """A loop that starts on first use. A forked child process starts its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class BlockingLoop:
         self._over = asyncio.Event()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it over there, and wait for it here."""
+        """Run a coroutine on the thread's loop, and block until it is done."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -36,7 +36,7 @@ class BlockingLoop:
         raise Conflict("this blocks, and would stop the event loop that calls it; await the same without .sync")
 
     def close(self) -> None:
-        """End the thread; what was opened on its loop is closed with it."""
+        """Stop the thread and close everything that was opened on its loop."""
         loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None and os.getpid() == self._process:
             loop.call_soon_threadsafe(self._over.set)
@@ -45,7 +45,7 @@ class BlockingLoop:
 
     def _started(self) -> asyncio.AbstractEventLoop:
         if os.getpid() != self._process:
-            # The thread is not here, and its lock may have been held when the child was made.
+            # A fork copies no threads, and the lock may have been held when the child was forked.
             self.__init__()  # type: ignore[misc]
         with self._lock:
             if self._loop is None:
@@ -71,5 +71,5 @@ class BlockingLoop:
             # Closes what was opened on the loop.
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
-            # Not asyncio.run: it starts a thread to end the executor, and an interpreter that exits refuses that.
+            # asyncio.run would start a thread to shut down the executor, which an exiting interpreter refuses.
             loop.close()

@@ -1,4 +1,4 @@
-"""What a handler may ask for by taking a ``Context`` as its first parameter."""
+"""The context that a handler gets if it takes a ``Context`` as its first parameter."""
 
 import logging
 import math
@@ -34,15 +34,17 @@ _LONGEST_NOTE = 1_000
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """The attempt that is running. ``run_id`` and ``fence`` make outside effects idempotent."""
+    """The current attempt. Use ``run_id`` and ``fence`` to make external effects idempotent."""
 
     run_id: RunId
     attempt: int
-    """From 1; grows with every try."""
+    """Starts at 1 and grows with every attempt."""
     fence: int
-    """Grows with every acquisition of the run: an outside system that keeps the largest can refuse a stale attempt."""
+    """Grows with every claim of the run. An external system that stores the largest value can refuse a stale
+    attempt.
+    """
     due: Instant
-    """When the run could start at the earliest, in microseconds since 1970."""
+    """The earliest start time of the run, in microseconds since 1970."""
     job_id: JobId | None = None
     scheduled_at: Instant | None = None
     """The tick of a recurring job that this run is for."""
@@ -56,50 +58,53 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scheduled_for(self) -> datetime:
-        """The tick that this run is for, or when it was due; in UTC."""
+        """The tick that this run is for, or the time it was due, in UTC."""
         return to_datetime(self.due if self.scheduled_at is None else self.scheduled_at)
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt should stop: it was cancelled, is out of time, or its worker leaves.
+        """Whether this attempt should stop, because of a cancellation, a timeout or a worker shutdown.
 
-        For code that blocks and looks now and then. Async code is cancelled as asyncio does it.
+        Blocking code should check it regularly. Async code is cancelled by asyncio.
         """
         return self._telling is not None and self._telling.stop is not None
 
     @property
     def log(self) -> "RunLog":
-        """A logger. Its lines are kept with the run, and go where the process logs, too."""
+        """A logger. Its lines are stored with the run and also go to the log of the process."""
         return RunLog(self)
 
     @property
     def state(self) -> Any:
-        """What the attempt before this one left by ``checkpoint``; None if none did."""
+        """The state that an earlier attempt saved with ``checkpoint``, or None."""
         held = self._held
         return None if held is None or held.state is None else msgspec.json.decode(held.state)
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Say how far it is. Never waits; only the newest is kept. Is a sign of life, too."""
+        """Report the progress. Returns immediately; only the newest report is kept. Also counts as a heartbeat."""
         if not 0 <= done < math.inf or (total is not None and not 0 < total < math.inf):
             raise Invalid("progress", f"{done!r:.40} of {total!r:.40} is no progress", "0 or more of more than 0")
         if self._telling is not None:
             self._telling.progress(float(done), None if total is None else float(total), self._plain(note))
 
     def heartbeat(self) -> None:
-        """Show life: for tasks with ``heartbeat=…``. Never waits."""
+        """Send a heartbeat, for tasks with ``heartbeat=…``. Returns immediately."""
         if self._telling is not None:
             self._telling.heartbeat()
 
     def spend(self, unit: str, amount: float) -> None:
-        """Add to what this attempt has used of a unit of your own, such as ``"tokens"``. Never waits. Summed by day and
-        job, task or tenant, whatever becomes of the attempt; what a process that dies has spent is not known."""
+        """Add to the usage of this attempt in a unit of your own, such as ``"tokens"``. Returns immediately.
+
+        Usage is summed by day and job, task or tenant, whatever the outcome of the attempt. Usage of a process that
+        crashes is lost.
+        """
         check_unit(unit)
         check_amount(amount)
         if self._telling is not None:
             self._telling.spend(unit, float(amount))
 
     def checkpoint(self, state: object) -> None:
-        """Keep something with the run, as JSON, for the next attempt. Never waits; only the newest is kept."""
+        """Save a state as JSON for the next attempt. Returns immediately; only the newest state is kept."""
         encoded = encode_result(state, "checkpoint") or b"null"
         if len(encoded) > MAX_STATE:
             raise Invalid("checkpoint", f"is {len(encoded)} bytes", f"at most {MAX_STATE}")
@@ -107,35 +112,38 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
             self._telling.checkpoint(encoded)
 
     async def spawn(self, *calls: "Prepared[T]") -> "list[RunHandle[T]]":
-        """Submit runs that know this one as their parent: ``await context.spawn(task.prepare(1), …)``.
+        """Submit runs with this run as their parent: ``await context.spawn(task.prepare(1), …)``.
 
-        Made once, by their order: another attempt that spawns the same calls in the same order makes nothing, and gets
-        the handles of the first. Another call at the same place is a ``Conflict``. Holds for a day.
+        Calls are deduplicated by their order. If a later attempt spawns the same calls in the same order, it gets
+        the handles of the first attempt. A different call at the same position raises ``Conflict``. This holds for
+        one day.
         """
         return await self._application.submit_many(self._children(calls))
 
     def spawn_sync(self, *calls: "Prepared[T]") -> "list[SyncHandle[T]]":
-        """As ``spawn``, for code that blocks."""
+        """Submit child runs like ``spawn``, from blocking code."""
         return self._application.submit_many_sync(self._children(calls))
 
     async def parents(self) -> Parents:
-        """The runs that this one waited for, with their results: ``(await context.parents())["extract"].result``.
+        """Return the runs that this run depended on, with their results: ``(await
+        context.parents())["extract"].result``.
 
-        Every attempt sees the same, as long as they are kept.
+        Every attempt sees the same runs as long as they are kept.
         """
         if self._held is None:
             return Parents([])
         return Parents(await (await self._application.backend()).parents(self.run_id))
 
     def parents_sync(self) -> Parents:
-        """As ``parents``, for code that blocks."""
+        """Return the parents like ``parents``, from blocking code."""
         return self._application.block_on(self.parents())
 
     def secret(self, name: str) -> str:
-        """The value of a secret that the run's tenant may use. It is hidden in whatever the run tells or returns.
+        """Return the value of a secret that the run's tenant may use. It is masked in reports and results of the
+        run.
 
-        Read anew each time. A name that there is none by, or that the tenant may not use, ends the run without another
-        try.
+        The secret is read on every call. An unknown name, or one that the tenant may not use, fails the run without
+        a retry.
         """
         from mainspring.config.tasks import make_keyring
 
@@ -143,7 +151,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     def _plain(self, note: str) -> str:
         text = str(note).encode("utf-8", "replace").decode().replace("\x00", "�")
-        # Masked before it is cut: half a secret is not found.
+        # Masked before it is cut, because a part of a secret would not be recognized.
         return (masks.text(self.tenant, text) if masks.any else text)[:_LONGEST_NOTE]
 
     @property
@@ -155,7 +163,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     def _children(self, calls: "tuple[Prepared[T], ...]") -> "list[Prepared[T]]":
         if self._held is None:
-            # Called directly: there is no run to be the parent.
+            # Called directly: there is no parent run.
             return list(calls)
         replace = msgspec.structs.replace
         children = []
@@ -176,7 +184,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLog(logging.LoggerAdapter[logging.Logger]):
-    """The logger of one attempt, whatever thread uses it."""
+    """The logger of one attempt, usable on any thread."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(_logger(context.task), {"run_id": context.run_id, "attempt": context.attempt})
@@ -198,7 +206,7 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
 def _logger(task: str) -> logging.Logger:
     parent = logging.getLogger(TASKS)
     if parent.level == logging.NOTSET:
-        # What a task logs by its context is meant to be kept, also where the application shows warnings only.
+        # Log lines of tasks are kept even if the application only shows warnings.
         parent.setLevel(logging.INFO)
     logger = parent.getChild(task) if task else parent
     logger.addFilter(_keep)
@@ -213,16 +221,16 @@ def _keep(record: logging.LogRecord) -> bool:
 
 
 def local_context(app: Any, task: str, tenant: str, queue: str) -> Context:
-    """What a task gets that is called directly, as the plain function it is: what it tells goes nowhere."""
+    """Return the context for a task that is called directly as a function. Its reports are discarded."""
     return Context(run_id=RunId("0" * 32), attempt=1, fence=0, due=0, tenant=tenant, task=task, queue=queue, _app=app)
 
 
-#: The context of the attempt whose code this is, where it was made before its function was called.
+#: #: The context of the current attempt, if it was created before the function was called.
 attempt_context: ContextVar[Context | None] = ContextVar("mainspring context", default=None)
 
 
 def context_for(held: HeldRun, app: Any = None) -> Context:
-    """One for each attempt: it counts what is spawned."""
+    """Return the context of an attempt. There is one per attempt, because it counts the spawned calls."""
     made = attempt_context.get()
     return made if made is not None and made._held is held else context_of(held, app)
 

@@ -1,4 +1,4 @@
-"""Where runs go."""
+"""Data centers in the options of tasks and schedules."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -10,9 +10,9 @@ from mainspring.core.model.cluster.labels import check_labels_kept
 
 
 def prefer(*datacenters: str, failover_after: Duration = "30s") -> str:
-    """A value for the label ``datacenter``: the first of these that has a live worker.
+    """Return a value for the label ``datacenter``: the first of these data centers with a live worker is used.
 
-    ``failover_after``: how long one of them is waited for that has none; whole seconds. Used as in
+    ``failover_after``: how long to wait for a data center without a live worker; whole seconds. Example:
     ``requires={"datacenter": prefer("us", "eu")}``.
     """
     patience = parse_duration(failover_after, "failover_after")

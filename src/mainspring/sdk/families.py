@@ -1,4 +1,4 @@
-"""What a call waits for, and what the runs that it waited for have left."""
+"""Dependencies of calls, and the results of parent runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from mainspring.sdk.task import Prepared
 
 When: TypeAlias = Literal["all-succeeded", "all-done", "any-succeeded", "any-failed"]
-#: What can be waited for: a run, by its handle or its id, or a call of the same batch.
+#: #: A dependency: a run by its handle or id, or a call of the same batch.
 Parent: TypeAlias = "RunHandle[Any] | SyncHandle[Any] | Prepared[Any] | str"
 
 
 def checked_parents(parents: "Sequence[Parent]") -> tuple[Any, ...]:
-    """Ids, and calls as they are."""
+    """Validate parents. Handles become ids, calls stay as they are."""
     if isinstance(parents, str) or not isinstance(parents, Sequence):
         raise Invalid("depends_on", f"{parents!r:.40} is no list", "for example depends_on=[handle]")
     return tuple(_checked(parent) for parent in parents)
@@ -45,7 +45,7 @@ def checked_rule(when: str) -> Rule:
 
 
 def family_of(parents: Sequence[Any], rule: Rule, here: Mapping[int, RunId]) -> Dependencies | None:
-    """With the ids of the calls of this batch."""
+    """Build the dependencies of a call. ``here``: the ids of the calls of this batch."""
     if not parents:
         return None
     found = []
@@ -60,7 +60,7 @@ def family_of(parents: Sequence[Any], rule: Rule, here: Mapping[int, RunId]) -> 
 
 
 class ParentRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that this one waited for."""
+    """A run that this run depended on."""
 
     run_id: RunId
     task: str
@@ -68,13 +68,15 @@ class ParentRun(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     """Its name in the workflow."""
     result: Any = None
-    """What it returned, as JSON has it; None if it did not succeed."""
+    """Its result as a JSON value; None if it did not succeed."""
     reason: str = ""
     error: str | None = None
 
 
 class Parents(Sequence[ParentRun]):
-    """In the order they were named; those of a workflow also by their name: ``parents["extract"].result``."""
+    """Parents in the order in which they were named. Workflow nodes are also found by name:
+    ``parents["extract"].result``.
+    """
 
     def __init__(self, runs: Sequence[RunView]) -> None:
         self._runs = [_parent(run) for run in runs]
@@ -82,7 +84,7 @@ class Parents(Sequence[ParentRun]):
 
     @property
     def results(self) -> list[Any]:
-        """What those that succeeded returned."""
+        """The results of the parents that succeeded."""
         return [run.result for run in self._runs if run.state is RunState.SUCCEEDED]
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""One call of a task for each of many items: what is submitted, and what comes back."""
+"""Fan-outs: one call of a task for each of many items, and the combined result."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
@@ -24,7 +24,7 @@ OnFailure: TypeAlias = Literal["fail", "go-on"]
 
 
 class FanOut(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """How the members of a fan-out have ended."""
+    """The result of a fan-out: how its members ended."""
 
     members: int
     succeeded: int
@@ -32,12 +32,13 @@ class FanOut(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     cancelled: int = 0
     skipped: int = 0
     results: list[T | None] | None = None
-    """What they returned, in the order of the items, None for those that did not succeed; nothing of it where they are
-    more than 1,000, or it is more than a result can hold."""
+    """The results in the order of the items, with None for members that did not succeed. Absent if there are more
+    than 1,000 members, or if the results are too large.
+    """
 
 
 class _Result(msgspec.Struct):
-    """As the store has it."""
+    """The result as it is stored."""
 
     members: int
     succeeded: int = 0
@@ -58,8 +59,10 @@ def plan_of(
     at_a_time: int = AT_A_TIME,
     on_failure: OnFailure = "fail",
 ) -> bytes:
-    """The payload of a fan-out. ``items`` that are a range of numbers are not written out. ``argument``: the name under
-    which a member gets what was not written out."""
+    """Build the payload of a fan-out. A range of numbers is not expanded.
+
+    ``argument``: the name of the parameter that receives the item of a range or of ``each``.
+    """
     plan: dict[str, object] = {"task": task}
     if (each or isinstance(items, range)) and not argument:
         raise Invalid("items", f"of task {task!r:.60} must be its named arguments", "a list of dictionaries")
@@ -86,7 +89,7 @@ def plan_of(
 
 
 def check_each(payload: bytes) -> None:
-    """Of a fan-out that waits for nothing: it has its items, or it would never get any."""
+    """Refuse a fan-out over the result of a run if it has no dependencies, because it would never get its items."""
     if msgspec.json.decode(payload, type=_Each).each:
         raise Invalid("each", "it waits for no run", "task.options(depends_on=[run]).prepare_map(each=run.id)")
 
@@ -96,7 +99,9 @@ class _Each(msgspec.Struct):
 
 
 def own_options(options: "Options") -> "Options":
-    """What governs attempts is its members'. When, for whom and after what is said of the whole."""
+    """Return the options of the fan-out run itself: its time, tenant and dependencies. Options of attempts go to
+    the members.
+    """
     if isinstance(options.unique, Unique) and "{" in options.unique.key:
         raise Invalid("unique", "of a fan-out names no arguments", "a key for the whole")
     return msgspec.structs.replace(
@@ -110,7 +115,7 @@ def own_options(options: "Options") -> "Options":
 
 
 def read_fan_out(result: bytes | None, read: Callable[[bytes | None], Any]) -> FanOut[Any]:
-    """``read``: what makes a value of a member's result."""
+    """Decode the result of a fan-out. ``read`` decodes the result of a member."""
     found = msgspec.json.decode(result or b"{}", type=_Result)
     results = None if found.results is None else [_value(bytes(one), read) for one in found.results]
     return FanOut(
@@ -128,8 +133,8 @@ def _value(result: bytes, read: Callable[[bytes | None], Any]) -> Any:
 
 
 def _member_options(options: "Options") -> object:
-    """What is said of every member."""
-    # Here and not above: it takes a tenth of a second to import, and most programs have no fan-outs.
+    """Return the options of every member."""
+    # Imported here, because it takes 100 ms and most programs have no fan-outs.
     from mainspring.sdk.backends.remote import job_in, leave_open
 
     run = NewRun(

@@ -1,4 +1,4 @@
-"""A submitted run, from the outside."""
+"""Handles of submitted runs."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -19,7 +19,7 @@ _LONGEST_LOOK = 250 * MILLISECOND
 
 
 class RunFailed(MainspringError):
-    """The run whose result was asked for has none. ``run`` says all about it, ``run.error`` with its traceback."""
+    """The run has no result. ``run`` has all details, ``run.error`` the traceback."""
 
     def __init__(self, run: RunView) -> None:
         last = (run.error or "").strip().rpartition("\n")[2]
@@ -27,23 +27,25 @@ class RunFailed(MainspringError):
         super().__init__(text + (f": {last}" if last else ""))
         self.run = run
         if run.error and run.error.strip() != last:
-            # Shown under the traceback of whoever asked.
+            # Shown below the traceback of the caller.
             self.add_note(f"where it was raised:\n{run.error}")
 
 
 class RunCancelled(RunFailed):
-    """It was cancelled."""
+    """The run was cancelled."""
 
 
 class RunSkipped(RunFailed):
-    """It was skipped: it would have started too late."""
+    """The run was skipped, because it would have started too late."""
 
 
 _ERRORS = {RunState.CANCELLED: RunCancelled, RunState.SKIPPED: RunSkipped}
 
 
 class RunHandle(Generic[T]):
-    """Names a run. ``state`` is where it stood when it was accepted; ``new`` is false if its key was known already."""
+    """The handle of a run. ``state`` is its state when it was accepted; ``new`` is false if its key was used
+    before.
+    """
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class RunHandle(Generic[T]):
         return f"RunHandle({self.id})"
 
     async def view(self) -> RunView:
-        """How it stands now."""
+        """Return the current details of the run."""
         backend = await self._app.backend()
         view = (await backend.runs([self.id]))[0]
         if view is None:
@@ -72,7 +74,7 @@ class RunHandle(Generic[T]):
         return view
 
     async def wait(self, timeout: Duration = "1h") -> RunView:
-        """Return when it has ended, however it did; ``TimeoutError`` if it has not by then."""
+        """Wait until the run has ended with any outcome. Raises ``TimeoutError`` if it takes longer."""
         backend = await self._app.backend()
         until = backend.clock.monotonic() + parse_duration(timeout, "timeout")
         pause = _FIRST_LOOK
@@ -87,7 +89,9 @@ class RunHandle(Generic[T]):
             pause = min(pause * 2, _LONGEST_LOOK)
 
     async def result(self, timeout: Duration = "1h") -> T:
-        """What the function returned, when it has; else ``RunFailed``, ``RunCancelled`` or ``RunSkipped``."""
+        """Wait for the run and return its result. Raises ``RunFailed``, ``RunCancelled`` or ``RunSkipped`` without
+        one.
+        """
         view = await self.wait(timeout)
         if view.state is not RunState.SUCCEEDED:
             raise _ERRORS.get(view.state, RunFailed)(view)
@@ -95,7 +99,7 @@ class RunHandle(Generic[T]):
         return value
 
     async def cancel(self) -> RunState:
-        """Ask it to stop; what it is now."""
+        """Ask the run to stop, and return its state."""
         found = await (await self._app.backend()).cancel([self.id])
         if self.id not in found:
             raise NotFound(f"run {self.id} is not known, or was pruned")
@@ -103,7 +107,7 @@ class RunHandle(Generic[T]):
 
     @property
     def sync(self) -> "SyncHandle[T]":
-        """The same for code that blocks."""
+        """This handle for blocking code."""
         return SyncHandle(self._app, self)
 
 
@@ -121,17 +125,19 @@ class SyncHandle(Generic[T]):
         return f"SyncHandle({self.id})"
 
     def view(self) -> RunView:
-        """How it stands now."""
+        """Return the current details of the run."""
         return self._app.block_on(self._handle.view())
 
     def wait(self, timeout: Duration = "1h") -> RunView:
-        """Return when it has ended, however it did; ``TimeoutError`` if it has not by then."""
+        """Wait until the run has ended with any outcome. Raises ``TimeoutError`` if it takes longer."""
         return self._app.block_on(self._handle.wait(timeout))
 
     def result(self, timeout: Duration = "1h") -> T:
-        """What the function returned, when it has; else ``RunFailed``, ``RunCancelled`` or ``RunSkipped``."""
+        """Wait for the run and return its result. Raises ``RunFailed``, ``RunCancelled`` or ``RunSkipped`` without
+        one.
+        """
         return self._app.block_on(self._handle.result(timeout))
 
     def cancel(self) -> RunState:
-        """Ask it to stop; what it is now."""
+        """Ask the run to stop, and return its state."""
         return self._app.block_on(self._handle.cancel())

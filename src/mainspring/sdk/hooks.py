@@ -1,4 +1,4 @@
-"""What an application hangs around its runs: hooks, middleware and resources."""
+"""Hooks, middleware and resources of an application."""
 
 import asyncio
 import inspect
@@ -35,12 +35,12 @@ Yielding = TypeVar("Yielding", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _log = get_logger("mainspring.hooks")
-#: What the function of this attempt has returned.
+#: #: The value that the function of this attempt returned.
 _returned: ContextVar[list[object] | None] = ContextVar("mainspring returned", default=None)
 
 
 class _Host:
-    """A process, or a worker in it, that runs handlers: its loop, and what is open."""
+    """A process, or a worker in it, that runs handlers: its loop and its open resources."""
 
     def __init__(self, values: dict[Any, object]) -> None:
         self.loop = asyncio.get_running_loop()
@@ -48,7 +48,7 @@ class _Host:
 
 
 class Hooks:
-    """A part of the application."""
+    """The hooks of an application."""
 
     def __init__(self) -> None:
         self._on_start: list[Callable[[], object]] = []
@@ -57,32 +57,32 @@ class Hooks:
         self._on_success: list[Callable[[Context, Any], object]] = []
         self._on_failure: list[Callable[[Context, BaseException, bool], object]] = []
         self._resources = Resources()
-        #: The newest last. A worker that takes another one's place begins before that has left.
+        #: #: The newest is last. A worker that replaces another one starts before that one has stopped.
         self._hosts: list[_Host] = []
 
     def on_start(self, function: Hook, /) -> Hook:
-        """Call a function, sync or async, in every process that runs tasks, before the first of them."""
+        """Call a sync or async function in every process that runs tasks, before its first task."""
         self._on_start.append(_checked("on_start", function))
         return function
 
     def on_stop(self, function: Hook, /) -> Hook:
-        """Call a function, sync or async, in every process that ran tasks, after the last of them."""
+        """Call a sync or async function in every process that ran tasks, after its last task."""
         self._on_stop.append(_checked("on_stop", function))
         return function
 
     def resource(self, function: Yielding, /) -> Yielding:
-        """Make a resource of a generator function that says what it yields, ``-> AsyncIterator[Pool]``.
+        """Make a resource of a generator function with a return annotation such as ``-> AsyncIterator[Pool]``.
 
-        Every process that runs tasks opens it before the first of them and closes it after the last. A task that has a
-        parameter ``pool: Pool = provided()`` is given it; so is another resource.
+        Every process that runs tasks opens it before the first task and closes it after the last. Tasks and other
+        resources receive it through a parameter such as ``pool: Pool = provided()``.
         """
         self._resources.add(function)
         return function
 
     def around(self, function: Middleware, /) -> Middleware:
-        """Put a context manager around every attempt: ``function(context)`` makes it, sync or async.
+        """Wrap every attempt in the sync or async context manager that ``function(context)`` returns.
 
-        In the order they are defined, the first outermost. What it raises fails the attempt.
+        The first defined one is the outermost. An exception in it fails the attempt.
         """
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             kind = "asynccontextmanager" if inspect.isasyncgenfunction(function) else "contextmanager"
@@ -91,30 +91,32 @@ class Hooks:
         return function
 
     def on_success(self, function: OnSuccess, /) -> OnSuccess:
-        """Call ``function(context, result)``, sync or async, after an attempt that succeeded, before that is told.
+        """Call a sync or async ``function(context, result)`` after a successful attempt, before its outcome is
+        reported.
 
-        An error in it is logged and changes nothing.
+        An error in the function is logged and changes nothing.
         """
         self._on_success.append(_checked("on_success", function))
         return function
 
     def on_failure(self, function: OnFailure, /) -> OnFailure:
-        """Call ``function(context, error, final)``, sync or async, after an attempt that failed or was stopped.
+        """Call a sync or async ``function(context, error, final)`` after an attempt that failed or was stopped.
 
-        ``final``: no other attempt follows. Not called where a process dies. An error in it is logged and changes
-        nothing.
+        ``final``: no further attempt follows. It is not called if a process dies. An error in the function is
+        logged and changes nothing.
         """
         self._on_failure.append(_checked("on_failure", function))
         return function
 
     def hosting(self) -> AbstractAsyncContextManager[None] | None:
-        """Around the life of a process that runs tasks; nothing if nobody has asked for anything."""
+        """Return a context manager for the lifetime of a process that runs tasks, or None if there are no hooks."""
         parts = (self._on_start, self._on_stop, self._around, self._on_success, self._on_failure, self._resources)
         return self._hosting() if any(parts) else None
 
     @asynccontextmanager
     async def _hosting(self) -> AsyncIterator[None]:
-        # One task from the start to the end: what is entered in a task may have to be left in the same.
+        # One asyncio task opens and closes everything, because some context managers must exit in the task that
+        # entered them.
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         leave = asyncio.Event()
         task = asyncio.create_task(self._live(ready, leave), name="hosting")
@@ -143,11 +145,11 @@ class Hooks:
             ready.set_exception(error)
 
     def check_needs(self, task: str, arguments: Arguments) -> None:
-        """Whether everything that a task asks for is provided."""
+        """Check that every resource that a task needs is provided."""
         self._resources.check(f"task {task}", _needs(arguments))
 
     def give_to(self, arguments: Arguments) -> None:
-        """Have a task's resources handed out with its arguments."""
+        """Provide a task's resources together with its arguments."""
         needs = _needs(arguments)
         if needs:
             arguments.provide = lambda: {name: self._host.values[kind] for name, kind in needs.items()}
@@ -158,10 +160,10 @@ class Hooks:
             raise Conflict("nobody has opened the application's resources: only a worker does")
         return self._hosts[-1]
 
-    # Around attempts.
-
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function itself; if somebody wants to know what it returns, they will."""
+        """Return a function that also records its result for ``on_success`` hooks, or the function itself without
+        such hooks.
+        """
         if not self._on_success:
             return function
         if inspect.iscoroutinefunction(function):
@@ -239,7 +241,7 @@ class Hooks:
 
     @contextmanager
     def _for_threads(self, manager: AbstractAsyncContextManager[Any]) -> Iterator[None]:
-        """An async one for code that blocks."""
+        """Use an async context manager from blocking code."""
         enter, leave = type(manager).__aenter__, type(manager).__aexit__
         self._run(enter(manager))
         try:
@@ -251,7 +253,7 @@ class Hooks:
             self._run(leave(manager, None, None, None))
 
     def _tell_blocking(self, function: Callable[..., object], context: Context, *args: object) -> None:
-        """A sync hook runs here, an async one on the loop."""
+        """Call a hook from blocking code. An async hook runs on the loop of the process."""
         try:
             answer = function(context, *args)
             if inspect.isawaitable(answer):
@@ -270,7 +272,7 @@ def _checked(hook: str, function: T) -> T:
 
 
 def _needs(arguments: Arguments) -> dict[str, Any]:
-    """The resources that a task asks for, by parameter."""
+    """Return the resources that a task needs, by parameter."""
     return {name: arguments.marked[name] for name, one in arguments.markers.items() if isinstance(one, Provided)}
 
 
@@ -282,14 +284,14 @@ def _note(result: object) -> object:
 
 
 def _is_final(held: HeldRun, context: Context, error: BaseException) -> bool:
-    """Whether no other attempt follows."""
+    """Return whether no further attempt follows."""
     telling = context._telling
     stop = None if telling is None else telling.stop
     if stop == Stop.CANCEL.value:
         return True
     if stop in (Stop.RELEASE.value, Stop.FENCED.value):
         return held.policy.guarantee == "at-most-once"
-    # Out of time, by the run's own deadline.
+    # The attempt exceeded the deadline of the run.
     at_deadline = stop == Stop.TIMEOUT.value and held.attempt_until == held.deadline
     return at_deadline or not tries_again(held, cause_of(error) if stop is None else TIMED_OUT)
 

@@ -1,4 +1,4 @@
-"""Limits, breakers and unique keys as applications write them: with durations in words."""
+"""Limits, circuit breakers and unique keys of applications, with durations as text."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,10 +11,11 @@ from mainspring.core.model.runs import unique
 
 
 class Limit:
-    """At most ``most`` runs of a key at a time; with ``per``, at most so many starts in any period that long.
+    """At most ``most`` runs with the same key at a time; with ``per``, at most so many starts in any period of
+    this length.
 
-    The key may name arguments of the call: ``Limit("customer:{payload.customer}", 3)``. Whatever names the same key
-    shares the limit, whichever task it is of.
+    The key may name arguments of the call: ``Limit("customer:{payload.customer}", 3)``. Runs of different tasks
+    with the same key share the limit.
     """
 
     def __init__(self, key: str, most: int, *, per: Duration | None = None) -> None:
@@ -27,7 +28,7 @@ class Limit:
 
 
 class Breaker:
-    """After ``failures`` failures within a period the runs of a task wait for ``pause``; then one goes ahead to see."""
+    """After ``failures`` failures within a period, the runs of a task wait for ``pause``. Then one run probes."""
 
     def __init__(self, failures: int = 5, *, within: Duration = "1m", pause: Duration = "30s") -> None:
         self.kept = limits.Breaker(
@@ -39,11 +40,13 @@ class Breaker:
 
 
 class Unique:
-    """Of one key there is one run: while it has not ended, or for a ``period`` from when it was made.
+    """Allows one run with a key until it has ended, or for a ``period`` after it was created.
 
-    What a second submit does: ``existing`` makes nothing and has the first one's handle. ``reject`` is a ``Conflict``.
-    ``replace`` skips the first and makes the second. ``debounce`` changes the first into what the second asks for. What
-    was started is neither replaced nor changed. The key may name arguments of the call.
+    ``otherwise`` says what a second submit does. ``existing`` creates nothing and returns the handle of the first
+    run. ``reject`` raises ``Conflict``. ``replace`` skips the first run and creates the second. ``debounce``
+    changes the first run to the new request.
+
+    A run that has started is neither replaced nor changed. The key may name arguments of the call.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class Unique:
 
 
 def limits_of(task: str, limit: int | None, several: Sequence[Limit] | None) -> tuple[limits.Limit, ...]:
-    """``limit`` is one over all runs of the task."""
+    """Combine the limits of a task. ``limit`` applies to all its runs."""
     kept: list[limits.Limit] = []
     if limit is not None:
         kept.append(limits.Limit(key=f"task:{task}", most=limit))

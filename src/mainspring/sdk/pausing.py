@@ -14,57 +14,59 @@ T = TypeVar("T")
 
 
 class Pausing:
-    """What an application can do about its own schedules, and its tenant's runs in a queue."""
+    """Pauses and resumes the application's schedules, and its tenant's runs in a queue."""
 
     tenant: str
     name: str
 
     async def backend(self) -> Backend:
-        """Where the work goes."""
+        """Return the store or API that calls are submitted to."""
         raise NotImplementedError
 
     def block_on(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait here for something that happens on the loop of a thread of its own."""
+        """Run a coroutine on the loop of a separate thread, and block until it is done."""
         raise NotImplementedError
 
     async def pause(self, job: str, *, reason: str = "", until: datetime | None = None) -> None:
-        """Pause a schedule, by its name: ``await app.pause("nightly", reason="the bank is closed")``.
+        """Pause a schedule by its name: ``await app.pause("nightly", reason="the bank is closed")``.
 
-        Its ticks are recorded as skipped, with the reason, until it is resumed; with ``until`` it goes on by itself
-        then. What is paused stays as it is, unless it is to go on at another time.
+        Until it is resumed, its ticks are recorded as skipped, with the reason. With ``until`` it resumes by itself
+        at that time. Pausing a paused schedule only changes ``until``.
         """
         check_name("job", job)
         await (await self.backend()).pause_job(job, self._author(reason), _end(until))
 
     async def resume(self, job: str) -> None:
-        """Let a paused schedule go on."""
+        """Resume a paused schedule."""
         check_name("job", job)
         await (await self.backend()).resume_job(job, self._author())
 
     async def pause_queue(self, queue: str, *, reason: str = "", until: datetime | None = None) -> None:
-        """Start no more runs of this application's tenant from a queue; what runs goes on, and what comes waits."""
+        """Stop starting runs of this application's tenant from a queue. Active runs continue, and new runs wait."""
         check_queue("queue", queue)
         await (await self.backend()).pause_queue(queue, self._author(reason), _end(until))
 
     async def resume_queue(self, queue: str) -> None:
-        """Let it go on. A pause of the queue for every tenant, which an administrator has made, stays."""
+        """Resume a queue for this application's tenant. A pause for every tenant, set by an administrator, stays
+        in force.
+        """
         check_queue("queue", queue)
         await (await self.backend()).resume_queue(queue, self._author())
 
     def pause_sync(self, job: str, *, reason: str = "", until: datetime | None = None) -> None:
-        """As ``pause``, for code that blocks."""
+        """Pause a schedule like ``pause``, from blocking code."""
         self.block_on(self.pause(job, reason=reason, until=until))
 
     def resume_sync(self, job: str) -> None:
-        """As ``resume``, for code that blocks."""
+        """Resume a schedule like ``resume``, from blocking code."""
         self.block_on(self.resume(job))
 
     def pause_queue_sync(self, queue: str, *, reason: str = "", until: datetime | None = None) -> None:
-        """As ``pause_queue``, for code that blocks."""
+        """Pause a queue like ``pause_queue``, from blocking code."""
         self.block_on(self.pause_queue(queue, reason=reason, until=until))
 
     def resume_queue_sync(self, queue: str) -> None:
-        """As ``resume_queue``, for code that blocks."""
+        """Resume a queue like ``resume_queue``, from blocking code."""
         self.block_on(self.resume_queue(queue))
 
     def _author(self, reason: str = "") -> Author:

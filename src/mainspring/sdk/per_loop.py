@@ -1,4 +1,4 @@
-"""Something that belongs to one event loop, opened when it is first needed and closed when the loop ends."""
+"""Objects that belong to one event loop: opened on first use, closed when the loop ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -19,7 +19,7 @@ class PerLoop(Generic[T]):
         self._kept: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
 
     async def get(self) -> T:
-        """This loop's own."""
+        """Return the object of this loop, created on first use."""
         loop = asyncio.get_running_loop()
         thing = self._things.get(loop)
         if thing is None:
@@ -29,11 +29,11 @@ class PerLoop(Generic[T]):
         return thing
 
     def lend(self, thing: T) -> None:
-        """This loop uses one that somebody else closes."""
+        """Use an object on this loop that the caller will close."""
         self._things[asyncio.get_running_loop()] = thing
 
     async def close(self) -> None:
-        """Let go of this loop's own."""
+        """Close the object of this loop."""
         loop = asyncio.get_running_loop()
         self._things.pop(loop, None)
         kept = self._kept.pop(loop, None)
@@ -41,7 +41,10 @@ class PerLoop(Generic[T]):
             await kept.aclose()
 
     async def _keep(self, loop: asyncio.AbstractEventLoop, thing: T) -> AsyncGenerator[None, None]:
-        """A loop that ends closes its async generators first: so ``asyncio.run(task.submit())`` leaves nothing open."""
+        """Close the object when the loop ends, because a loop closes its async generators first.
+
+        So ``asyncio.run(task.submit())`` leaves nothing open.
+        """
         close: Callable[[], Awaitable[None]] = thing.close
         try:
             yield

@@ -1,4 +1,4 @@
-"""Retry and catch-up policies as applications write them: with durations in words."""
+"""Retry and catch-up policies of applications, with durations as text."""
 
 import re
 from collections.abc import Sequence
@@ -54,14 +54,14 @@ class RetryPolicy:
 
 
 class CatchUp:
-    """What happens to ticks that were missed while no scheduler could fire them.
+    """How missed ticks are handled, for example after all schedulers were down.
 
-    ``mode``: ``none`` skips a late tick, ``latest`` runs only the newest, ``all`` runs every one within ``cap`` and
-    ``max_age``, ``pace`` apart.
+    ``mode``: ``none`` skips late ticks, ``latest`` runs only the newest, ``all`` runs all within ``cap`` and
+    ``max_age``, spaced by ``pace``.
 
-    ``grace``: a tick fired this late is not late; it must exceed the worst delay of a healthy scheduler. ``cap``: at
-    most this many missed ticks run; the newest are kept. ``max_age``: missed ticks older than this are skipped.
-    ``pace``: runs of missed ticks start at least this far apart.
+    ``grace``: a tick fired within this time is not late; it must exceed the worst delay of a healthy scheduler.
+    ``cap``: at most this many missed ticks run; the newest are kept. ``max_age``: missed ticks older than this are
+    skipped. ``pace``: runs of missed ticks start at least this far apart.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class CatchUp:
 
 
 def catch_up_policy(chosen: CatchUp | Literal["none", "latest", "all"]) -> catch_up.CatchUp:
-    """The policy, which may be given by its mode alone."""
+    """Return the policy. A mode alone is a valid policy."""
     if isinstance(chosen, CatchUp):
         return chosen.kept
     return CatchUp(mode=chosen).kept
 
 
 def _check(policy: retry.RetryPolicy | catch_up.CatchUp) -> None:
-    """Refuse bad values and values that would be ignored, by the names that Python code uses."""
+    """Refuse invalid values, and values that would be ignored, by their Python names."""
     try:
         policy.check()
         policy.check_meant()
@@ -104,7 +104,7 @@ def _check(policy: retry.RetryPolicy | catch_up.CatchUp) -> None:
 
 
 def combine_retries(retries: int | None, chosen: RetryPolicy | None, default: retry.RetryPolicy) -> retry.RetryPolicy:
-    """``chosen``, or the default, with ``retries`` as the number of retries. Refuses two different numbers."""
+    """Return ``chosen`` or the default, with ``retries`` as the number of retries. Refuse two different numbers."""
     if chosen is not None and not isinstance(chosen, RetryPolicy):
         raise Invalid("retry", f"{chosen!r:.40} is not a RetryPolicy", "for example RetryPolicy(max_retries=5)")
     if retries is None:

@@ -1,4 +1,4 @@
-"""Schedules of an application or a file, as what is asked of the API that compares them with the store."""
+"""Builds the request that compares declared schedules with the store."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ PATH = "/v1/schedules/reconcile"
 
 
 def request(source: str, tenant: str | None, schedules: Sequence[JobFields]) -> Reconcile:
-    """A dry run of all of them. Without a tenant it is the one that the caller is bound to."""
+    """Return a dry run with all schedules. Without a tenant the API uses the caller's."""
     return Reconcile(
         source=source,
         schedules=[msgspec.Raw(msgspec.json.encode(fields)) for fields in schedules],

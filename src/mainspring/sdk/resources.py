@@ -1,4 +1,4 @@
-"""Resources: what handlers need and one process opens once. Known by their types."""
+"""Resources of handlers, which a process opens once. They are identified by type."""
 
 import inspect
 from collections.abc import (
@@ -23,11 +23,11 @@ _YIELDING = (AsyncIterator, AsyncGenerator, AsyncIterable, Iterator, Generator, 
 
 
 class Provided(Marker):
-    """Stands for a resource."""
+    """Marks a parameter that receives a resource."""
 
 
 def provided() -> Any:
-    """The default of a parameter that is given a resource, by its type: ``async def pay(pool: Pool = provided())``."""
+    """The default of a parameter that receives a resource by its type: ``async def pay(pool: Pool = provided())``."""
     return _PROVIDED
 
 
@@ -35,12 +35,12 @@ _PROVIDED = Provided()
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that yields something once: what stands before is done at the start, what follows at the end."""
+    """A function that yields once: the code before the yield opens the resource, the code after it closes it."""
 
     name: str
     kind: Any
     open: Callable[..., Any]
-    #: Other resources that it asks for, by parameter.
+    #: #: Other resources that it needs, by parameter.
     needs: Mapping[str, Any]
 
 
@@ -59,11 +59,11 @@ class Resources:
         self._known[resource.kind] = resource
 
     def check(self, who: str, needs: Mapping[str, Any]) -> None:
-        """Raises ``Invalid`` if something that is asked for, by whatever way, is not provided."""
+        """Raise ``Invalid`` if a resource that is needed directly or indirectly is not provided."""
         self._order(who, needs, [], [])
 
     async def open(self, stack: AsyncExitStack) -> dict[Any, object]:
-        """All of them, each after those it asks for; by their types."""
+        """Open all resources, each after those that it needs. Returns them by type."""
         order: list[Resource] = []
         for resource in self._known.values():
             self._order(resource.name, {"": resource.kind}, [], order)

@@ -1,4 +1,4 @@
-"""A task: a function that can still be called, and that can be submitted."""
+"""Tasks: functions that can be called directly and submitted as runs."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How a task's runs are submitted unless a call says otherwise."""
+    """The options of a task's runs, unless a call overrides them."""
 
     queue: str = "default"
     priority: int = DEFAULT_PRIORITY
@@ -52,22 +52,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     delay: int = 0
     start_within: int | None = None
     deadline: int | None = None
-    #: What says how long an attempt may take, by priority, unless a call says it.
+    #: #: The preset that sets the timeout by priority, unless a call sets the timeout.
     preset: str | None = None
-    #: Submitted again with the same key, nothing new is made.
+    #: #: A second submit with the same key creates nothing.
     unique: str | UniqueKey | None = None
-    #: None: the application's own.
+    #: #: None: the application's tenant.
     tenant: str | None = None
-    #: Runs of one key lie together in a store over several servers.
+    #: #: Runs with the same key share a placement group of a sharded store.
     placement: str = ""
     about: About | None = None
-    #: One of the application's own, in whose transaction it is submitted.
+    #: #: A connection of the application, in whose transaction the run is submitted.
     connection: object | None = None
-    #: The runs that it waits for, or calls of the same batch; and by which rule.
+    #: #: The runs or the calls of the same batch that it depends on, and the dependency rule.
     depends_on: tuple[Any, ...] = ()
     when: Rule = Rule.ALL_SUCCEEDED
-    #: Of a task that is declared elsewhere: the options that the caller gives, in the names of ``JobFields``. The task
-    #: catalog has the others. None: all of them are decided here.
+    #: #: For a task that is declared elsewhere: the options that the caller sets, in the names of ``JobFields``. The
+    #: task catalog has the others. None: all options are set here.
     given: frozenset[str] | None = None
 
 
@@ -75,7 +75,7 @@ _OF_ONE_CALL = ("at", "delay", "unique", "tenant", "placement", "connection", "d
 
 
 def of_one_call(options: Options) -> str | None:
-    """The first option that means nothing on a schedule, where a call is made again and again."""
+    """Return the first option that applies to a single call only, so it cannot be used on a schedule."""
     usual = Options()
     if options.about is not None and options.about != About(tags=options.about.tags):
         return "about"
@@ -83,28 +83,28 @@ def of_one_call(options: Options) -> str | None:
 
 
 class Encoder(Protocol):
-    """Turns a call into a payload, and a result back into a value."""
+    """Encodes calls as payloads, and decodes results."""
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes: ...
 
     @property
     def first(self) -> str:
-        """The name of its first argument; nothing: there is none, or it is not known."""
+        """The name of the first argument; empty if there is none or it is unknown."""
         ...
 
     def encode_item(self, item: object) -> bytes:
-        """The payload of a call for one of many items."""
+        """Encode the payload of a call for one item."""
         ...
 
     def in_full(self, payload: bytes) -> bytes:
-        """The same payload with what the call left to defaults, for keys that name arguments."""
+        """Return the payload with default values, for keys that name arguments."""
         ...
 
     def read_result(self, result: bytes | None) -> Any: ...
 
 
 class Prepared(msgspec.Struct, Generic[T], frozen=True, eq=False):
-    """A call that is ready to be submitted, alone or with others: ``app.submit_many([…])``."""
+    """A validated call that can be submitted alone or with others: ``app.submit_many([…])``."""
 
     task: str
     payload: bytes
@@ -113,7 +113,7 @@ class Prepared(msgspec.Struct, Generic[T], frozen=True, eq=False):
 
 
 class Submitter(Generic[P, T]):
-    """A task with options of its own for one call: ``task.options(delay="10m").submit(…)``."""
+    """A task with the options of one call: ``task.options(delay="10m").submit(…)``."""
 
     def __init__(self, app: "Mainspring", name: str, arguments: Encoder, options: Options) -> None:
         self._app = app
@@ -126,26 +126,28 @@ class Submitter(Generic[P, T]):
         return self._name
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> "RunHandle[T]":
-        """Hand the call to the store. When this returns, it is committed: it will run, or end with a visible reason."""
+        """Submit the call. When this returns, it is committed: it will run, or end with a visible reason."""
         return (await self._app.submit_many([self.prepare(*args, **kwargs)]))[0]
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[T]:
-        """The call, checked, to be submitted together with others by ``app.submit_many``."""
+        """Return the validated call, to submit it with others by ``app.submit_many``."""
         return self.prepare_call(args, kwargs)
 
     def prepare_call(self, args: tuple[object, ...], arguments: Mapping[str, object]) -> Prepared[T]:
-        """The same, with the named arguments as one mapping."""
+        """Return the validated call, with the named arguments as a mapping."""
         payload = self._arguments.encode(args, arguments)
         return Prepared(self._name, payload, self._with_keys(payload), self._arguments.read_result)
 
     async def map(
         self, items: Iterable[object], *, at_a_time: int = AT_A_TIME, on_failure: OnFailure = "fail"
     ) -> "RunHandle[FanOut[T]]":
-        """Submit a fan-out: one call for each item, which is its first argument. ``range(1_000_000)`` is not written
-        out. One run stands for all of them: its progress, result and end are theirs, and others may wait for it.
+        """Submit a fan-out: one call for each item, which becomes the first argument.
 
-        ``at_a_time``: no more calls than this are on their way. ``on_failure``: once all have ended, and some have not
-        succeeded, the whole fails (``"fail"``), or has succeeded all the same (``"go-on"``).
+        ``range(1_000_000)`` is not expanded. One run represents all calls: it has their progress and results, ends
+        with them, and other runs can depend on it.
+
+        ``at_a_time``: how many calls are active at once. ``on_failure``: the outcome of the whole if some calls did
+        not succeed: it fails (``"fail"``) or succeeds (``"go-on"``) once all have ended.
         """
         prepared = self.prepare_map(items, at_a_time=at_a_time, on_failure=on_failure)
         return (await self._app.submit_many([prepared]))[0]
@@ -158,8 +160,10 @@ class Submitter(Generic[P, T]):
         at_a_time: int = AT_A_TIME,
         on_failure: OnFailure = "fail",
     ) -> "Prepared[FanOut[T]]":
-        """A fan-out to be submitted together with other calls. ``each``: instead of items, the run or the step that it
-        waits for and whose result is the list of them."""
+        """Return a fan-out to submit with other calls.
+
+        ``each``: instead of items, the parent run or step whose result is the list of items.
+        """
         arguments = self._arguments
         payload = plan_of(
             self._name,
@@ -176,7 +180,7 @@ class Submitter(Generic[P, T]):
         )
 
     def _with_keys(self, payload: bytes) -> Options:
-        """The options of one call: limits and unique keys may name its arguments."""
+        """Return the options of one call, with the arguments filled into keys of limits and unique keys."""
         options = self._options
         unique = options.unique if isinstance(options.unique, UniqueKey) else None
         if not options.policy.limits and unique is None:
@@ -193,7 +197,7 @@ class Submitter(Generic[P, T]):
 
     @property
     def sync(self) -> "SyncSubmitter[P, T]":
-        """The same for code that blocks: ``task.sync.submit(…).result()``."""
+        """This task for blocking code: ``task.sync.submit(…).result()``."""
         return SyncSubmitter(self._app, self)
 
     def options(
@@ -225,23 +229,41 @@ class Submitter(Generic[P, T]):
         depends_on: "Sequence[Parent] | None" = None,
         when: When | None = None,
     ) -> "Submitter[P, T]":
-        """The same task with other options. ``delay``: not before this long from now. ``at``: not before this moment,
-        which may not have passed.
+        """Return the task with other options.
 
-        ``priority``: 1 urgent to 10 idle. ``retry``: how often, when and after which errors it is tried again;
-        ``retries``: only how often. ``ordering_key``: runs of one key happen one at a time, in order.
-        ``start_within``: skipped if it has not started this long after it was due. ``deadline``: failed if it has not
-        ended by then. ``requires``: labels that a worker must have to run it. ``weight``: how many slots of its worker
-        it takes. ``unique``: a second submit under the same key makes nothing and has the first one's handle; with
-        other arguments or options it is a ``Conflict``. A ``Unique`` says for how long that holds, and what else a
-        second one may do. ``limits`` and ``breaker`` instead of those of the task.
-        ``retention``: how long it is kept when it has ended, as for a task.
-        ``placement``: in a store over several servers runs of one key lie together, apart from the rest of the tenant.
+        ``delay``: do not start before this long from now. ``at``: do not start before this time, which must be in
+        the future.
+
+        ``priority``: 1 (urgent) to 10 (idle). ``retry``: how often, when and after which errors it is retried;
+        ``retries``: only how often.
+
+        ``ordering_key``: runs with the same key run one at a time, in order.
+
+        ``start_within``: it is skipped if it has not started this long after it was due. ``deadline``: it fails if
+        it has not ended this long after it was due.
+
+        ``requires``: labels that a worker must have to run it. ``weight``: how many slots of a worker it takes.
+
+        ``unique``: a second submit with the same key creates nothing and returns the handle of the first. With
+        other arguments or options it raises ``Conflict``. A ``Unique`` sets for how long this holds, and what else
+        a second submit does.
+
+        ``limits`` and ``breaker`` replace those of the task. ``retention``: how long it is kept after it has ended,
+        as for a task.
+
+        ``placement``: in a sharded store, runs with the same key share a placement group, separate from the
+        tenant's other runs.
+
         ``name``, ``owner`` and ``tags`` help people to find it.
-        ``connection``: one of yours to the store's own database; the run is committed, or not, with its transaction.
-        ``depends_on``: runs that it waits for, by handle or id, or calls of the same ``submit_many``. ``when``: it runs
-        when all of them have succeeded, and is skipped as soon as one has not (``"all-succeeded"``); when all have
-        ended (``"all-done"``); when one has succeeded (``"any-succeeded"``); when one has failed (``"any-failed"``).
+
+        ``connection``: your connection to the store's own database. The run commits or rolls back with its
+        transaction.
+
+        ``depends_on``: the runs it waits for, by handle or id, or calls of the same ``submit_many``.
+
+        ``when``: it runs when all of them have succeeded, and is skipped as soon as one has not
+        (``"all-succeeded"``); when all have ended (``"all-done"``); when one has succeeded (``"any-succeeded"``);
+        when one has failed (``"any-failed"``).
         """
         if delay is not None and at is not None:
             raise Invalid("delay", "cannot be given together with at")
@@ -325,19 +347,19 @@ class SyncSubmitter(Generic[P, T]):
         self._submitter = submitter
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> "SyncHandle[T]":
-        """As ``submit``, but blocks until it is committed."""
+        """Submit the call, and block until it is committed."""
         return self._app.submit_many_sync([self._submitter.prepare(*args, **kwargs)])[0]
 
     def map(
         self, items: Iterable[object], *, at_a_time: int = AT_A_TIME, on_failure: OnFailure = "fail"
     ) -> "SyncHandle[FanOut[T]]":
-        """As ``map``, but blocks until it is committed."""
+        """Submit a fan-out like ``map``, and block until it is committed."""
         prepared = self._submitter.prepare_map(items, at_a_time=at_a_time, on_failure=on_failure)
         return self._app.submit_many_sync([prepared])[0]
 
 
 class Task(Submitter[P, T], Generic[P, R, T]):
-    """What ``@app.task`` makes of a function. Calling it calls the function, here and now."""
+    """A task made by ``@app.task``. Calling it runs the function directly."""
 
     def __init__(
         self,
@@ -380,11 +402,11 @@ class Task(Submitter[P, T], Generic[P, R, T]):
         return self._options
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
-        """What would be stored for this call."""
+        """Return the payload that would be stored for this call."""
         return self._arguments.encode(args, kwargs)
 
     def entries(self) -> list[TaskEntry]:
-        """What a worker registers in the task catalog: the task under its name and its aliases."""
+        """Return the entries for the task catalog: the task under its name and its aliases."""
         options = self._options
         own = TaskEntry(
             name=self.name,
@@ -400,7 +422,7 @@ class Task(Submitter[P, T], Generic[P, R, T]):
         return [own, *(msgspec.structs.replace(own, name=alias) for alias in self.aliases)]
 
     def handler(self) -> Handler:
-        """How a worker calls it."""
+        """Return the handler with which a worker calls the task."""
         app, arguments = self._app, self._call
         app.check_needs(self.name, arguments)
         function = app.watched(self.function)
@@ -423,7 +445,7 @@ class Task(Submitter[P, T], Generic[P, R, T]):
 
 
 class NamedArguments:
-    """Of a task that is known by its name alone: whatever is named, checked by the worker."""
+    """Encodes the arguments of a task that is known by name only. The worker validates them."""
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
         if args:
@@ -449,7 +471,7 @@ def _checked_unique(unique: str | Unique) -> str | UniqueKey:
 
 
 def new_runs(ids: Sequence[RunId], calls: "Sequence[Prepared[Any]]", tenant: str) -> list[NewRun]:
-    """The runs of one batch, of which some may wait for others."""
+    """Build the runs of one batch, with the dependencies between them."""
     runs = [new_run(run_id, call, tenant) for run_id, call in zip(ids, calls, strict=True)]
     for call in calls:
         if call.task == FAN_OUT and not call.options.depends_on:
@@ -457,7 +479,7 @@ def new_runs(ids: Sequence[RunId], calls: "Sequence[Prepared[Any]]", tenant: str
     if not any(call.options.depends_on for call in calls):
         return runs
     here = {id(call): run_id for run_id, call in zip(ids, calls, strict=True)}
-    # After the keys were made of them: ids of the same batch are others each time.
+    # Added after the idempotency keys are computed, because ids of the same batch differ in every try.
     return [
         msgspec.structs.replace(run, after=family_of(call.options.depends_on, call.options.when, here))
         for run, call in zip(runs, calls, strict=True)
@@ -465,12 +487,12 @@ def new_runs(ids: Sequence[RunId], calls: "Sequence[Prepared[Any]]", tenant: str
 
 
 def given_options(runs: Sequence[NewRun], calls: "Sequence[Prepared[Any]]") -> dict[RunId, frozenset[str]]:
-    """The options that callers give of runs whose tasks are declared elsewhere."""
+    """Return the options that callers set, for runs whose tasks are declared elsewhere."""
     return {run.id: call.options.given for run, call in zip(runs, calls, strict=True) if call.options.given is not None}
 
 
 def new_run(run_id: RunId, call: Prepared[Any], tenant: str) -> NewRun:
-    """A run as the store takes it. What counts from now does so by the store's clock, not by this one."""
+    """Build the run of a call. Relative times are resolved by the store's clock, not by this machine's."""
     options = call.options
     run = NewRun(
         id=run_id,

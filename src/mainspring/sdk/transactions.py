@@ -1,4 +1,6 @@
-"""Transactions of the application: jobs that commit or roll back with its data, and runs that end with its commit."""
+"""Jobs that commit or roll back with the application's transaction, and runs that complete with their own
+transaction.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +27,7 @@ _SUPPORTED = (
     "asyncpg's Connection, psycopg's AsyncConnection and Connection, "
     "SQLAlchemy's AsyncSession, AsyncConnection, Session and Connection"
 )
-#: Known by their names: whoever gives one has the package installed, and nobody else needs it.
+#: #: Identified by name, so that the packages need not be installed.
 _KINDS = {
     ("asyncpg", "Connection"): "asyncpg",
     ("asyncpg", "PoolConnectionProxy"): "asyncpg",
@@ -41,22 +43,22 @@ _KINDS = {
 
 
 class Transaction(Marker):
-    """Stands for a connection in a transaction that ends with the run."""
+    """Marks a parameter that receives a connection in a transaction that completes the run."""
 
 
 def transaction() -> Any:
-    """The default of a handler's parameter that is given a connection of asyncpg, in a transaction of its own:
+    """The default of a handler's parameter that receives an asyncpg connection in its own transaction:
 
     ``async def pay(order: int, db: asyncpg.Connection = transaction()) -> None: …``
 
-    It commits when the handler returns, and that commit also completes the run: what the handler wrote there happened
-    exactly once. If the handler raises, or the run is not its own any more, everything is rolled back.
+    The transaction commits when the handler returns, and the same commit completes the run, so its writes happen
+    exactly once. If the handler raises, or the attempt no longer holds the run, everything is rolled back.
     """
     return Transaction()
 
 
 def transaction_parameter(task: str, function: Callable[..., object], arguments: Arguments) -> str | None:
-    """The parameter that asks for a transaction, if there is one."""
+    """Return the parameter that receives a transaction, or None."""
     names = [name for name, marker in arguments.markers.items() if isinstance(marker, Transaction)]
     if len(names) > 1:
         raise Invalid(task, f"{' and '.join(names)} ask for a transaction each", "a run has one")
@@ -68,7 +70,7 @@ def transaction_parameter(task: str, function: Callable[..., object], arguments:
 def invoke_in_transaction(
     app: "Mainspring", arguments: Arguments, function: Callable[..., Any], parameter: str
 ) -> Callable[[HeldRun], Any]:
-    """How a worker calls a function that asks for a transaction."""
+    """Return the function with which a worker calls a handler that needs a transaction."""
 
     async def invoke(held: HeldRun) -> bytes | None:
         first, named = arguments.decode(held)
@@ -81,11 +83,11 @@ def invoke_in_transaction(
             result = encode_result(await function(*first, **named))
             if result is not None:
                 result = masks.json(held.tenant, result)
-            # Nobody can refuse it after the commit.
+            # The result must be valid now, because it cannot be refused after the commit.
             if result is not None and (problem := result_problem(result)) is not None:
                 raise Invalid("result", problem)
             if (telling := current.get()) is not None:
-                # The commit ends the run, and of an ended run nothing more is heard.
+                # Flush the reports first: the commit ends the run, and reports about an ended run are not accepted.
                 await telling.heard()
             await completion.complete(result)
         return SETTLED
@@ -102,7 +104,7 @@ def transactional(store: object) -> Transactional:
 
 
 def connection_of(calls: "Sequence[Prepared[Any]]", given: object | None) -> object | None:
-    """The connection that calls are submitted on; all of them on one."""
+    """Return the connection that all calls are submitted on, or None. Different connections are an error."""
     chosen = {id(one): one for call in calls if (one := call.options.connection) is not None}
     if given is not None:
         chosen[id(given)] = given
@@ -121,7 +123,7 @@ async def submit_on(connection: Any, store: Transactional, requests: Sequence[Re
 
 
 def submit_on_blocking(connection: Any, store: Transactional, requests: Sequence[Request]) -> list[Accepted]:
-    """On the thread that calls: connections that block belong to theirs."""
+    """Submit on the calling thread, because a blocking connection belongs to its thread."""
     kind = _checked(connection, blocking=True)
     accepted: list[Accepted] = []
     for request in requests:
@@ -139,7 +141,7 @@ async def _ask(kind: str, connection: Any, request: Request) -> str:
             import psycopg
             from psycopg.rows import tuple_row
 
-            # Not the connection's own kind of cursor and rows, whatever they are.
+            # The connection's own cursor and row factories may be customized.
             async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
                 await cursor.execute(f"SELECT {request.function}(%s)".encode(), [request.argument])
                 (answer,) = await cursor.fetchone() or ("",)
@@ -174,7 +176,7 @@ def _named(request: Request) -> dict[str, str]:
 
 
 def check_connection(connection: object) -> object:
-    """Refuse what is no connection of a driver that is supported."""
+    """Refuse an object that is not a connection of a supported driver."""
     _kind_of(connection)
     return connection
 
@@ -198,7 +200,7 @@ def _checked(connection: Any, *, blocking: bool) -> str:
 def _in_transaction(kind: str, connection: Any) -> bool:
     if kind == "asyncpg":
         return bool(connection.is_in_transaction())
-    # Psycopg begins one by itself, unless it was told not to. 0: idle.
+    # Psycopg begins a transaction automatically unless autocommit is on. 0: idle.
     return not connection.autocommit or connection.info.transaction_status != 0
 
 
@@ -212,11 +214,11 @@ def _kind_of(connection: object) -> str:
 
 @contextmanager
 def _refusals(store: Transactional) -> Iterator[None]:
-    """Says what it means when the connection is not the store's. Whatever else it raises is the caller's to handle."""
+    """Explain the error if the connection is not to the store. Other errors are raised unchanged."""
     try:
         yield
     except Exception as error:
-        # SQLAlchemy keeps the driver's error inside its own.
+        # SQLAlchemy wraps the driver's error.
         code = getattr(getattr(error, "orig", error), "sqlstate", None)
         refusal = store.refused(code) if isinstance(code, str) else None
         if refusal is None:

@@ -1,4 +1,4 @@
-"""What a handler may raise to say how its failure is to be taken."""
+"""Exceptions that a handler raises to control how its failure is handled."""
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import Duration, parse_duration
@@ -7,7 +7,7 @@ from mainspring.core.model.runs.verdicts import RetryLater
 
 
 class Retry(RetryLater):
-    """``raise Retry(after="5m")``: try again after this pause, if any retries are left."""
+    """Raise this to retry after a delay, if any retries are left: ``raise Retry(after="5m")``."""
 
     def __init__(self, after: Duration, message: str = "") -> None:
         delay = parse_duration(after, "after")

@@ -1,4 +1,4 @@
-"""Putting a workflow together: calls by name, and what each waits for."""
+"""Builds workflows: named calls and their dependencies."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Step(Generic[T]):
-    """A call of a workflow that is being put together."""
+    """A call of a workflow that is being built."""
 
     def __init__(self, flow: "Workflow", name: str, call: Prepared[T], after: tuple[str, ...], when: When) -> None:
         self.flow = flow
@@ -42,7 +42,10 @@ class Step(Generic[T]):
 
 
 class Workflow:
-    """``flow = app.workflow("nightly"); a = flow.add(extract.prepare()); flow.add(load.prepare(), after=[a])``."""
+    """A workflow that is being built.
+
+    ``flow = app.workflow("nightly"); a = flow.add(extract.prepare()); flow.add(load.prepare(), after=[a])``
+    """
 
     def __init__(self, app: "Mainspring", name: str) -> None:
         self._app = app
@@ -57,9 +60,10 @@ class Workflow:
         when: When = "all-succeeded",
         name: str | None = None,
     ) -> Step[T]:
-        """Add a call. It waits for the steps in ``after``; ``when`` says for what of them, as in ``task.options``.
+        """Add a call that depends on the steps in ``after``. ``when`` is the dependency rule, as in
+        ``task.options``.
 
-        It is known by its task's name, with a number if that is taken, or by a name of its own.
+        The default name is the name of the task, with a number if that is taken.
         """
         if not isinstance(call, Prepared):
             raise Invalid("call", f"{call!r:.40} is not prepared", "flow.add(task.prepare(…))")
@@ -85,8 +89,11 @@ class Workflow:
         at_a_time: int = AT_A_TIME,
         on_failure: OnFailure = "fail",
     ) -> "Step[FanOut[T]]":
-        """Add a fan-out, as ``task.map`` makes one: a call for each item, or for each of the list that a step returns,
-        which it waits for. It is one step, known by the task's name or by a name of its own."""
+        """Add a fan-out as a single step, like ``task.map``: one call for each item.
+
+        ``items`` may be a step: the fan-out depends on it, and its result is the list of items. The default name is
+        the name of the task, with a number if that is taken.
+        """
         if not isinstance(task, Submitter):
             raise Invalid("task", f"{task!r:.40} is no task", "flow.map(task, items)")
         step = items if isinstance(items, Step) else None
@@ -115,7 +122,7 @@ class Workflow:
         overlap: Overlap = Overlap.ALLOW,
         catch_up: CatchUp | Literal["none", "latest", "all"] = "latest",
     ) -> None:
-        """Make an instance at every tick of a cron expression. Say this when all steps are added."""
+        """Run the workflow at every tick of a cron expression. Call this after all steps are added."""
         schedule = CronSchedule(expression=expression, timezone=timezone)
         self._app.schedule_call(self._plan(), schedule, self.name, overlap, catch_up)
 
@@ -126,13 +133,13 @@ class Workflow:
         overlap: Overlap = Overlap.ALLOW,
         catch_up: CatchUp | Literal["none", "latest", "all"] = "latest",
     ) -> None:
-        """Make an instance at a fixed rate. Say this when all steps are added."""
+        """Run the workflow at a fixed rate. Call this after all steps are added."""
         schedule = Interval(every=parse_duration(interval, "every"))
         self._app.schedule_call(self._plan(), schedule, self.name, overlap, catch_up)
 
     def _plan(self) -> Prepared[Any]:
-        """A call that makes an instance."""
-        # Here and not above: it takes a tenth of a second to import, and most programs have no recurring workflow.
+        """Return the call that creates an instance."""
+        # Imported here, because it takes 100 ms and most programs have no recurring workflow.
         from mainspring.http.schemas.workflows import WorkflowPlan
         from mainspring.sdk.backends.remote import node_in
 
@@ -150,7 +157,7 @@ class Workflow:
         return [_node(step, tenant) for step in steps], tenant
 
     async def submit(self) -> "WorkflowHandle":
-        """Hand all of it to the store. When this returns, all of it is committed; if it raises, nothing is."""
+        """Submit the whole workflow. When this returns, everything is committed; if it raises, nothing is."""
         nodes, tenant = self._nodes()
         steps = list(self._steps.values())
         workflow, accepted = await (await self._app.backend()).submit_workflow(self.name, nodes, tenant)
@@ -161,7 +168,7 @@ class Workflow:
         return WorkflowHandle(workflow, self.name, handles)
 
     def submit_sync(self) -> "WorkflowHandle":
-        """As ``submit``, for code that blocks."""
+        """Submit the workflow like ``submit``, from blocking code."""
         return self._app.block_on(self.submit())
 
 
@@ -193,5 +200,5 @@ class WorkflowHandle(Mapping[str, RunHandle[Any]]):
         return f"WorkflowHandle({self.id}, {self.name!r})"
 
     async def wait(self, timeout: Duration = "1h") -> dict[str, RunView]:
-        """Return when every run of it has ended, however it did."""
+        """Wait until all runs have ended with any outcome, and return their details."""
         return {name: await handle.wait(timeout) for name, handle in self._handles.items()}

@@ -1,1 +1,1 @@
-"""Arguments of tasks: their schema, and encoding them."""
+"""Arguments of tasks: their schema and their encoding."""

@@ -1,4 +1,4 @@
-"""A function's arguments as JSON: named, typed, checked before they are stored and after they are read."""
+"""Converts the arguments of a function to JSON and back, with validation in both directions."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,17 +14,17 @@ from mainspring.core.model.tasks.argument_schema import describe_arguments
 from mainspring.sdk.arguments.values import encode, from_json, leaves, not_a_number, readable_type
 from mainspring.sdk.context import Context, context_for
 
-#: JSON has strings and arrays for them; without an annotation nobody makes them again of these.
+#: #: JSON turns these into strings and arrays; without an annotation they cannot be restored.
 _TYPED_ONLY = (bytes, bytearray, memoryview, set, frozenset)
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Marker:
-    """The default of a parameter that the worker fills: it is no argument of the call."""
+    """The default of a parameter that the worker fills, so it is not an argument of the call."""
 
 
 class Arguments:
-    """Turns a call into a payload and a payload into a call. The payload is a JSON object of the parameters."""
+    """Converts a call to a payload and back. The payload is a JSON object with the parameters."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Arguments:
         function: Callable[..., object],
         upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
-        """``upgrade`` turns the payload of an older version of the function into one that fits."""
+        """``upgrade`` converts the payload of an older version of the function."""
         self._task = task
         self._upgrade = upgrade
         self._signature = inspect.signature(function)
@@ -40,14 +40,14 @@ class Arguments:
             hints = get_type_hints(function, include_extras=True)
         except (NameError, TypeError) as error:
             raise Invalid(task, f"its annotations cannot be read: {error}") from error
-        #: The function wants a context, before its other arguments.
+        #: #: Whether the function takes a context as its first parameter.
         self.wants_context = False
-        #: Whose tasks these are, for the context; and what gives marked parameters their values.
+        #: #: The application for the context, and the function that provides the values of marked parameters.
         self.app: Any = None
         self.provide: Callable[[], Mapping[str, object]] | None = None
-        #: What the worker fills, by the names of the parameters.
+        #: #: The parameters that the worker fills, by name.
         self.markers: dict[str, Marker] = {}
-        #: What their annotations say.
+        #: #: The annotations of these parameters.
         self.marked: dict[str, Any] = {}
         fields: list[tuple[str, type] | tuple[str, type, object]] = []
         for name, parameter in self._signature.parameters.items():
@@ -74,9 +74,9 @@ class Arguments:
         # A function that always raises.
         returned = Any if returned in (Never, NoReturn) else returned
         self._result: Any = readable_type(task, "its result", returned)
-        #: The names of the arguments of a call.
+        #: #: The names of the arguments of a call.
         self.names = tuple(field[0] for field in fields)
-        #: What is read back as whatever JSON made of it.
+        #: #: The arguments without a type, which are read back as plain JSON values.
         self._untyped = {field[0] for field in fields if field[1] in (Any, object)}
         try:
             shape = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
@@ -86,7 +86,7 @@ class Arguments:
             raise Invalid(task, f"its parameters cannot be read from JSON: {error}") from error
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
-        """The payload of a call, checked as the worker will check it."""
+        """Encode the payload of a call, validated as the worker will validate it."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -106,28 +106,28 @@ class Arguments:
 
     @property
     def upgrades(self) -> bool:
-        """Whether payloads that do not fit are upgraded by the worker."""
+        """Whether the worker upgrades payloads that do not fit."""
         return self._upgrade is not None
 
     def schema(self) -> dict[str, object]:
-        """The arguments as JSON Schema."""
+        """Return the arguments as JSON Schema."""
         return describe_arguments(self._shape)
 
     @property
     def first(self) -> str:
-        """The name of the first argument; nothing: there is none."""
+        """The name of the first argument; empty if there is none."""
         return self.names[0] if self.names else ""
 
     def encode_item(self, item: object) -> bytes:
-        """The payload of a call with one argument."""
+        """Encode the payload of a call with one argument."""
         return self.encode((item,), {})
 
     def in_full(self, payload: bytes) -> bytes:
-        """The same with what a call leaves to defaults."""
+        """Return the payload with the default values that the call left out."""
         return encode(msgspec.structs.asdict(self._decode(payload)))
 
     def _check_said(self, name: str, value: object) -> None:
-        """Refuse an argument that JSON would quietly make something else of. A tuple may become a list."""
+        """Refuse an argument that JSON would silently change. A tuple may become a list."""
         odd = not_a_number(value)
         if odd is not None:
             raise Invalid("arguments", f"`{name}` holds {odd}, which JSON cannot say")
@@ -137,7 +137,7 @@ class Arguments:
                 raise Invalid("arguments", f"`{name}` holds {kind}, which JSON cannot say", "annotate the parameter")
 
     def decode(self, held: HeldRun) -> tuple[tuple[Context, ...], dict[str, object]]:
-        """The call that a run stands for: the context, if the function wants one, and the named arguments."""
+        """Decode a run into a call: the context, if the function takes one, and the named arguments."""
         first = (context_for(held, self.app),) if self.wants_context else ()
         named: dict[str, object] = {} if self.provide is None else dict(self.provide())
         if self.names:
@@ -147,7 +147,7 @@ class Arguments:
         return first, named
 
     def check_direct(self, task: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """Refuse a direct call that leaves to a worker what no worker will see to."""
+        """Refuse a direct call without the values that only a worker provides."""
         given = self._full.bind_partial(*args, **kwargs).arguments
         for name in self.markers:
             if name not in given:
@@ -159,7 +159,7 @@ class Arguments:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             if self._upgrade is None:
                 raise self._misfit(error, payload) from None
-        # Submitted before the parameters changed.
+        # The run was submitted before the parameters changed.
         try:
             upgraded = encode(self._upgrade(msgspec.json.decode(payload, type=dict[str, Any])))
         except Exception as error:
@@ -170,7 +170,7 @@ class Arguments:
             raise self._misfit(error, upgraded, "does not fit, upgraded or not: ") from None
 
     def _misfit(self, error: Exception, payload: bytes, beginning: str = "") -> InvalidPayload:
-        """Name the argument that does not fit."""
+        """Build an error that names the argument that does not fit."""
         if not isinstance(error, msgspec.MsgspecError):
             reason = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
             return InvalidPayload("payload", beginning + reason)
@@ -178,7 +178,7 @@ class Arguments:
         return InvalidPayload(f"payload.{found.field}".rstrip("."), beginning + found.reason, found.hint)
 
     def read_result(self, result: bytes | None) -> Any:
-        """What the function returned, as its annotation says."""
+        """Decode the result of the function by its return annotation."""
         if result is None:
             return None
         if self._result is Any:

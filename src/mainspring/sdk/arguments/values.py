@@ -1,4 +1,4 @@
-"""Python values as JSON, and back; refuses what JSON would quietly make something else of."""
+"""Converts Python values to JSON and back, and refuses values that JSON would silently change."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -52,7 +52,7 @@ encode = msgspec.json.Encoder(enc_hook=to_json).encode
 
 
 def encode_result(result: object, field: str = "result") -> bytes | None:
-    """A handler's result as JSON; nothing for nothing."""
+    """Encode the result of a handler as JSON. None stays None."""
     if result is None:
         return None
     try:
@@ -65,7 +65,7 @@ def encode_result(result: object, field: str = "result") -> bytes | None:
 
 
 def not_a_number(value: object) -> str | None:
-    """A float in it that would be written as null."""
+    """Return the first non-finite float in a value, which JSON would write as null."""
     found = leaves(msgspec.to_builtins(value, enc_hook=to_json))
     return next((str(leaf) for leaf in found if isinstance(leaf, float) and not math.isfinite(leaf)), None)
 
@@ -88,18 +88,18 @@ class _AcceptsAll(type):
 
 
 def readable_type(task: str, what: str, kind: Any) -> Any:
-    """The type itself, or one that Pydantic reads if msgspec does not read it in full.
+    """Return the type itself, or a type that Pydantic reads if msgspec does not read it in full.
 
-    msgspec reads its own constraints (``msgspec.Meta``) and ignores those of Pydantic and annotated-types, also on the
-    fields of a dataclass, TypedDict or NamedTuple. It reads no unions of models of Pydantic. Refuses a type that cannot
-    be read from JSON. ``what``: the argument, or the result.
+    msgspec reads its own constraints (``msgspec.Meta``). It ignores those of Pydantic and annotated-types, also on
+    the fields of a dataclass, TypedDict or NamedTuple, and it reads no unions with Pydantic models. Raises
+    ``Invalid`` for a type that cannot be read from JSON. ``what`` names the argument or the result in that error.
     """
     by_pydantic = _has_foreign_constraints(kind) or any(map(_unites_models, _nested(kind)))
     chosen = _read_by_pydantic(task, what, kind) if by_pydantic else kind
     try:
         for one in _nested(kind) if by_pydantic else ():
             if _unites_models(one):
-                # Two dates, or a text and a UUID, look alike also beside a model.
+                # Two dates, or a string and a UUID, are ambiguous even in a union with a model.
                 msgspec.json.Decoder(Union[tuple(part for part in get_args(one) if not _is_model(part)) or None])  # noqa: UP007
         msgspec.json.Decoder(chosen, dec_hook=from_json)
         odd = _without_json(msgspec.inspect.type_info(chosen), set())
@@ -128,7 +128,7 @@ def _without_json(info: object, seen: set[int]) -> str | None:
     return next((odd for part in parts if (odd := _without_json(part, seen)) is not None), None)
 
 
-#: What an object of JSON cannot have as keys.
+#: #: Types that cannot be keys of a JSON object.
 _NO_KEYS = (
     msgspec.inspect.CollectionType,
     msgspec.inspect.CustomType,
@@ -151,7 +151,7 @@ def _read_by_pydantic(task: str, what: str, kind: Any) -> Any:
         ) from None
     try:
         try:
-            # As msgspec writes bytes.
+            # The same encoding of bytes as msgspec.
             adapter = pydantic.TypeAdapter(kind, config=pydantic.ConfigDict(val_json_bytes="base64"))
         except pydantic.PydanticUserError as error:
             if error.code != "type-adapter-config-unused":
@@ -164,7 +164,7 @@ def _read_by_pydantic(task: str, what: str, kind: Any) -> Any:
 
 
 def _nested(kind: Any) -> Iterator[Any]:
-    """An annotation and all that are inside its brackets."""
+    """Yield an annotation and all types inside its brackets."""
     yield kind
     for part in get_args(kind):
         yield from _nested(part)
@@ -174,7 +174,7 @@ def _has_foreign_constraints(kind: Any, seen: set[Any] | None = None) -> bool:
     seen = set() if seen is None else seen
     for part in _nested(kind):
         if hasattr(part, "__pydantic_core_schema__") and not _is_model(part):
-            # A dataclass of Pydantic: what it checks is not in its annotations alone.
+            # A Pydantic dataclass has checks beyond its annotations.
             return True
         constraints = getattr(part, "__metadata__", ())
         if any(type(one).__module__.partition(".")[0] in ("pydantic", "annotated_types") for one in constraints):
@@ -186,23 +186,23 @@ def _has_foreign_constraints(kind: Any, seen: set[Any] | None = None) -> bool:
     return False
 
 
-#: Attributes of a NamedTuple, a Struct, and a TypedDict of any module.
+#: #: Attributes that identify a NamedTuple, a Struct, and a TypedDict of any module.
 _HAS_FIELDS = ("_fields", "__struct_fields__", "__required_keys__")
 
 
 def _fields(kind: type) -> Iterable[Any]:
-    """The annotations of a dataclass, TypedDict, NamedTuple or Struct."""
+    """Return the annotations of a dataclass, TypedDict, NamedTuple or Struct."""
     if not (is_dataclass(kind) or any(hasattr(kind, mark) for mark in _HAS_FIELDS)):
         return ()
     try:
         return get_type_hints(kind, include_extras=True).values()
     except (NameError, TypeError):
-        # msgspec refuses it with the reason.
+        # msgspec refuses it later with the reason.
         return ()
 
 
 def _unites_models(kind: Any) -> bool:
-    """Whether it is a union of a model of Pydantic and anything but None."""
+    """Return whether a type is a union of a Pydantic model and anything but None."""
     parts = [part for part in get_args(kind) if part is not NoneType] if get_origin(kind) in (Union, UnionType) else []
     return len(parts) > 1 and any(map(_is_model, parts))
 

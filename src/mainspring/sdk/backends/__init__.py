@@ -1,1 +1,1 @@
-"""Where the SDK submits: a store in this process, or the HTTP API."""
+"""Backends of the SDK: a store in this process, or the HTTP API."""

@@ -1,4 +1,4 @@
-"""Speaks to the HTTP API: repeats what is safe to repeat, and makes errors of problems."""
+"""The client of the HTTP API: retries safe requests and turns problems into exceptions."""
 
 from collections.abc import AsyncGenerator, Mapping
 from random import Random
@@ -15,7 +15,7 @@ from mainspring.http.problems import Problem
 
 T = TypeVar("T")
 
-#: How long an API that does not answer, or says that it cannot now, is asked again, and how soon.
+#: #: How long requests to an unavailable API are retried, and the delays between retries.
 PATIENCE: Micros = 30 * SECOND
 _FIRST_PAUSE: Micros = 100 * MILLISECOND
 _LONGEST_PAUSE: Micros = 5 * SECOND
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ApiClient:
-    """Belongs to one event loop."""
+    """A client that belongs to one event loop."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ApiClient:
         transport: httpx2.AsyncBaseTransport | None = None,
         patience: Micros | None = None,
     ) -> None:
-        """``transport``: how requests travel; over the network unless it says otherwise."""
+        """``transport``: sends the requests; the default uses the network."""
         self.clock = clock
         self._patience = PATIENCE if patience is None else patience
         self._random = Random()
@@ -58,8 +58,11 @@ class ApiClient:
         query: Mapping[str, object] | None = None,
         repeatable: bool | None = None,
     ) -> T:
-        """Send a request and read its answer. What only reads is sent again when it gets none; ``repeatable`` says
-        that a change may be, too, since it has a key or is the same when done twice."""
+        """Send a request and decode its answer.
+
+        Requests that only read are retried. ``repeatable`` allows retries of a change that has an idempotency key
+        or has the same effect when it is repeated.
+        """
         content = None if body is None else _encode(body)
         answer = await self._send(method, path, content, query, method == "GET" if repeatable is None else repeatable)
         try:
@@ -70,7 +73,7 @@ class ApiClient:
     async def lines(
         self, path: str, query: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[str, None]:
-        """The lines of a stream, as they arrive. Close it when you stop early: ``contextlib.aclosing``."""
+        """Yield the lines of a stream as they arrive. Use ``contextlib.aclosing`` if you may stop early."""
         try:
             async with self._http.stream(
                 "GET", path, params=_query(query), headers=headers, timeout=httpx2.Timeout(60, connect=5)
@@ -96,7 +99,7 @@ class ApiClient:
             try:
                 answer = await self._http.request(method, path, content=content, params=_query(query), headers=headers)
             except httpx2.TransportError as error:
-                # Nothing was sent where no connection was made.
+                # Without a connection nothing was sent, so a retry is safe.
                 safe = repeatable or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
                 if not safe or self.clock.monotonic() + pause > give_up_at:
                     raise StoreUnavailable(f"{self._http.base_url}: {str(error) or type(error).__name__}") from error
@@ -105,7 +108,7 @@ class ApiClient:
                     return answer
                 said = answer.headers.get("retry-after", "")
                 wait = max(pause, int(said) * SECOND if said.isdecimal() else 0)
-                # Refused before anything was done, or safe to repeat.
+                # The request was refused before anything was done, or is safe to repeat.
                 again = answer.status_code == 429 or (answer.status_code in _AGAIN and repeatable)
                 if not again or self.clock.monotonic() + wait > give_up_at:
                     raise _error(answer)
@@ -114,7 +117,7 @@ class ApiClient:
 
 
 def _checked_key(key: str) -> str:
-    # Not shown: it may be a good one with a line's end behind it.
+    # The key is not shown: it may be valid except for a trailing line break.
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise Invalid("key", "is not a key", "letters, digits and signs of ASCII, without spaces and line ends")
     return key

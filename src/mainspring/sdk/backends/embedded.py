@@ -1,4 +1,4 @@
-"""Where an application's work goes: a store, or an API that stands before one."""
+"""The backend protocol of an application, and its implementation on a store."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -20,7 +20,7 @@ from mainspring.core.store import Accepted
 from mainspring.features.broadcasts.service import copies_of
 from mainspring.sdk.task import Prepared
 
-#: The options that callers give, of runs whose tasks are declared elsewhere. The task catalog has the others.
+#: #: The options that callers set for runs whose tasks are declared elsewhere. The task catalog has the other options.
 Given: TypeAlias = Mapping[RunId, Collection[str]]
 
 
@@ -28,47 +28,50 @@ class Backend(Protocol):
     clock: Clock
 
     def new_run_ids(self, ordering_keys: Sequence[str], tenant: str, placement: str = "") -> list[RunId]:
-        """Ids to submit with. An API may answer with others."""
+        """Return ids for a submit. An API may answer with other ids."""
         ...
 
     async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
-        """Committed when it returns. Asked again with the same ids it makes nothing twice."""
+        """Submit runs and return when they are committed. Submitting the same ids again creates no second runs."""
         ...
 
     async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
-        """The run once for every live worker that knows its task. Asked again with the same id it makes none twice."""
+        """Submit one run for every live worker that knows the task. The same id again creates no second runs."""
         ...
 
     async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
-        """All of them or none; its id, and what became of each node."""
+        """Submit all nodes or none. Returns the id of the workflow, and the result of each node."""
         ...
 
     async def parents(self, run: RunId) -> list[RunView]:
-        """What a run waits for, or waited for, in the order they were named."""
+        """Return the parents of a run, in the order in which they were named."""
         ...
 
     async def runs(self, runs: Sequence[RunId]) -> list[RunView | None]: ...
 
     async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
-        """Ask runs to stop; those that are known, and what they are now."""
+        """Ask runs to stop. Returns the new states of the runs that exist."""
         ...
 
     async def pause_job(self, name: str, author: Author, until: Instant | None) -> None:
-        """The recurring job of this name, of the author's tenant: ``NotFound`` without one, ``Conflict`` if it is over,
-        ``Invalid`` if it is to go on at a time that has passed. The same holds of the others."""
+        """Pause the recurring job with this name in the author's tenant.
+
+        Raises ``NotFound`` if there is none, ``Conflict`` if it has ended, and ``Invalid`` if ``until`` is in the
+        past. The other methods below raise the same errors.
+        """
         ...
 
     async def resume_job(self, name: str, author: Author) -> None: ...
 
     async def pause_queue(self, queue: str, author: Author, until: Instant | None) -> None:
-        """For the author's tenant."""
+        """Pause a queue for the author's tenant."""
         ...
 
     async def resume_queue(self, queue: str, author: Author) -> None: ...
 
 
 def new_ids(backend: Backend, calls: Sequence[Prepared[Any]], tenant: str) -> list[RunId]:
-    """Ids for calls, in order. Those of one tenant and placement are made together."""
+    """Return ids for calls, in order. Ids of the same tenant and placement are created together."""
     groups: dict[tuple[str, str], list[int]] = {}
     for number, call in enumerate(calls):
         groups.setdefault((call.options.tenant or tenant, call.options.placement), []).append(number)
@@ -80,9 +83,10 @@ def new_ids(backend: Backend, calls: Sequence[Prepared[Any]], tenant: str) -> li
 
 
 async def check_times(engine: Engine, runs: Sequence[NewRun]) -> None:
-    """Refuse due times that have passed, as an API does.
+    """Refuse due times in the past, as the API does.
 
-    A run under a key that was used before may be late: its time may have passed since it was first submitted.
+    A run with an idempotency key that was used before is accepted, because its time may have passed since the first
+    submit.
     """
     now = engine.clock.now()
     for run in runs:
@@ -95,7 +99,7 @@ async def check_times(engine: Engine, runs: Sequence[NewRun]) -> None:
 
 
 class StoreBackend:
-    """The store itself, through an open engine."""
+    """Uses a store directly, through an open runtime."""
 
     def __init__(self, engine: Engine) -> None:
         self.clock = engine.clock
@@ -109,7 +113,7 @@ class StoreBackend:
             runs = await self._engine.catalog.fill_in(runs, given)
         await check_times(self._engine, runs)
         if len(runs) == 1:
-            # Those who submit one at a time, at the same time, share a commit.
+            # Concurrent single submits share a commit.
             return [await self._engine.jobs.submit(runs[0])]
         return await self._engine.jobs.submit_many(runs)
 

@@ -1,4 +1,4 @@
-"""Submitting through the HTTP API instead of the store."""
+"""The backend that submits through the HTTP API."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -39,12 +39,12 @@ class Cancelled(msgspec.Struct):
     status: str
 
 
-#: Options of a call whose fields have other names in the API.
+#: #: Options of a call that have other names in the API.
 _OPTIONS = {"scheduleTime": "at", "maxRetries": "retries", "orderingKey": "ordering_key", "startWithin": "start_within"}
 
 
 class RemoteBackend:
-    """An API in the place of a store. Belongs to one event loop."""
+    """Implements the backend with the HTTP API. Belongs to one event loop."""
 
     def __init__(self, client: ApiClient) -> None:
         self.clock = client.clock
@@ -55,7 +55,7 @@ class RemoteBackend:
         await self._client.close()
 
     def new_run_ids(self, ordering_keys: Sequence[str], tenant: str, placement: str = "") -> list[RunId]:
-        """Not the ids that the runs will have, but what makes a repeated request the same one."""
+        """Return idempotency keys for repeated requests. The API assigns the ids of the runs."""
         return [self._ids.run(self.clock.now(), 0) for _ in ordering_keys]
 
     async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
@@ -119,7 +119,7 @@ class RemoteBackend:
             except NotFound:
                 continue
             except Conflict:
-                # It has ended already.
+                # The run has ended already.
                 view = await self._run(run)
                 if view is not None:
                     found[run] = view.state
@@ -168,9 +168,9 @@ def _pause_in(author: Author, until: Instant | None) -> dict[str, str]:
 
 
 def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
-    """What to post so that this run is made. ``places``: how others of the same batch are called.
+    """Return the request body that creates this run. ``places``: the names of other runs of the same batch.
 
-    Every option is given, also a usual one: the task may declare another.
+    Every option is set explicitly, even a default, because the task may declare another default.
     """
     policy, about = run.policy, run.about or About()
     after = run.after
@@ -201,27 +201,27 @@ def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
         start_within=UNSET if run.start_within is None else format_duration(run.start_within),
         deadline=UNSET if run.deadline is None else format_duration(run.deadline),
         tenant=run.tenant,
-        # A key of the caller's, or the id that was made for this very request.
+        # The caller's key, or the id that was created for this request.
         idempotency_key=run.id if run.idempotency is None else run.idempotency.key,
     )
 
 
 def leave_open(job: Fields, given: Collection[str] | None) -> Fields:
-    """The same, without the options that the task itself declares. ``given``: those that the caller gives."""
+    """Remove the options that the task itself declares. ``given``: the options that the caller sets."""
     if given is None:
         return job
     return msgspec.structs.replace(job, **dict.fromkeys(DECLARED - set(given), UNSET))
 
 
 def node_in(node: Node) -> NodeIn:
-    """What to post so that this node is made."""
+    """Return the request body that creates this node."""
     job = job_in(node.run)
     fields = {field: getattr(job, field) for field in JobFields.__struct_fields__}
     return NodeIn(**fields, after=node.after, when=node.rule.value)
 
 
 def broadcast_in(run: NewRun) -> BroadcastIn:
-    """What to post so that this run is made for every worker."""
+    """Return the request body that creates this run for every worker."""
     job = job_in(run)
     if run.idempotency is not None or run.unique is not None:
         raise Invalid("unique", "does not go with a broadcast", "each worker has a run of its own")
@@ -280,7 +280,7 @@ def _accepted(item: BatchItem) -> Accepted:
 
 
 def _in_conflict(detail: str) -> Accepted:
-    """The last word of the detail is the id of what the key was used for."""
+    """Read the id of the existing run from the last word of the error detail."""
     return Accepted(RunId(detail.rpartition(" ")[2]), RunState.QUEUED, False, conflict=True)
 
 
