@@ -1,1 +1,1 @@
-"""Settings and wiring: makes the parts of a process from its settings."""
+"""Settings and wiring: builds the components of a process from its settings."""

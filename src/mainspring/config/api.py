@@ -1,4 +1,4 @@
-"""The API, and jobs that come by other ways."""
+"""Builds the API, its authentication, and the intake of jobs from other sources."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def local_api(engine: Engine) -> AsyncIterator["Api"]:
-    """What the API is made of, on an open engine and without a server: for commands that are given a store."""
+    """Yield the API on an open runtime, without a server. Commands that open a store directly use this."""
 
     async def health() -> Mapping[str, object]:
         return {"status": "ok", "roles": []}
 
-    # Nobody is asked who they are: whoever reaches the store could do all of it without us.
+    # No authentication: a caller with access to the store could do everything without the API.
     api = make_api(engine, Authenticator(engine.store, engine.clock, required=False), health)
     await api.hub.start()
     try:
@@ -81,11 +81,11 @@ def make_api(
 
 
 async def make_ingest(engine: Engine, health: Callable[[], Awaitable[Mapping[str, object]]]) -> Ingest | None:
-    """What makes jobs of requests that come by a topic; None where there is none."""
+    """Build the service that creates jobs from requests in a Kafka topic. Return None if no topic is configured."""
     section = engine.settings.ingest
     if not section.kafka:
         return None
-    # Here and not above: it is the API that reads and checks them.
+    # Imported here, because the API's modules that read and check the requests take long to load.
     from mainspring.features.ingest.intake import JobMaker
     from mainspring.features.ingest.mappings import read_mappings
 
@@ -100,7 +100,7 @@ async def make_ingest(engine: Engine, health: Callable[[], Awaitable[Mapping[str
 
 
 def make_acceptance(settings: Settings) -> "KafkaAcceptance | None":
-    """What takes jobs in for an API while the store is away."""
+    """Build the component that accepts jobs for an API while the store is unavailable. Return None if it is off."""
     if not settings.api.accept_by:
         return None
     with _needing_kafka():
@@ -109,7 +109,7 @@ def make_acceptance(settings: Settings) -> "KafkaAcceptance | None":
 
 
 def _voucher(settings: Settings) -> Voucher | None:
-    # Not the store's id, as for hints: it is in the name of a group of consumers.
+    # Unlike for hints, the store's id cannot be the default key, because it is in the name of a consumer group.
     return Voucher(settings.dispatch.key.encode()) if settings.dispatch.key else None
 
 
@@ -123,7 +123,7 @@ def _needing_kafka() -> Iterator[None]:
 
 
 class _System:
-    """This process, as its administrators may look at it."""
+    """The settings and health checks of this process, for administrators."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -133,12 +133,12 @@ class _System:
         return [SettingView(name, value, value != defaults[name]) for name, value in describe(self._settings)]
 
     async def examine(self) -> list[Finding]:
-        # Nothing lasts there that could be wrong.
+        # A store in memory has nothing to check.
         return [] if self._settings.store == "memory:" else await examine(self._settings)
 
 
 def oidc(section: OidcSection) -> "OidcSettings | None":
-    """Where people sign in to the dashboard; none: nowhere."""
+    """Return the OpenID settings of the dashboard, or None if sign-in is off."""
     if not section.issuer:
         return None
     from mainspring.web.oidc import OidcSettings
@@ -158,7 +158,7 @@ def oidc(section: OidcSection) -> "OidcSettings | None":
 
 
 def make_tokens(auth: AuthSection, clock: Clock) -> Tokens | None:
-    """What reads bearer tokens; None where they are not let in. Keys in files are read here, once."""
+    """Build the validator of bearer tokens, or None if tokens are not accepted. Key files are read here, once."""
     if not auth.takes_tokens:
         return None
     from mainspring.http.auth import tokens

@@ -1,4 +1,4 @@
-"""The archive that the settings name, for whoever reads it."""
+"""Opens the archive in the settings, for commands that read it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,7 +32,9 @@ async def open_archive(settings: Settings) -> AsyncIterator[Blobs]:
 
 
 async def restore(blobs: Blobs, parts: list[Manifest], tenant: str | None, into: Path) -> tuple[int, int]:
-    """Write the runs of some parts into an SQLite file: how many there were, and how many of them are new there."""
+    """Write the runs of archive parts into an SQLite file. Returns how many were read, and how many of them are
+    new.
+    """
     from mainspring.stores.sqlite.upkeep.restoring import Restored
 
     target = Restored(into, SystemClock())
@@ -55,7 +57,7 @@ async def restore(blobs: Blobs, parts: list[Manifest], tenant: str | None, into:
 
 
 async def examine_archive(settings: Settings) -> list[Finding]:
-    """Whether it can be written; nothing to say where nothing is archived."""
+    """Check that the archive can be written. Returns no findings if there is no archive."""
     if not settings.retention.archive:
         return []
     try:

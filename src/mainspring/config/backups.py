@@ -1,4 +1,4 @@
-"""What backs a store up, makes one of a backup, and makes a standby the primary."""
+"""Takes and restores backups of a store, and promotes a standby to primary."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ def make_backups(settings: Settings) -> Backups:
 
 
 async def take_backup(settings: Settings, file: Path, program: str, tell: Tell) -> tuple[Manifest, int]:
-    """Everything that the store holds, into a file; what the file says of itself, and how large it is."""
+    """Write everything in the store into a backup file. Returns its manifest and its size."""
     backups = make_backups(settings)
     with Writer(file) as writer:
         manifest = await backups.take(writer, program, tell)
@@ -43,9 +43,9 @@ async def take_backup(settings: Settings, file: Path, program: str, tell: Tell) 
 
 
 async def verify_backup(file: Path) -> Manifest:
-    """Read all of a backup and compare it with what it says of itself; ``Conflict`` says what is wrong."""
+    """Read a whole backup and compare it with its manifest. Raises ``Conflict`` with the difference."""
     reader = Reader(file)
-    # Neither is opened: where it would lie does not matter.
+    # The store is not opened, so only its kind matters.
     store = "postgresql://" if reader.manifest.kind == "postgresql" else str(file)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{file.name}-verify-", dir=file.parent) as folder:
@@ -58,7 +58,7 @@ async def verify_backup(file: Path) -> Manifest:
 async def restore_backup(
     settings: Settings, file: Path, unfinished: Unfinished, tell: Tell, *, replace: bool
 ) -> tuple[Manifest, Restored]:
-    """Make the store of a backup."""
+    """Restore a backup into the store."""
     reader = Reader(file)
     manifest = reader.manifest
     backups = make_backups(settings)
@@ -71,7 +71,7 @@ async def restore_backup(
 
 @asynccontextmanager
 async def opened_store(settings: Settings) -> AsyncIterator[EngineStore]:
-    """The store, for what is asked of it here; it must be there."""
+    """Yield the opened store. Raises ``StoreUnavailable`` if an SQLite file does not exist."""
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
     if not settings.store.startswith(POSTGRES) and not servers_of(settings.store):

@@ -1,4 +1,4 @@
-"""Which folder or bucket an address names."""
+"""Builds the folder or bucket that an address names."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from mainspring.integrations.s3.address import read_blobs
 
 
 def make_blobs(address: str, field: str, section: BlobsSection) -> Blobs:
-    """``field``: the setting that the address is in."""
+    """``field``: the setting that has the address."""
     found = read_blobs(address, field)
     if found.kind == "file":
         return FolderBlobs(Path(found.place))
@@ -26,7 +26,9 @@ def make_blobs(address: str, field: str, section: BlobsSection) -> Blobs:
 
 
 def make_run_logs(settings: Settings, whose: Callable[[], Awaitable[str]] | None = None) -> RunLogs | None:
-    """Where the logs of runs go that have ended; None: they stay in the store. ``whose``: the store's identity."""
+    """Build the log storage for ended runs, or None if logs stay in the store. ``whose``: reads the store's
+    identity.
+    """
     section = settings.run_logs
     if section.where == STORE:
         return None

@@ -1,4 +1,4 @@
-"""Engines beside the store that bring workers hints of what waits."""
+"""Builds the brokers that carry hints to workers."""
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.hints import Sealer
@@ -9,8 +9,8 @@ from mainspring.integrations.rabbitmq.address import SCHEMES
 
 
 def make_dispatch(url: str, clock: Clock, sealer: Sealer, datacenter: str = "") -> Dispatch:
-    """``datacenter``: where this process is."""
-    # Imported when it is used: most processes need none of them.
+    """``datacenter``: the data center of this process."""
+    # Imported on use: most processes need none of the clients.
     if url.startswith(SCHEMES):
         try:
             from mainspring.integrations.rabbitmq.dispatch import RabbitDispatch

@@ -1,4 +1,4 @@
-"""Checks of the addresses in the settings, which the integrations read, and of what depends on them."""
+"""Checks of the addresses in the settings, and of the settings that depend on them."""
 
 from collections.abc import Mapping
 
@@ -61,7 +61,7 @@ def _check_events(settings: Settings) -> None:
 
 def _check_ingest(section: IngestSection) -> None:
     if section.topics:
-        # Imported here because it knows the fields of a job, and most installations have no such topics.
+        # Imported here because it loads the fields of a job, and most installations have no such topics.
         from mainspring.features.ingest.mappings import read_mappings
 
         read_mappings(section.topics)

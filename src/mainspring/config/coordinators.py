@@ -1,4 +1,4 @@
-"""Engines outside the store that can say who owns which shard."""
+"""Builds the coordinators outside the store, which assign shards to schedulers."""
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.coordination import Engine
@@ -8,7 +8,7 @@ from mainspring.integrations.tls import context_of
 
 
 def make_registry(engine: Engine, clock: Clock) -> Registry:
-    # Each is imported when it is used: most processes need none of them.
+    # Imported on use: most processes need none of the clients.
     match engine.kind:
         case "redis":
             try:

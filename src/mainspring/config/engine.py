@@ -1,4 +1,4 @@
-"""The open adapters of one process."""
+"""The runtime: the open adapters of one process."""
 
 import asyncio
 import random
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
 
 
-#: How many seconds a cancel waits for being heard of sooner.
+#: #: How many seconds a cancel waits for the status cache, which notifies workers faster than the store.
 _FLAGGED_WITHIN = 0.25
 
 
 def system_clock() -> Clock:
-    """This machine's clock, for who has no engine."""
+    """Return this machine's clock, for code without a runtime."""
     return SystemClock()
 
 
 def system_time() -> Instant:
-    """What this machine's clock shows, for commands that need no store."""
+    """Return this machine's time, for commands without a store."""
     return system_clock().now()
 
 
 class Engine:
-    """The open adapters of one process: what submitting needs, and what services are made of."""
+    """The open adapters of one process, which clients submit through and services are built on."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -54,11 +54,11 @@ class Engine:
         self.store = make_store(settings, self.clock, self.wakeups)
         self.random = random.Random()
         section = settings.metrics
-        #: What counts the runs that go through this process; none: nobody wants to know.
+        #: #: The metrics of runs in this process; None: metrics are off.
         self.figures = Figures(section.names, tenants=section.tenants) if section.enabled else None
-        #: What records submits, attempts and requests; none: nobody does.
+        #: Records submits, attempts and requests as spans; None: tracing is off.
         self.tracing = make_tracing(settings)
-        #: Where others read how runs and workers are, if anywhere.
+        #: #: The status cache for other programs; None: off.
         self.board = make_board(settings)
         self._jobs: Jobs | None = None
         self._opening: asyncio.Lock = asyncio.Lock()
@@ -71,17 +71,17 @@ class Engine:
 
     @cached_property
     def run_logs(self) -> RunLogs | None:
-        """Where logs are that are not in the store; made for who asks: workers and clients do not."""
-        # One in memory is another with each start.
+        """The log storage outside the store. It is created on use, because workers and clients do not need it."""
+        # A store in memory has a new identity after every start.
         return make_run_logs(self.settings, None if self.settings.store == MEMORY else self.store.identity)
 
     @cached_property
     def catalog(self) -> TaskCatalog:
-        """What workers have declared of their tasks, for programs that submit tasks of others."""
+        """The tasks that workers have declared, for programs that submit them by name."""
         return TaskCatalog(self.store, self.clock)
 
     async def open(self) -> None:
-        """Idempotent."""
+        """Open the adapters. Calling it again has no effect."""
         if self._jobs is not None:
             return
         async with self._opening:
@@ -114,14 +114,14 @@ class Engine:
 
     async def _cancelled(self, jobs: Jobs, runs: Collection[RunId]) -> None:
         if self.board is not None:
-            # The store knows already. This is quicker, or it is not worth waiting for.
+            # The cancel is stored already. The status cache only speeds it up, so failures and delays are ignored.
             with suppress(EngineUnavailable, TimeoutError):
                 async with asyncio.timeout(_FLAGGED_WITHIN):
                     await self.board.flag(runs)
         await self._cancel_members(jobs, runs)
 
     async def _cancel_members(self, jobs: Jobs, runs: Collection[RunId]) -> None:
-        """Those of fan-outs. Their own clean-up may have to wait for a slot that a member has."""
+        """Cancel the members of fan-outs. The clean-up run may otherwise wait for a slot that a member occupies."""
         views = await self.store.runs(list(runs))
         roots = [view.id for view in views if view is not None and view.task == FAN_OUT]
         if roots:
@@ -130,17 +130,19 @@ class Engine:
             await cancel_members(roots, jobs, self.store)
 
     def replica_staleness(self) -> Micros | None:
-        """How far the replica that lists come from was behind when somebody last listed."""
+        """Return how far the replica was behind at the last list, or None if there is no replica."""
         replica = getattr(self.store, "replica", None)
         return None if replica is None else replica.staleness
 
     def pools(self) -> list[PoolUse]:
-        """How connections are used, of each server; none where there are no connections."""
+        """Return the usage of connection pools, one entry per server. Stores without connections have none."""
         found = [part.pool() for part in stores_of(self.store) if isinstance(part, Pooled)]
         return [use for use in found if use is not None]
 
     def workforce(self) -> "Callable[[], AbstractAsyncContextManager[Workforce]] | None":
-        """How the heartbeat's thread gets a store of its own; none where the store lives in this very loop."""
+        """Return a factory for the separate store of the heartbeat thread. None for a store in memory, which lives
+        in one loop.
+        """
         if self.settings.store == MEMORY:
             return None
 
@@ -157,7 +159,7 @@ class Engine:
 
 
 def make_tracing(settings: Settings) -> "Tracing | None":
-    """What records where work goes; None where nobody asked for it."""
+    """Build the recorder of traces, or None if tracing is off."""
     section = settings.tracing
     if not section.enabled:
         return None
@@ -169,7 +171,7 @@ def make_tracing(settings: Settings) -> "Tracing | None":
 
 
 def make_board(settings: Settings) -> Board | None:
-    """Where others read how runs and workers are; None where nobody asked for it."""
+    """Build the status cache, or None if it is off."""
     if not settings.dispatch.status:
         return None
     try:

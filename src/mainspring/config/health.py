@@ -1,4 +1,4 @@
-"""What examines, migrates and moves a store."""
+"""Checks, migrates and moves a store."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 async def migrate(settings: Settings, *, contract: bool = False) -> Migrated:
-    """Bring the store's schema up to date, as every process does when it starts; what was done."""
+    """Bring the store's schema up to date, as every process does at startup. Returns the applied and waiting
+    migrations.
+    """
     store = make_store(settings, SystemClock())
     applied: list[Migration] = []
     waiting: list[Migration] = []
@@ -50,7 +52,7 @@ async def migrate(settings: Settings, *, contract: bool = False) -> Migrated:
 
 
 def make_health(settings: Settings) -> Health:
-    """What examines the store, without opening it as a process would."""
+    """Build the health checks of the store, which do not open it like a process would."""
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
     if servers := servers_of(settings.store):
@@ -81,15 +83,17 @@ def _postgres_health(settings: Settings) -> "PostgresHealth":
 
 
 def make_watched(settings: Settings, address: str) -> Watched | None:
-    """What watches one server of a store; None where nobody else works on it."""
+    """Build the health checks of one server of the store, or None if it is not a PostgreSQL server."""
     if not address.startswith(POSTGRES):
         return None
     return _postgres_health(msgspec.structs.replace(settings, store=address))
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    """What is wrong, or soon will be: with the store, with what grants shards, with what brings hints, with where logs
-    are kept, with the limits of programs."""
+    """Return the findings about the store and about everything that the settings connect to it.
+
+    This covers the coordinator, the brokers, Vault, the log storage, the archive and the limits of programs.
+    """
     examination = await make_health(settings).examine()
     findings = list(examination.findings) + await _examine_coordination(settings)
     findings += await _examine_dispatch(settings, examination.signs)
@@ -101,7 +105,7 @@ async def examine(settings: Settings) -> list[Finding]:
 
 
 async def _examine_coordination(settings: Settings) -> list[Finding]:
-    """How the engine is that grants shards; nothing to say where the store does it."""
+    """Check the coordinator. Returns no findings if the store assigns shards."""
     found = read_coordination(settings.coordination)
     if found is None:
         return []
@@ -110,7 +114,7 @@ async def _examine_coordination(settings: Settings) -> list[Finding]:
 
 
 async def _examine_dispatch(settings: Settings, signs: Signs | None) -> list[Finding]:
-    """How the engines are that bring hints; nothing to say where there are none. ``signs``: how the store is."""
+    """Check the brokers. Returns no findings if there are none. ``signs``: the state of the store."""
     section, clock = settings.dispatch, SystemClock()
     routes = read_routes(section.engine, section.queues)
     namespace, queues = ("", []) if signs is None else (signs.identity, signs.queues())
@@ -124,7 +128,7 @@ async def _examine_dispatch(settings: Settings, signs: Signs | None) -> list[Fin
 
 
 async def _examine_vault(settings: Settings) -> list[Finding]:
-    """Whether Vault lets us read; nothing to say where there is none."""
+    """Check that Vault can be read. Returns no findings if Vault is not configured."""
     if not settings.vault.address:
         return []
     try:
@@ -136,7 +140,7 @@ async def _examine_vault(settings: Settings) -> list[Finding]:
 
 
 async def _examine_run_logs(settings: Settings, signs: Signs | None) -> list[Finding]:
-    """Nothing to say where they stay in the store. ``signs``: how that is."""
+    """Check the log storage. Returns no findings if logs stay in the store. ``signs``: the state of the store."""
     identity = "" if signs is None else signs.identity
 
     async def whose() -> str:
@@ -155,7 +159,9 @@ async def _examine_run_logs(settings: Settings, signs: Signs | None) -> list[Fin
 
 
 async def move(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> Moved:
-    """Take everything from an SQLite file to PostgreSQL. ``tell``: of each batch its kind, how many, of how many."""
+    """Copy everything from an SQLite file to PostgreSQL. ``tell`` receives the kind, the count and the total of
+    each batch.
+    """
     if not target.store.startswith(POSTGRES):
         raise Invalid("--to", "is not PostgreSQL", "postgresql://user@host/database")
     if settings.store == "memory:" or settings.store.startswith(POSTGRES):

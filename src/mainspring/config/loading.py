@@ -1,4 +1,4 @@
-"""Reading the settings from flags, the environment, a file and the program."""
+"""Reads the settings from flags, the environment, a file and the program."""
 
 import difflib
 import os
@@ -17,15 +17,15 @@ from mainspring.core.model.base.instant import parse_duration
 from mainspring.core.model.cluster.labels import label_words, labels_of, read_label
 from mainspring.core.model.runs.names import check_queue
 
-#: Variables with our prefix that are no settings: the file, which API the command line speaks to, what tests and
-#: benchmarks use, secrets, and what Kubernetes sets for a service that is called mainspring.
+#: #: Variables with our prefix that are not settings: the file, the API of the command line, variables of tests and
+#: benchmarks, secrets, and those that Kubernetes sets for a service named mainspring.
 _OTHER_VARIABLES = re.compile(PREFIX + r"(CONFIG|URL|KEY|PROFILE|SEEDS|BENCH_\w+|SECRET_\w+|SERVICE_\w+|PORT_\d+_\w+)")
 
 
 _PRIORITY = re.compile(r"[1-9]|10")
 
 
-#: A name of an entry, and not what stands behind the question mark of an address.
+#: #: The name of an entry, but not a query parameter of an address.
 _NAMED = re.compile(r"\s*[^\s=?]+\s*=")
 
 
@@ -41,10 +41,10 @@ def load(
     defaults: Mapping[str, object] | None = None,
     code: tuple[str, Mapping[str, object]] | None = None,
 ) -> Settings:
-    """Read settings from everywhere. An error names the setting and where its value came from.
+    """Read settings from all sources. An error names the setting and the source of its value.
 
-    ``defaults`` give way to the file. ``code``: settings of the program, as in the file, and the name of what holds
-    them; only flags go before them.
+    ``defaults`` have lower priority than the file. ``code``: settings of the program in the form of the file, with
+    the name of the object that has them; only flags override them.
     """
     environment = os.environ if environment is None else environment
     leaves = dict(list_leaves(Settings))
@@ -77,7 +77,7 @@ def _from_environment(environment: Mapping[str, str], leaves: Mapping[str, objec
         if name in paths:
             yield paths[name], _parse(name, value, leaves[paths[name]])
         elif name.startswith(PREFIX) and not _OTHER_VARIABLES.fullmatch(name):
-            # Without the prefix, which would make everything look alike.
+            # Compared without the prefix, which would make all names similar.
             close = difflib.get_close_matches(name[len(PREFIX) :], [known[len(PREFIX) :] for known in paths], 1)
             raise Invalid(name, "is no setting", f"did you mean {PREFIX}{close[0]}?" if close else "")
 
@@ -94,7 +94,7 @@ def _from_file(
             return
         raise Invalid(str(path), f"cannot be read: {error.strerror}") from error
     except ValueError as error:
-        # Also text that is not UTF-8, and numbers that are too long to be read.
+        # ValueError includes text that is not UTF-8, and numbers that are too long.
         raise Invalid(str(path), f"is not TOML: {error}") from error
     yield from _from_tree(str(path), tree, leaves)
 
@@ -160,7 +160,7 @@ def _parse(where: str, value: object, kind: object) -> object:
 
 
 def _parse_tables(value: object, where: str) -> dict[str, object]:
-    """A table of tables, or JSON of one."""
+    """Parse a table of tables, or its JSON form."""
     try:
         found = msgspec.json.decode(value, type=dict[str, dict[str, object]]) if isinstance(value, str) else value
     except msgspec.MsgspecError as error:
@@ -174,7 +174,7 @@ def _parse_tables(value: object, where: str) -> dict[str, object]:
 
 
 def parse_table(value: object, where: str) -> dict[str, tuple[str, ...]]:
-    """Read ``name=word word,other=word``, or a table of texts or lists of them."""
+    """Parse ``name=word word,other=word``, or a table of strings or lists of strings."""
     if isinstance(value, str):
         pairs: list[tuple[str, object]] = [
             (name.strip(), words) for name, _, words in (part.partition("=") for part in _entries(value))
@@ -197,7 +197,9 @@ def parse_table(value: object, where: str) -> dict[str, tuple[str, ...]]:
 
 
 def _entries(text: str) -> list[str]:
-    """What stands between commas. A comma inside an address of several hosts is part of it: no name follows."""
+    """Split text at commas. A comma in an address with several hosts is not a separator, because no name follows
+    it.
+    """
     entries: list[str] = []
     for part in text.split(","):
         if entries and "://" in entries[-1] and not _NAMED.match(part):
@@ -208,7 +210,7 @@ def _entries(text: str) -> list[str]:
 
 
 def parse_labels(value: object, where: str = "labels") -> dict[str, str]:
-    """Read ``gpu=a100,region=eu``, a list of such, or a table."""
+    """Parse ``gpu=a100,region=eu``, a list of such pairs, or a table."""
     if isinstance(value, str):
         value = value.split(",")
     if isinstance(value, list | tuple):
@@ -220,7 +222,7 @@ def parse_labels(value: object, where: str = "labels") -> dict[str, str]:
 
 
 def parse_queues(value: object, where: str = "queues") -> dict[str, int]:
-    """Read ``mail:20,default`` (100 slots where none are said), a list of such, or a table."""
+    """Parse ``mail:20,default`` (the default is 100 slots), a list of such pairs, or a table."""
     hint = "for example default:100,mail:20"
     queues = {}
     for name, slots in _pairs(value):
@@ -233,7 +235,7 @@ def parse_queues(value: object, where: str = "queues") -> dict[str, int]:
 
 
 def parse_priorities(value: object, where: str = "priorities") -> dict[str, int]:
-    """Read ``1:100,2:50``, a list of such, or a table."""
+    """Parse ``1:100,2:50``, a list of such pairs, or a table."""
     hint = "1 to 10 and at least 1 slot, for example 1:100,2:50"
     priorities = {}
     for name, slots in _pairs(value):
@@ -244,7 +246,7 @@ def parse_priorities(value: object, where: str = "priorities") -> dict[str, int]
 
 
 def _pairs(value: object) -> list[tuple[str, str]]:
-    """Names with their slots, as texts."""
+    """Return names with their slots, as strings."""
     if isinstance(value, dict):
         return [(str(name), str(slots)) for name, slots in value.items()]
     words = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else []

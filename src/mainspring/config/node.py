@@ -1,4 +1,4 @@
-"""The services of one process."""
+"""A node: the services of one process."""
 
 import asyncio
 import os
@@ -84,9 +84,9 @@ from mainspring.features.usage.service import BudgetKeeper
 from mainspring.http.auth.authenticator import Authenticator, KeyKeeper
 from mainspring.http.server import address_of, refuse_taken
 
-#: The variable that hands the digest of registered tasks from a recycled worker to the process that replaces it.
+#: #: The variable that hands the digest of registered tasks from a recycled worker to the process that replaces it.
 REGISTERED = "_MAINSPRING_REGISTERED_TASKS"
-#: How many runs of a queue a worker runs at once where nobody said.
+#: #: The default number of concurrent runs per queue of a worker.
 DEFAULT_SLOTS = 100
 
 
@@ -100,7 +100,9 @@ class Role(StrEnum):
 
 
 class _Door:
-    """Of an API that somebody else serves: whatever would not end by itself is let go of."""
+    """Replaces the HTTP server if another server serves the API. On stop it ends open streams and waiting
+    requests.
+    """
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave = leave
@@ -112,7 +114,7 @@ class _Door:
 
 
 class Node:
-    """The services of one process, by its roles."""
+    """The services of one process, selected by its roles."""
 
     def __init__(
         self,
@@ -123,9 +125,9 @@ class Node:
         *,
         listens: bool = True,
     ) -> None:
-        """``listens``: False for one whose API somebody else serves: ``asgi``."""
+        """``listens``: False if another server serves the API through ``asgi``."""
         self.engine = Engine(settings)
-        #: What answers HTTP, while it runs.
+        #: #: The ASGI application, while the node runs.
         self.asgi: Callable[[Any, Any, Any], Awaitable[None]] | None = None
         self._listens = listens
         self._settings = settings
@@ -148,7 +150,7 @@ class Node:
         self._attempt_log = _make_attempt_log(settings.log, self.engine.clock)
 
     def check(self) -> None:
-        """Refuse to start if a port is taken or a folder is missing, before this process takes work from others."""
+        """Refuse to start if a port is taken or a folder is missing, before this process claims work."""
         if Role.HTTP in self._roles and self._listens:
             refuse_taken(self._settings.host, self._settings.port)
         if Role.WORKER in self._roles:
@@ -182,9 +184,9 @@ class Node:
         await self._supervisor.start()
 
     async def stop(self) -> None:
-        """Leave in good order: a worker lets its runs finish within the grace period.
+        """Stop in order: a worker lets its runs finish within the grace period.
 
-        It begins at once, while the HTTP server takes its time to say goodbye.
+        The worker starts to stop at once, while the HTTP server finishes its requests.
         """
         leaving = [] if self._worker is None else [asyncio.create_task(self._worker.stop())]
         await self._supervisor.stop()
@@ -194,15 +196,15 @@ class Node:
             await self._blobs.close()
 
     def stop_now(self) -> None:
-        """Leave at once: what runs is given back."""
+        """Stop at once: active runs are released."""
         if self._worker is not None:
             self._worker.stop_now()
 
     async def ended(self) -> bool:
-        """Returns when there is nothing more to do here, and whether the process is to start anew: the worker has left
-        because of its number of runs or its memory, or somebody has drained it.
+        """Wait until the worker has ended by itself. Return whether the process should restart.
 
-        A drained worker beside other roles leaves alone: the others go on.
+        It restarts if the worker reached its limit of runs or memory. A worker that was drained ends the process
+        only if it is the only role; otherwise the other roles continue.
         """
         while not (worker := self._worker) or not (
             worker.wants_recycling or (worker.drained and self._roles == {Role.WORKER})
@@ -212,19 +214,19 @@ class Node:
         return worker.wants_recycling
 
     async def health(self) -> Mapping[str, object]:
-        """How this process is: what ``/healthz`` says."""
+        """Return the health of this process, which ``/healthz`` shows."""
         found: dict[str, object] = {"status": "ok", "roles": sorted(role.value for role in self._roles)}
         if self._keepers:
             found["shards"] = sum(len(keeper.owned()) for keeper in self._keepers)
             engine = read_coordination(self._settings.coordination)
-            # Not where it is: whoever may ask for this need not know that.
+            # The address is omitted, because this answer is public.
             found["coordination"] = STORE if engine is None else engine.kind
         if self._engines is not None:
             found["dispatch"] = self._engines.health()
         if self._publishers:
             found["events"] = {publisher.sink: publisher.health() for publisher in self._publishers}
         if self._log_keepers:
-            # Not why: it says where they are kept.
+            # The error is omitted, because it names the location of the logs.
             found["runLogs"] = {"status": "waiting" if any(one.trouble for one in self._log_keepers) else "ok"}
         if self._ingest is not None:
             found["ingest"] = self._ingest.health()
@@ -235,7 +237,9 @@ class Node:
         return found
 
     def _make_monitor(self) -> Monitor:
-        """Whoever has an API or schedules reads the fleet, too: of workers there may be thousands."""
+        """Build the metrics monitor. Only processes with an API or a scheduler report the fleet, because workers
+        are many.
+        """
         engine, every = self.engine, self._settings.metrics.every
         fleet = Fleet(
             engine.store,
@@ -281,20 +285,20 @@ class Node:
         tell_of_engines(self._engines, book)
 
     def _metrics_listener(self) -> Service:
-        # Here and not above: child processes and clients need none.
+        # Imported here, because child processes and clients do not need it.
         from mainspring.core.runtime.metrics.listener import MetricsListener
 
         section = self._settings.metrics
         return MetricsListener(section.host, section.ports, self._monitor.render, self.health, section.secret())
 
     def _sessions(self) -> list[SessionId]:
-        """Under which this process is known to the store right now."""
+        """Return the current sessions of this process."""
         holding = self._worker.holding if self._worker is not None else None
         known = [*(keeper.member for keeper in self._keepers), None if holding is None else holding.session]
         return [session for session in known if session is not None]
 
     def banner(self) -> str:
-        """What was started, in a line or two."""
+        """Return a summary of the started services, one to four lines."""
         roles = ", ".join(sorted(role.value for role in self._roles))
         lines = [f"mainspring: {roles} on {without_secrets(self._settings.store)}"]
         if Role.SCHEDULER in self._roles and self._settings.coordination != STORE:
@@ -334,7 +338,10 @@ class Node:
         return obstacles.describe(jobs[0].tenant, (job.spec for job in jobs))
 
     def _scheduler_services(self) -> list[Service]:
-        """For each server of the store, so that one that is away stops no other; and what counts over all of them."""
+        """Return the services of the scheduler: one set per server of the store, and those that span all servers.
+
+        With one set per server, a server that is unavailable does not stop the others.
+        """
         engine = self.engine
         if self._settings.retention.archive:
             self._blobs = make_blobs(self._settings.retention.archive, "retention.archive", self._settings.blobs)
@@ -418,7 +425,7 @@ class Node:
         ]
 
     def _log_keepers_of(self, store: EngineStore, keeper: ShardKeeper, pressed: Callable[[], bool]) -> list[LogKeeper]:
-        """None where logs stay in the store."""
+        """Return the service that moves logs out of the store; none if logs stay in the store."""
         engine = self.engine
         if engine.run_logs is None:
             return []
@@ -436,7 +443,7 @@ class Node:
         return [made]
 
     def _publishers_of(self, store: EngineStore, keeper: ShardKeeper) -> list[Service]:
-        """One for each sink: who is away holds up nobody else."""
+        """Return one publisher per sink, so that a sink that is unavailable does not delay the others."""
         engine, section = self.engine, self._settings.events
         sinks: list[Sink] = make_sinks(section.kafka, section.redis, section.redis_length, section.status_updates)
         sinks += [WebhookSink(webhook, engine.jobs) for webhook in read_webhooks(section.webhooks)]
@@ -450,7 +457,7 @@ class Node:
         return [*made, *notifiers]
 
     def _http_services(self) -> list[Service]:
-        # Here and not above: importing it takes as long as everything else together, and child processes need none.
+        # Imported here: the import takes as long as all others together, and child processes do not need it.
         from mainspring.config.resources import RESOURCES
         from mainspring.http.app import make_app
         from mainspring.http.server import HttpServer
@@ -534,13 +541,18 @@ class Node:
         return self._registration
 
     def leave_word(self) -> None:
-        """Before this process is replaced by a fresh one: it need not register the same tasks again."""
+        """Pass the digest of the registered tasks to the process that replaces this one, so that it skips the
+        registration.
+        """
         if self._registration is not None:
             os.environ[REGISTERED] = self._registration.digest
 
     def _engines_of(self, settings: WorkerSettings) -> dict[str, GuardedEngine]:
-        """By queue. There are no hints of what requires labels, so a worker that has some asks the store. So does one
-        in a data centre, unless its engine keeps the hints for these apart."""
+        """Return the broker of each queue that the worker uses.
+
+        Runs that require labels have no hints, so a worker with labels polls the store. So does a worker in a data
+        center, unless the broker separates hints by data center.
+        """
         if self._engines is None or settings.labels:
             return {}
         found = {queue: self._engines.of(queue) for queue in settings.queues}
@@ -551,7 +563,7 @@ class Node:
         }
 
     def _queues(self, application: Application) -> dict[str, int]:
-        """The queues that were asked for, or every one that the application uses."""
+        """Return the configured queues, or all queues of the application."""
         return dict(self._settings.worker.queues) or dict.fromkeys(sorted(application.queues()), DEFAULT_SLOTS)
 
 
@@ -566,7 +578,7 @@ def _always() -> bool:
 
 
 def _make_guard(engine: Engine, sessions: Callable[[], list[SessionId]], *, schedules: bool) -> ClockGuard | None:
-    """Where the store's clock is another machine's: elsewhere it is this one's own."""
+    """Return the clock guard, or None if the store uses the clock of this machine."""
     if not engine.settings.store.startswith(POSTGRES) and not servers_of(engine.settings.store):
         return None
     section = engine.settings.clock
@@ -575,18 +587,18 @@ def _make_guard(engine: Engine, sessions: Callable[[], list[SessionId]], *, sche
 
 
 def _pools(given: Mapping[str, int]) -> dict[int, int]:
-    """A pool of slots for each priority."""
+    """Return the slots for each priority."""
     return {int(priority): slots for priority, slots in given.items()}
 
 
 def make_coordinator(engine: Engine) -> SealedCoordinator | None:
-    """What grants shards outside the store; None where the store does it."""
+    """Build the coordinator outside the store, or None if the store assigns shards."""
     found = read_coordination(engine.settings.coordination)
     return None if found is None else SealedCoordinator(engine.store, make_registry(found, engine.clock))
 
 
 async def make_engines(engine: Engine) -> Engines | None:
-    """What brings hints of what waits in the store, which is open; None where nothing does."""
+    """Build the brokers for the open store, or None if there are none."""
     section = engine.settings.dispatch
     routes = read_routes(section.engine, section.queues)
     if not routes:

@@ -1,4 +1,4 @@
-"""Every page. A file here has the pages of one thing: what is asked of the API, and what is made of it."""
+"""The list of dashboard pages. Each module has the pages of one topic, with their API requests and templates."""
 
 from mainspring.features.access.pages.audit import audit
 from mainspring.features.access.pages.keys import keys
@@ -25,7 +25,7 @@ from mainspring.features.workflows.pages import workflows
 from mainspring.web.page import Page
 from mainspring.web.sign_in import sign_in
 
-#: Of several paths that match, the first.
+#: #: If several paths match, the first one wins.
 _PARTS = (
     overview,
     jobs,

@@ -1,4 +1,4 @@
-"""Every resource of the API, in the order in which people read about them."""
+"""The list of API resources, in the order of the documentation."""
 
 from mainspring.features.access.operations import access
 from mainspring.features.alerts.operations import notifications

@@ -1,4 +1,4 @@
-"""Which engine brings hints of a queue's runs, as it is written in the settings."""
+"""Reads the broker of each queue from the settings."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ from mainspring.integrations.rabbitmq.address import SCHEMES as AMQP
 from mainspring.integrations.rabbitmq.address import read_broker
 from mainspring.integrations.redis.address import names_redis, read_redis
 
-#: Every queue that is not named.
+#: #: All queues that are not named.
 OTHERS = "*"
 _HINT = "store, redis://host:6379/0, amqp://user:password@host:5672 or kafka://host:9092"
 
@@ -25,14 +25,14 @@ def check_engine(text: str, field: str) -> None:
     elif text.startswith(SCHEME):
         read_topics(read_kafka(text, field, OPTIONS), field)
     elif text != STORE:
-        # Not in its words: it could hold a password.
+        # The message must not repeat the address: it could contain a password.
         raise Invalid(field, "names no engine", _HINT)
 
 
 def read_engines(text: str, names: Collection[str] = ()) -> list[str]:
-    """Several, as ``store,redis://a,amqp://b,c``: a comma inside an address is part of it.
+    """Split a list such as ``store,redis://a,amqp://b,c``, in which an address may contain commas.
 
-    ``names``: what may stand for an engine besides.
+    ``names``: other words that may stand for a broker.
     """
     words = "|".join((STORE, *names))
     between = re.compile(rf",(?=\s*(?:(?:{words})\s*(?:,|$)|[a-z+]+://|$))")
@@ -40,7 +40,7 @@ def read_engines(text: str, names: Collection[str] = ()) -> list[str]:
 
 
 def read_routes(engine: str, queues: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """The engine of each queue that is named, and of all others under ``*``. Empty: the store serves all of them."""
+    """Return the broker of each named queue, and of all others under ``*``. Empty if the store serves all queues."""
     routes = {OTHERS: engine}
     check_engine(engine, "dispatch.engine")
     _check_shared(engine, "dispatch.engine", OTHERS, {})
@@ -56,12 +56,12 @@ def read_routes(engine: str, queues: Mapping[str, tuple[str, ...]]) -> dict[str,
 
 
 def brings_by_priority(text: str) -> bool:
-    """Whether a broker can be asked for runs of one priority, as pools of slots need."""
+    """Return whether a broker can deliver hints of one priority, as pools of slots need."""
     return text == STORE or (text.startswith(AMQP) and read_broker(text, "dispatch.engine").by_priority)
 
 
 def _check_shared(text: str, field: str, queue: str, shared: dict[str, str]) -> None:
-    """Refuse names that several queues would share: a consumer could not use the hints of another queue."""
+    """Refuse names that several queues would share, because a consumer cannot use the hints of another queue."""
     if not text.startswith(AMQP) or (broker := read_broker(text, field)).by_queue:
         return
     other = "every queue" if queue == OTHERS else shared.get(text, queue)

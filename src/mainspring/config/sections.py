@@ -1,4 +1,4 @@
-"""The sections of the settings, each with what it refuses."""
+"""The sections of the settings, each with its checks."""
 
 import re
 from ipaddress import ip_network
@@ -19,19 +19,19 @@ from mainspring.core.model.cluster.coordination import STORE
 from mainspring.core.model.events.webhooks import read_webhooks
 from mainspring.core.model.runs.names import ALL_TENANTS, check_name, check_tenant
 
-#: Microseconds, written as "30s" or as a number of seconds.
+#: #: Microseconds, written as "30s" or as a number of seconds.
 Span: TypeAlias = Annotated[int, "duration"]
 #: Words by name, written as "name=word word,other=word", or as a table.
 Table: TypeAlias = Annotated[dict[str, tuple[str, ...]], "table"]
 #: Slots by priority, written as "1:100,2:50", or as a table.
 Priorities: TypeAlias = Annotated[dict[str, int], "priorities"]
-#: All or nothing, or by name.
+#: #: True for all, false for none, or a table of allowed ones by name.
 Commands: TypeAlias = Annotated[bool | dict[str, tuple[str, ...]], "commands"]
-#: A table of settings for each name; outside of a file in JSON.
+#: #: A table of settings for each name; outside of a file it is written as JSON.
 Tables: TypeAlias = Annotated[dict[str, dict[str, object]], "tables"]
-#: One address, or several in a list; kept as a text, of several in JSON.
+#: #: One address, or a list. A list is kept as JSON text.
 Addresses: TypeAlias = Annotated[str, "addresses"]
-#: Never shown, not even when it is wrong.
+#: #: Never shown, not even in errors.
 Secret: TypeAlias = Annotated[str, "secret"]
 
 
@@ -225,7 +225,7 @@ class MetricsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return range(self.first_port, self.last_port + 1)
 
     def secret(self) -> str:
-        """From where it is kept."""
+        """Return the token from the setting or from its file."""
         if self.token_file:
             return read_file("metrics.token_file", self.token_file).decode().strip()
         return self.token
@@ -323,7 +323,7 @@ class AuthSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.mode in ("jwt", "both")
 
     def secret(self) -> bytes:
-        """The secret of HS256, from where it is kept."""
+        """Return the secret of HS256 from the setting or from its file."""
         if self.jwt_secret_file:
             return read_file("auth.jwt_secret_file", self.jwt_secret_file).strip()
         return self.jwt_secret.encode()
@@ -339,7 +339,7 @@ class AuthSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if not self.takes_tokens:
             for field in ("jwt_algorithm", *named, "jwt_issuer", "jwt_audience"):
                 if getattr(self, field):
-                    # Whoever sets these believes that tokens are checked.
+                    # A user who sets these expects that tokens are checked.
                     raise Invalid(f"auth.{field}", f"has no use while auth.mode is {self.mode}", "jwt or both")
             return
         fitting = {
@@ -422,7 +422,7 @@ class OidcSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """By group a role, and a tenant or ``*`` for all. Of several the first counts."""
 
     def secret(self) -> str:
-        """From where it is kept."""
+        """Return the secret from the setting or from its file."""
         if self.client_secret_file:
             return read_file("oidc.client_secret_file", self.client_secret_file).decode().strip()
         return self.client_secret
@@ -482,7 +482,7 @@ class TasksSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if self.containers not in ("", "podman", "docker"):
             raise Invalid("tasks.containers", f"{self.containers!r} is no engine", "podman or docker")
         if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", self.network) or self.network == "host":
-            # The machine's own network is where its metadata and its loopback are.
+            # The host network reaches the machine's metadata service and its loopback.
             raise Invalid("tasks.network", f"{self.network!r} is not a network for containers", "none, or a name")
         for name, argv in ({} if isinstance(self.commands, bool) else self.commands).items():
             check_name("tasks.commands", name)
@@ -553,7 +553,7 @@ class BlobsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     the environment under these names, or from the machine's role."""
 
     def read(self) -> dict[str, str]:
-        """By name. No word of the file is in an error."""
+        """Return the credentials by name. Errors never contain text of the file."""
         if not self.credentials_file:
             return {}
         text = read_file("blobs.credentials_file", self.credentials_file).decode(errors="replace")
@@ -570,7 +570,7 @@ class BlobsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def read_file(where: str, path: str) -> bytes:
-    """A file that a setting names."""
+    """Read a file that a setting names."""
     try:
         return Path(path).expanduser().read_bytes()
     except OSError as error:
@@ -578,13 +578,13 @@ def read_file(where: str, path: str) -> bytes:
 
 
 def servers_of(store: str) -> tuple[str, ...]:
-    """The addresses of a store over several servers; none: it is no list."""
+    """Return the addresses of a sharded store, or none if the store is not a list."""
     if not store.startswith("["):
         return ()
     try:
         addresses = msgspec.json.decode(store, type=tuple[str, ...])
     except (msgspec.DecodeError, ValueError):
-        # Not in its words: it could hold a part of a password.
+        # The message must not repeat the value: it could contain a part of a password.
         raise Invalid("store", "is not a list of addresses in JSON", '["postgresql://…", "postgresql://…"]') from None
     if not addresses or not all(address.startswith(("postgresql://", "postgres://")) for address in addresses):
         raise Invalid("store", "a list names PostgreSQL servers alone", '["postgresql://…", "postgresql://…"]')
@@ -594,7 +594,7 @@ def servers_of(store: str) -> tuple[str, ...]:
 
 
 def without_secrets(store: str) -> str:
-    """A store as it may be shown: of a DSN no password, wherever it stands, and no options."""
+    """Return a store's address for display: without passwords and options."""
     if store.startswith("["):
         return ", ".join(map(without_secrets, servers_of(store)))
     scheme, separator, rest = store.partition("://")
@@ -602,7 +602,7 @@ def without_secrets(store: str) -> str:
         return store
     place, _, options = rest.partition("?")
     if "@" in options:
-        # Perhaps a question mark in a password: where that ends cannot be told.
+        # A password may contain a question mark, so its end is ambiguous.
         return f"{scheme}://…"
     credentials, at, address = place.rpartition("@")
     return f"{scheme}://{credentials.partition(':')[0]}{at}{address}"

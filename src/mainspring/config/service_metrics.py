@@ -1,4 +1,4 @@
-"""What Prometheus is told of a scheduler as it is right now, and of whom it tells events."""
+"""Writes the metrics of a scheduler's services."""
 
 from collections.abc import Sequence
 
@@ -15,21 +15,23 @@ from mainspring.features.logs.service import LogKeeper
 
 
 def tell_of_scheduler(keepers: Sequence[ShardKeeper], schedulers: Sequence[Scheduler], book: Book) -> None:
-    """One of each for every server of the store."""
+    """Write the metrics of shards. There is one keeper and one scheduler per server of the store."""
     book.put(declared.SHARDS_HERE, sum(len(keeper.owned()) for keeper in keepers))
     book.put(declared.SCHEDULER_MARGIN, min((keeper.margin for keeper in keepers), default=0) / SECOND)
     book.put(declared.WHEEL, sum(scheduler.foreseen for scheduler in schedulers))
 
 
 def tell_of_archive(archivers: Sequence[Archiver], book: Book) -> None:
-    """One for every server of the store, if anything is archived."""
+    """Write the metrics of the archive. There is one archiver per server of the store, or none without an archive."""
     if archivers:
         book.put(declared.ARCHIVE_WAITING, sum(archiver.waiting for archiver in archivers))
         book.put(declared.ARCHIVE_FAILING, any(archiver.trouble for archiver in archivers))
 
 
 def tell_of_run_logs(keepers: Sequence[LogKeeper], book: Book) -> None:
-    """One for every server of the store, if logs leave it."""
+    """Write the metrics of the log storage. There is one keeper per server of the store, or none if logs stay in
+    the store.
+    """
     if keepers:
         book.put(declared.RUN_LOGS_TAKEN, sum(keeper.taken for keeper in keepers))
         book.put(declared.RUN_LOGS_FAILED, sum(keeper.failed for keeper in keepers))
@@ -37,7 +39,7 @@ def tell_of_run_logs(keepers: Sequence[LogKeeper], book: Book) -> None:
 
 
 def tell_of_sinks(publishers: Sequence[Publisher], book: Book) -> None:
-    """A sink has a publisher for every server of the store."""
+    """Write the metrics of event sinks. A sink has one publisher per server of the store."""
     sent, failed, dropped = Tally(), Tally(), Tally()
     for publisher in publishers:
         sent[(publisher.sink,)] += publisher.sent

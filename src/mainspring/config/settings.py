@@ -1,6 +1,7 @@
-"""One typed tree of settings: defaults, then a file, then the environment, then flags.
+"""The typed tree of all settings: defaults, then a file, then the environment, then flags.
 
-A setting ``worker.grace`` is ``grace`` under ``[worker]`` in the file, and ``MAINSPRING_WORKER_GRACE`` outside.
+A setting ``worker.grace`` is ``grace`` under ``[worker]`` in the file, and ``MAINSPRING_WORKER_GRACE`` in the
+environment.
 """
 
 from collections.abc import Iterator
@@ -48,9 +49,9 @@ PREFIX = "MAINSPRING_"
 FILE = "mainspring.toml"
 _CENTURY = 36_525 * DAY
 _PLENTY = 10**15
-#: Settings that may hold a password.
+#: #: Settings that may contain a password.
 _ADDRESSES = ("store", "replica", "coordination")
-#: Of every number and duration: from and to, both included.
+#: #: The inclusive range of every number and duration.
 RANGES = {
     "port": (1, 65_535),
     "shards": (1, MAX_SHARDS),
@@ -140,7 +141,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     blobs: BlobsSection = BlobsSection()
 
     def check(self) -> None:
-        """Raise ``Invalid`` for what is wrong, but for addresses of other servers: ``config/checks.py``."""
+        """Raise ``Invalid`` for invalid settings. Addresses of other servers are checked in ``config/checks.py``."""
         kinds = dict(list_leaves(Settings))
         for path, (least, most) in RANGES.items():
             value = _value(self, path)
@@ -195,7 +196,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def describe(settings: Settings | None = None) -> Iterator[tuple[str, str]]:
-    """Every setting as it is written in a file, or its default. Of secrets it is said that there is one."""
+    """Yield every setting, or its default, as it is written in a file. Secrets are replaced by an ellipsis."""
     values = msgspec.to_builtins(settings or Settings())
     for path, kind in list_leaves(Settings):
         section, _, leaf = path.rpartition(".")
@@ -221,13 +222,13 @@ def describe(settings: Settings | None = None) -> Iterator[tuple[str, str]]:
 
 
 def _hide(value: object) -> str:
-    """A value as text. Any of them may be an address with a password."""
+    """Return a value as text without passwords. Any value may be an address with a password."""
     text = str(value)
     return without_secrets(text) if "://" in text or text.startswith("[") else text
 
 
 def list_leaves(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Every setting by its path, with the kind of its value."""
+    """Yield every setting by its path, with the kind of its value."""
     for name, hint in get_type_hints(struct, include_extras=True).items():
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             yield from list_leaves(hint, f"{prefix}{name}.")

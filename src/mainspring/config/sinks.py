@@ -1,4 +1,4 @@
-"""Where events go outside."""
+"""Builds the sinks that receive events."""
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.ports.events_out import Sink
@@ -8,8 +8,8 @@ from mainspring.integrations.redis.address import read_redis
 
 
 def make_sinks(kafka: str, redis: str, redis_length: int, status_updates: str = "") -> list[Sink]:
-    """Those that have an address."""
-    # Imported when they are used: most processes need none of them.
+    """Build the sinks that have an address."""
+    # Imported on use: most processes need none of the clients.
     sinks: list[Sink] = []
     if redis:
         try:

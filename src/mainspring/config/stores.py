@@ -1,4 +1,4 @@
-"""Which store the settings name, and what wakes its processes."""
+"""Builds the store in the settings, and its wake-up notifications."""
 
 import os
 import random
@@ -43,7 +43,7 @@ MEMORY = "memory:"
 POSTGRES = ("postgresql://", "postgres://")
 
 
-#: What nobody calls a file: something:// and the schemes of databases.
+#: #: Text that is not meant as a file name: something:// and the schemes of databases.
 _ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNORECASE)
 
 
@@ -64,12 +64,12 @@ class EngineStore(
     LogShelf,
     Protocol,
 ):
-    """Every store here also says who owns which shard."""
+    """A store that also assigns shards to schedulers."""
 
 
 @runtime_checkable
 class Pooled(Protocol):
-    """A store with connections."""
+    """A store with a pool of connections."""
 
     def pool(self) -> PoolUse | None: ...
 
@@ -130,7 +130,7 @@ def _make_several(
 
 @asynccontextmanager
 async def open_several(settings: Settings) -> AsyncIterator["SeveralStore"]:
-    """The store over several servers, for what is done to the servers themselves."""
+    """Yield the opened sharded store, for operations on its servers."""
     servers = servers_of(settings.store)
     if not servers:
         raise Invalid("store", "is on one server", "a list of them, as in docs/operations/several-servers.md")
@@ -155,7 +155,7 @@ def retention_of(settings: Settings) -> Retention:
 
 
 def stores_of(store: EngineStore) -> list[EngineStore]:
-    """The store on each server; mostly there is one."""
+    """Return the store of each server. Without sharding it is the store itself."""
     found = getattr(store, "stores", None)
     return [store] if found is None else [part for _, part in found]
 
@@ -169,7 +169,7 @@ def make_jobs(
     figures: Figures | None = None,
     tracing: "Tracing | None" = None,
 ) -> Jobs:
-    """What takes work in. Over several servers it chooses the place of every id."""
+    """Build the submitter of jobs. In a sharded store it chooses the placement group of every id."""
     return Jobs(
         store,
         wakeups,
@@ -205,7 +205,7 @@ def make_wakeups(settings: Settings, clock: Clock) -> Wakeups:
 
 
 def path_of(store: str) -> Path:
-    """The file that is meant; refuses what is rather a mistyped address."""
+    """Return the path of an SQLite file. Raises ``Invalid`` for text that looks like a mistyped address."""
     path = store.removeprefix("sqlite:///")
     if path in ("memory", ":memory:"):
         raise Invalid("store", f"{path} is not a store", "memory: for nothing lasting, ./memory for a file")

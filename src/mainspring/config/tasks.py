@@ -1,4 +1,4 @@
-"""What a worker runs: built-in tasks, with what they need, and those of an application."""
+"""The tasks that a worker runs: the built-in tasks and those of an application."""
 
 import functools
 import os
@@ -40,28 +40,28 @@ if TYPE_CHECKING:
 
 
 class Application(HandlerSource, Protocol):
-    """What a worker runs."""
+    """The tasks of an application."""
 
     def queues(self) -> Collection[str]:
-        """The queues that its tasks are submitted to."""
+        """Return the queues that its tasks are submitted to."""
         ...
 
     def entries(self) -> Sequence[TaskEntry]:
-        """What the task catalog shall know of its tasks."""
+        """Return the entries of its tasks for the task catalog."""
         ...
 
     def adopt(self, settings: bytes) -> None:
-        """In a child process: these are the settings of the worker, as JSON."""
+        """Take over the worker's settings, as JSON, in a child process."""
         ...
 
 
 class Offer:
-    """What a worker runs in all: the built-in tasks, and those of the application, if there is one. Its own win."""
+    """All tasks of a worker. Tasks of the application override built-in tasks with the same name."""
 
     def __init__(self, settings: Settings, application: Application | None, engine: "Engine | None" = None) -> None:
         self._settings = settings
         self._application = application
-        #: Where the tasks that make workflows and fan-outs submit to; without one they are not offered.
+        #: #: The runtime that the workflow and fan-out tasks submit through; None: these tasks are not offered.
         self._engine = engine
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -74,7 +74,7 @@ class Offer:
         return found if self._application is None else found | dict(self._application.handlers())
 
     def entries(self) -> list[TaskEntry]:
-        """What a worker registers in the task catalog. Entries of the application replace those of built-in tasks."""
+        """Return the entries for the task catalog. Entries of the application replace those of built-in tasks."""
         found = {entry.name: entry for entry in make_builtin_tasks(self._settings).entries()}
         if self._engine is not None:
             found |= {entry.name: entry for entry in (WORKFLOW_ENTRY, FAN_OUT_ENTRY)}
@@ -83,7 +83,7 @@ class Offer:
         return list(found.values())
 
     def describe(self) -> str:
-        """How many tasks there are, for the banner."""
+        """Return the number of tasks as text for the banner."""
         builtin = Offer(self._settings, None, self._engine).handlers().keys()
         words = f"{len(builtin)} built-in tasks"
         if self._application is None:
@@ -93,7 +93,7 @@ class Offer:
 
     def queues(self) -> Collection[str]:
         queues = {"default"} if self._application is None else set(self._application.queues())
-        # Jobs that name a script and no queue go there.
+        # Jobs with a script and no queue use this queue.
         queues |= {"default"} if self._settings.tasks.scripts else set()
         queues |= {QUEUE} if self._settings.events.webhooks else set()
         return queues | {NOTIFICATIONS} if self._settings.notifications.channels else queues
@@ -107,7 +107,7 @@ class Offer:
 
 
 def make_builtin_tasks(settings: Settings) -> BuiltinTasks:
-    """Which built-in tasks these settings allow."""
+    """Build the built-in tasks that the settings allow."""
     tasks = settings.tasks
     return BuiltinTasks(
         http=tasks.http,
@@ -124,14 +124,14 @@ def make_builtin_tasks(settings: Settings) -> BuiltinTasks:
 
 
 def make_workflow_handler(engine: "Engine | Callable[[], Awaitable[Engine]]") -> Handler:
-    """The task ``workflow``, which submits through an engine: an open one, or one that is opened when it is needed."""
+    """Build the task ``workflow``, which submits through an open runtime, or through one that is opened on use."""
 
     async def opened() -> tuple[Jobs, Store]:
         found = engine if isinstance(engine, Engine) else await engine()
         return found.jobs, found.store
 
     async def invoke(held: HeldRun) -> bytes | None:
-        # Here and not above: most processes make no workflows, and it takes a while to import.
+        # Imported here: the import is slow, and most processes create no workflows.
         from mainspring.features.workflows.task import workflow_handler
 
         return await workflow_handler(opened).invoke(held)
@@ -140,7 +140,7 @@ def make_workflow_handler(engine: "Engine | Callable[[], Awaitable[Engine]]") ->
 
 
 def make_fan_handlers(engine: "Engine | Callable[[], Awaitable[Engine]]") -> dict[str, Handler]:
-    """The tasks ``fan_out`` and ``fan_in``, likewise."""
+    """Build the tasks ``fan_out`` and ``fan_in``, which submit through a runtime that is open or opened on use."""
 
     async def opened() -> tuple[Jobs, Store]:
         found = engine if isinstance(engine, Engine) else await engine()
@@ -163,7 +163,7 @@ def make_fan_handlers(engine: "Engine | Callable[[], Awaitable[Engine]]") -> dic
 
 
 def make_keyring(settings: Settings) -> Keyring:
-    """Where secrets come from, and who may use which."""
+    """Build the sources of secrets, with the rules for their use."""
     section = settings.secrets
     places: list[Secrets] = [EnvironmentSecrets()]
     if section.folder:
@@ -175,7 +175,7 @@ def make_keyring(settings: Settings) -> Keyring:
 
 @functools.cache
 def make_vault(section: VaultSection) -> "VaultSecrets":
-    """One for all who ask in this process: it keeps what it was told."""
+    """Build the client of Vault. A process shares one, because it caches the secrets."""
     import httpx2
 
     from mainspring.integrations.vault.secrets import AppRole, VaultSecrets
@@ -217,7 +217,7 @@ def _confinement(tasks: TasksSection) -> Confinement:
 
 
 def examine_programs(tasks: TasksSection) -> list[Finding]:
-    """Whether this machine enforces the limits of programs; nothing where there are no programs or no limits."""
+    """Check that this machine enforces the limits of programs. Returns no findings without programs or limits."""
     confinement = _confinement(tasks)
     if not (tasks.scripts or tasks.commands) or not confinement.limits.by_cgroup:
         return []
@@ -236,7 +236,7 @@ def examine_programs(tasks: TasksSection) -> list[Finding]:
 
 
 def check_surroundings(settings: Settings) -> None:
-    """What a worker needs of its machine for what its settings say."""
+    """Check that the machine has what the worker's settings need."""
     tasks = settings.tasks
     for name, folder in (("tasks.scripts", tasks.scripts), ("secrets.folder", settings.secrets.folder)):
         if folder and not Path(folder).expanduser().is_dir():
@@ -247,8 +247,8 @@ def check_surroundings(settings: Settings) -> None:
 
 
 def make_egress(tasks: TasksSection) -> Egress:
-    """The one way out for calls that users ask for."""
-    # Here and not above: it takes a tenth of a second to import, and most processes call nobody.
+    """Build the guarded client for HTTP calls that users ask for."""
+    # Imported here, because it takes 100 ms and most processes make no calls.
     from mainspring.integrations.egress.guarded import GuardedEgress
 
     return GuardedEgress(tasks.http_allow)

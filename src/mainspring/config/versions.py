@@ -1,4 +1,4 @@
-"""What this program is, beyond its version, in the words of ``mainspring --version``."""
+"""Version details for ``mainspring --version``."""
 
 import platform
 from importlib.resources import files
@@ -18,6 +18,8 @@ def about() -> list[str]:
 
 
 def _newest(store: str) -> int:
-    """By the names of the files: the package itself needs a driver that may not be installed."""
+    """Return the newest schema version from file names, because the package needs a driver that may not be
+    installed.
+    """
     found = files("mainspring.stores").joinpath(store, "migrations").iterdir()
     return max(int(entry.name.split("_")[0]) for entry in found if entry.name.endswith(".sql"))
