@@ -1,1 +1,1 @@
-"""Clients of other people's servers. One folder each."""
+"""Clients of external servers, one package each."""

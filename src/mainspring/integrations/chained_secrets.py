@@ -1,4 +1,4 @@
-"""Several places, one after the other."""
+"""Reads secrets from several sources in order."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from mainspring.core.ports.secrets import Secrets
 
 
 class SeveralSecrets:
-    """The first place that has it."""
+    """Returns a secret from the first source that has it."""
 
     def __init__(self, places: Sequence[Secrets]) -> None:
         self._places = places

@@ -1,4 +1,4 @@
-"""The table of owners as bytes: each owner with its shards, so that it stays small."""
+"""Encodes the table of shard owners, grouped by owner to keep it small."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -18,6 +18,6 @@ def encode_owners(owners: Mapping[int, SessionId]) -> bytes:
 
 
 def decode_owners(table: bytes) -> dict[int, SessionId]:
-    """Of an empty table, too."""
+    """Decode a table of owners. Empty bytes are an empty table."""
     found = _decoder.decode(table) if table else {}
     return {shard: SessionId(owner) for owner, shards in found.items() for shard in shards}

@@ -1,4 +1,4 @@
-"""What is encrypted, with the files that the settings name."""
+"""Builds TLS contexts from the files that the settings name."""
 
 import ssl
 
@@ -9,7 +9,7 @@ from mainspring.core.model.base.errors import Invalid
 def context_of(tls: Tls | None, field: str) -> ssl.SSLContext | None:
     if tls is None:
         return None
-    # What fails does not say which file it is about.
+    # OSError does not name the file, so remember which one is being read.
     reading = tls.authority
     try:
         context = ssl.create_default_context(cafile=tls.authority or None)

@@ -1,1 +1,1 @@
-"""The one guarded way out for HTTP."""
+"""The guarded client for HTTP calls that users ask for."""

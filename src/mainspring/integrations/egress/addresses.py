@@ -1,4 +1,4 @@
-"""Which addresses a user may make us call: public ones, and networks that a setting names."""
+"""The addresses that calls of users may reach: public ones, and networks in the settings."""
 
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -9,13 +9,13 @@ from mainspring.core.model.base.errors import Invalid
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
-#: What ``ipaddress`` calls global, or did in some version of Python, and still leads inwards.
+#: #: Internal networks that some version of ``ipaddress`` counts as global.
 _INWARDS: tuple[Network, ...] = tuple(
     map(
         ip_network,
         (
             "0.0.0.0/8",
-            "100.64.0.0/10",  # a provider's own network; Alibaba's metadata
+            "100.64.0.0/10",  # a carrier's internal network; Alibaba's metadata
             "168.63.129.16/32",  # Azure's host
             "192.0.0.0/24",  # Oracle's metadata
             "192.88.99.0/24",
@@ -39,14 +39,14 @@ def parse_networks(networks: Sequence[str], where: str) -> tuple[Network, ...]:
 
 
 def plain(address: Address) -> Address:
-    """An IPv4 address in IPv6 clothes (``::ffff:10.0.0.1``) is that IPv4 address."""
+    """Return the IPv4 address inside an IPv4-mapped IPv6 address such as ``::ffff:10.0.0.1``."""
     return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
 
 
 def literal(host: str) -> Address | None:
-    """The address that a host spells out, or None for a name.
+    """Return the address that a host spells out, or None for a name.
 
-    ``2130706433``, ``0177.0.0.1`` and ``0x7f.1`` are neither: systems read them as addresses, so they are refused.
+    ``2130706433``, ``0177.0.0.1`` and ``0x7f.1`` are refused, because operating systems read them as addresses.
     """
     try:
         return plain(ip_address(host))
@@ -58,7 +58,7 @@ def literal(host: str) -> Address | None:
 
 
 def refusal(address: Address, allowed: Sequence[Network]) -> str | None:
-    """Why an address may not be called."""
+    """Return the reason why an address may not be called, or None if it may."""
     if any(address in network for network in allowed):
         return None
     kinds = {

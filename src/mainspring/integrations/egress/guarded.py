@@ -1,11 +1,11 @@
-"""Sends HTTP requests for users without letting them reach what only this machine can reach.
+"""Sends HTTP requests for users without giving them access to internal addresses.
 
-- The name is looked up once, every address it has is checked, and the connection goes to a checked address. A name
-  server that answers something else the second time (DNS rebinding) is never asked a second time. TLS and ``Host`` keep
-  the name.
-- One connection for each request: two names may share an address, and a connection that was proven to be one of them
-  must not serve the other.
-- No redirects, proxies, cookies, ``.netrc`` or unpacking: the transport is used without a client around it.
+- The name is looked up once, every address of it is checked, and the connection goes to a checked address. A name
+  server that changes its answer (DNS rebinding) has no effect. TLS and ``Host`` use the name.
+- Each request has its own connection. Two names may share an address, and a connection that was verified for one
+  name must not serve the other.
+- There are no redirects, proxies, cookies, ``.netrc`` or decompression, because the transport is used without a
+  client.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,252})")
 
 
 class GuardedEgress:
-    """An ``Egress``. ``allowed`` names networks that may be called besides the public ones."""
+    """The implementation of ``Egress``. ``allowed``: networks that may be called besides public addresses."""
 
     def __init__(
         self, allowed: Sequence[str] = (), *, resolve: Resolve | None = None, tls: ssl.SSLContext | None = None
@@ -64,7 +64,9 @@ class GuardedEgress:
             raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ")) from None
 
     async def _addresses(self, url: httpx2.URL) -> Sequence[Address]:
-        """Where to connect to. One address that is refused is enough: who answers with both kinds is up to no good."""
+        """Return the addresses to connect to. One refused address fails the request, because mixed answers are
+        suspicious.
+        """
         host = url.raw_host.decode("ascii")
         found = literal(host) if "%" not in host else None
         if found is not None:
@@ -78,7 +80,7 @@ class GuardedEgress:
             raise NoAnswer(f"{host} has no address")
         for address in addresses:
             if (why := refusal(address, self._allowed)) is not None:
-                # The address itself is not told: what our name server knows is not for everybody.
+                # The address is omitted, because it could reveal internal names.
                 raise Invalid("url", f"{host} leads to an address that is {why}", "tasks.http_allow names exceptions")
         return addresses[:_MOST_TRIED]
 
@@ -140,5 +142,5 @@ async def _resolve(host: str, port: int) -> Sequence[str]:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise NoAnswer(f"{host} cannot be found: {error}") from None
-    # An address of IPv6 may carry the name of an interface.
+    # An IPv6 address may contain the name of an interface.
     return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))

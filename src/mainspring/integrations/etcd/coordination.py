@@ -1,4 +1,4 @@
-"""etcd, by its JSON gateway: a lease a member, a table that is changed by transactions, and a watch over both."""
+"""The etcd coordinator, through the JSON gateway: a lease per member, a table of owners, and a watch on both."""
 
 import asyncio
 import base64
@@ -22,14 +22,14 @@ from mainspring.integrations.shard_table import decode_owners, encode_owners
 _log = get_logger("mainspring.etcd")
 
 _BEFORE_WATCHING_AGAIN: Micros = SECOND // 2
-#: gRPC's words for: no such thing, and: who are you?
+#: #: gRPC status codes: not found, and unauthenticated.
 _NOT_FOUND, _UNAUTHENTICATED = 5, 16
 
 Json = dict[str, Any]
 
 
 class _Refused(Exception):
-    """etcd has understood, and says no."""
+    """etcd answered with an error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -42,9 +42,9 @@ class _Lease(msgspec.Struct):
 
 
 class EtcdRegistry:
-    """Talks to one node and goes on to the next when that does not answer.
+    """Coordinates through one etcd node, and switches to the next if it does not answer.
 
-    etcd counts leases in whole seconds, and grants none below one and a half of its election timeouts.
+    etcd counts leases in whole seconds, and grants none shorter than one and a half election timeouts.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class EtcdRegistry:
 
     async def open(self, namespace: str) -> None:
         self._prefix = f"{self._root}/{namespace}/"
-        # No proxies: what is said here decides who acts.
+        # Coordination decides who may act, so it must not pass through a proxy.
         self._client = httpx2.AsyncClient(trust_env=False, timeout=None, verify=self._tls or True)
         self._watching = asyncio.create_task(self._watch(), name="etcd-watch")
 
@@ -95,7 +95,7 @@ class EtcdRegistry:
         if lease is None:
             raise Fenced(f"member {member} is not one any more in etcd")
         kept = await self._ask("lease/keepalive", {"ID": lease.id})
-        # A lease that is gone has no time to live; one that lives may be granted for another time than before.
+        # An expired lease has a TTL of 0; a live one may be renewed with another TTL.
         lease.ttl = int(kept.get("result", {}).get("TTL", 0)) * SECOND
         view = await self._read(lease.ttl) if lease.ttl else None
         if view is None or member not in view.members:
@@ -127,7 +127,7 @@ class EtcdRegistry:
         self._listeners.append(listener)
 
     async def _read(self, ttl: Micros) -> View:
-        # Not a serializable read: it is answered with the consent of a majority, after the lease was kept.
+        # A linearizable read: a majority confirms it after the lease was renewed.
         found = await self._ask("kv/range", self._everything())
         members, owners, version = set(), {}, 0
         for row in found.get("kvs", ()):
@@ -142,11 +142,13 @@ class EtcdRegistry:
         return _encode((self._prefix + name).encode())
 
     def _everything(self) -> Json:
-        """All keys that begin with the prefix: its last byte is a slash, and a zero comes after that."""
+        """Return the range of all keys with the prefix. The prefix ends with a slash, and the next byte after that
+        is a zero.
+        """
         return {"key": self._key(""), "range_end": _encode(self._prefix[:-1].encode() + b"0")}
 
     async def _ask(self, path: str, question: Json) -> Json:
-        """Each node is asked once, so something may be asked twice: then it changes nothing, or is refused."""
+        """Ask each node at most once. A repeated request either changes nothing or is refused."""
         problem: object = "no node is known"
         for _ in self._endpoints:
             try:
@@ -162,7 +164,7 @@ class EtcdRegistry:
                 if refused.code == _UNAUTHENTICATED:
                     self._token = None
                 problem = refused
-            # To the end with it: the watch and the next question begin with one that may be better.
+            # Move the node to the end, so that the watch and the next request start with another node.
             self._endpoints.append(self._endpoints.pop(0))
         raise StoreUnavailable(f"etcd does not answer: {problem}")
 
@@ -173,7 +175,7 @@ class EtcdRegistry:
         answer = await self._client.post(url, json=question, headers=await self._headers())
         found = _read(answer)
         if answer.status_code != 200 or "error" in found:
-            # A question is refused in the answer itself; a stream tells of it in what it streams.
+            # A request fails with an error in its answer; a stream carries errors in its items.
             error: Json = found["error"] if isinstance(found.get("error"), dict) else found
             code = error.get("code", error.get("grpc_code", 0))
             raise _Refused(code or 0, str(error.get("message", error))[:200])

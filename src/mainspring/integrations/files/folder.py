@@ -1,4 +1,4 @@
-"""Objects as files of a folder. By the standard library alone: obstore's way does not wait for the disk."""
+"""Objects as files in a folder, written with fsync. obstore is not used here, because it does not fsync."""
 
 import asyncio
 import os
@@ -18,12 +18,14 @@ from mainspring.integrations.files.parts import ThreadedBlobs
 _T = TypeVar("_T")
 
 _LISTED = 1_000
-#: Begins with a dot, so no object is called so.
+#: #: Objects never start with a dot, so this cannot be the name of an object.
 _UNFINISHED = ".unfinished-"
 
 
 class FolderBlobs(ThreadedBlobs):
-    """The folder has to be there: it may be a disk that is not mounted now."""
+    """Stores objects in an existing folder. It is never created here, because it may be the mount point of a
+    missing disk.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))
@@ -42,11 +44,11 @@ class FolderBlobs(ThreadedBlobs):
         return None
 
     async def examine_modes(self, check: str) -> Finding:
-        """Report whether other users of the machine can access what is kept here."""
+        """Report whether other users of the machine can access the stored objects."""
         return await self._do(lambda: examine_modes(check, self._reachable(), recursive=True))
 
     def _reachable(self) -> Sequence[Path]:
-        """What others can reach: nothing below a folder that is private itself."""
+        """Return the paths that other users can reach: none if the folder itself is private."""
         root = self._root()
         return [root / entry.name for entry in os.scandir(root)] if root.stat().st_mode & 0o077 else []
 
@@ -93,7 +95,7 @@ class FolderBlobs(ThreadedBlobs):
         for name in names:
             file = root / name
             file.unlink(missing_ok=True)
-            # Folders that are empty now go, too; one in which somebody just puts something does not.
+            # Remove folders that are now empty. A folder to which another process adds a file stays.
             with suppress(OSError):
                 for folder in file.parents:
                     if folder == root:
@@ -108,8 +110,10 @@ class FolderBlobs(ThreadedBlobs):
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, int, Instant]]:
-    """All below, with their sizes and when they were changed. Not all at once: a day may have millions. What goes
-    meanwhile is passed over."""
+    """Yield all files below a folder with their sizes and modification times.
+
+    The result is lazy, because a day may have millions of files. Files that are deleted meanwhile are skipped.
+    """
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():

@@ -1,4 +1,4 @@
-"""What the folder and the bucket share: their calls block, so a few threads make them."""
+"""The common part of folders and buckets: blocking calls on a few threads."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from uuid import uuid4
 from mainspring.core.ports.blobs import BlobsUnavailable
 
 _T = TypeVar("_T")
-#: Not the event loop's own threads: a disk or a server that hangs must not take those.
+#: #: Separate from the event loop's threads, because a hanging disk or server must not occupy those.
 _THREADS = 8
 
 
@@ -24,9 +24,9 @@ class ThreadedBlobs(ABC):
         await self._do(lambda: self._put(name, data))
 
     async def put_all(self, objects: Sequence[tuple[str, bytes]]) -> None:
-        """Give each thread a part. To hand over every object by itself takes this process as long as to send it.
+        """Distribute the objects over the threads, because one task per object costs as much time as sending it.
 
-        A part ends with the first of its objects that fails.
+        A thread stops at its first object that fails.
         """
 
         def put_part(part: Sequence[tuple[str, bytes]]) -> None:
@@ -44,7 +44,7 @@ class ThreadedBlobs(ABC):
             await self._do(lambda: self._delete(names))
 
     async def check(self) -> None:
-        # In two containers processes may have the same number.
+        # Processes in different containers may have the same process id.
         name = f"check-{uuid4().hex}"
         await self.put(name, b"mainspring")
         if await self.get(name) != b"mainspring":
@@ -56,7 +56,7 @@ class ThreadedBlobs(ABC):
 
     @abstractmethod
     async def _do(self, work: Callable[[], _T]) -> _T:
-        """Call it in one of the threads. Raise ``BlobsUnavailable`` for what can go wrong there."""
+        """Call a function on one of the threads. Raises ``BlobsUnavailable`` for its errors."""
 
     @abstractmethod
     def _put(self, name: str, data: bytes) -> None: ...

@@ -1,4 +1,4 @@
-"""Secrets in a folder, a file each, as container platforms mount them."""
+"""Secrets in a folder with one file each, as container platforms mount them."""
 
 import os
 import stat
@@ -9,7 +9,7 @@ from mainspring.core.model.base.secrets import LONGEST
 
 
 class FolderSecrets:
-    """The file ``API_KEY`` holds the secret ``API_KEY``. A line break at its end is not part of it."""
+    """The file ``API_KEY`` holds the secret ``API_KEY``. A trailing line break is not part of the value."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -22,7 +22,7 @@ class FolderSecrets:
         except OSError as error:
             raise Invalid(name, f"the secret's file cannot be read: {error.strerror}") from None
         try:
-            # Of the open file, so that it is the one that is read.
+            # fstat checks the opened file, so the path cannot be replaced between check and read.
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode):
                 raise Invalid(name, "the secret's file is not a file")

@@ -1,4 +1,4 @@
-"""How Kafka is reached, as it is written in the settings: ``kafka://user:password@host:9092,host:9092/topic?option=…``."""
+"""Kafka addresses in the settings: ``kafka://user:password@host:9092,host:9092/topic?option=…``."""
 
 from collections.abc import Collection, Mapping
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -11,7 +11,7 @@ from mainspring.core.model.base.errors import Invalid
 SCHEME = "kafka://"
 _PORT = 9092
 _HINT = "kafka://host:9092,host:9092"
-#: What a client can be told about safety. Whatever else stood there would be heard of when a process has started.
+#: #: Security options of clients. Other options are refused here, so that errors show up before a process starts.
 _SAFETY = {
     "security_protocol",
     "sasl_mechanism",
@@ -23,24 +23,24 @@ _SAFETY = {
 
 
 class KafkaServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster of Kafka, and how it is spoken to."""
+    """The address of a Kafka cluster, with its security options."""
 
     nodes: tuple[tuple[str, int], ...]
-    #: Behind the hosts: a topic where one is meant.
+    #: #: The path after the hosts: a topic, where one is expected.
     path: str = ""
-    #: By the names of the client's own options.
+    #: #: Security options by the names of the client library.
     safety: Mapping[str, str]
-    #: What the user of this address has options for.
+    #: #: Options of the component that uses the address.
     options: Mapping[str, str]
 
     def __repr__(self) -> str:
-        # Not its options: there may be a password among them.
+        # The options are omitted, because they may contain a password.
         return f"KafkaServer(nodes={self.nodes!r}, path={self.path!r})"
 
 
 def read_kafka(text: str, field: str, options: Collection[str] = ()) -> KafkaServer:
-    """``options``: what may stand at its end besides what every client can be told."""
-    # Not in its words: it could hold a password.
+    """Parse an address. ``options``: the allowed options besides the security options."""
+    # Errors must not repeat the address: it could contain a password.
     if not text.startswith(SCHEME):
         raise Invalid(field, "is not Kafka", _HINT)
     place, _, rest = text.removeprefix(SCHEME).partition("?")

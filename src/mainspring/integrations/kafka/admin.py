@@ -1,4 +1,4 @@
-"""What there is in Kafka: topics, and how far behind a group of consumers is."""
+"""Kafka administration: topics, and the lag of consumer groups."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,26 +18,26 @@ from mainspring.integrations.kafka.connection import PATIENCE, options_of, unava
 Answer = TypeVar("Answer")
 
 _SECONDS = PATIENCE / SECOND
-#: As many copies as the brokers make where nobody says.
+#: #: Use the default replication factor of the brokers.
 _DEFAULT_COPIES = -1
 _LEADERLESS = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_LEADER_EPOCH)
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
-#: Where Kafka keeps how far consumers are.
+#: #: The topic with the committed offsets of consumer groups.
 _ALWAYS_THERE = "__consumer_offsets"
 
 
 class KafkaAdmin:
-    """Asks only what is answered by a future: the client's call that lists topics may never return."""
+    """Only uses calls that return a future, because the client's call that lists topics may never return."""
 
     def __init__(self, server: KafkaServer) -> None:
         self._options = options_of(server)
         self._client: AdminClient | None = None
 
     async def make_topics(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
-        """Those that are not there yet. Where all are, nobody need be allowed to."""
+        """Create the topics that do not exist. If all exist, no permission to create topics is needed."""
         names = list(names)
         there = await self.partitions(names)
         wanted = [
@@ -56,7 +56,7 @@ class KafkaAdmin:
             await _answer(answer, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
     async def partitions(self, names: Sequence[str]) -> dict[str, int]:
-        """How many each of these topics has; without those that are not there."""
+        """Return the number of partitions of each existing topic."""
         if not names:
             return {}
         collection = TopicCollection(list(names))
@@ -65,9 +65,11 @@ class KafkaAdmin:
         return {name: len(topic.partitions) for name, topic in found.items() if topic is not None}
 
     async def check(self) -> None:
-        """Whether a broker answers, whatever it says. It is asked about a topic: an answer with neither a topic nor a
-        broker, as one gives that is just starting, makes the client end the process (``describe_cluster`` of librdkafka
-        2.16)."""
+        """Check that a broker answers, with any answer.
+
+        The request names a topic: for an answer with neither a topic nor a broker, as a starting broker sends, the
+        client aborts the process (``describe_cluster`` of librdkafka 2.16).
+        """
         collection = TopicCollection([_ALWAYS_THERE])
         asked = self._ask(lambda client: client.describe_topics(collection, request_timeout=_SECONDS))
         try:
@@ -77,7 +79,7 @@ class KafkaAdmin:
                 raise
 
     async def lag(self, group: str, topics: Sequence[str]) -> int:
-        """How many records of these topics a group has not committed."""
+        """Return how many records of the topics a group has not committed."""
         there = await self.partitions(topics)
         places = [TopicPartition(name, number) for name, count in there.items() for number in range(count)]
         if not places:
@@ -103,7 +105,7 @@ class KafkaAdmin:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.NOT_COORDINATOR:
                     raise
-                # The client has looked for the new coordinator since.
+                # The failed request made the client look up the new coordinator.
                 return consumer.committed(places, timeout=_SECONDS)
         except KafkaException as error:
             raise unavailable(error) from error
@@ -114,7 +116,7 @@ class KafkaAdmin:
     async def _offsets(self, places: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         wanted = dict.fromkeys(places, spec)
         asked = self._ask(lambda client: client.list_offsets(wanted, request_timeout=_SECONDS))
-        # A topic that was just made has no leader yet, and nothing in it.
+        # A new topic has no leader yet, and no records.
         found = {(place.topic, place.partition): await _answer(answer, *_LEADERLESS) for place, answer in asked.items()}
         return {place: 0 if info is None else info.offset for place, info in found.items()}
 
@@ -128,7 +130,7 @@ class KafkaAdmin:
 
 
 async def _answer(answer: "Future[Answer]", *unless: int) -> Answer | None:
-    """None: the answer was an error of one of these kinds."""
+    """Wait for an answer. Return None if it is an error with one of the codes in ``unless``."""
     try:
         async with asyncio.timeout(1.5 * _SECONDS):
             return await asyncio.wrap_future(answer)
@@ -141,5 +143,5 @@ async def _answer(answer: "Future[Answer]", *unless: int) -> Answer | None:
 
 
 def _is_of_a_broker(error: BaseException | None) -> bool:
-    """Not of the client itself. Those have numbers below that of an error which nobody knows."""
+    """Return whether a broker sent the error. Errors of the client itself have lower codes than UNKNOWN."""
     return isinstance(error, KafkaException) and error.args[0].code() >= KafkaError.UNKNOWN

@@ -1,4 +1,4 @@
-"""What every client of Kafka is told, and what its errors are to us."""
+"""Common options of Kafka clients, and the translation of their errors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,33 +9,33 @@ from mainspring.core.model.base.errors import EngineUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.integrations.kafka.address import KafkaServer
 
-#: How long one request may take.
+#: #: The time limit of one request.
 PATIENCE: Micros = 4 * SECOND
 _CRITICAL = 2
 
 
 class RecordTooLarge(EngineUnavailable):
-    """Kafka is there and will never take this."""
+    """Kafka is available but will never accept this record."""
 
 
 def options_of(server: KafkaServer, error: Callable[[KafkaError], None] | None = None) -> dict[str, Any]:
-    """For any kind of client. ``error`` is called on the client's thread."""
+    """Return the options of any kind of client. ``error`` is called on the client's thread."""
     options: dict[str, Any] = {
         "bootstrap.servers": ",".join(
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in server.nodes
         ),
         "client.id": "mainspring",
-        # A broker that is back is found again soon.
+        # Reconnect quickly to a broker that is available again.
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1_000,
         "socket.connection.setup.timeout.ms": PATIENCE // MILLISECOND,
         "socket.timeout.ms": PATIENCE // MILLISECOND,
         "socket.nagle.disable": True,
-        # A topic that was just made, or deleted, is known soon.
+        # Notice soon that a topic was created or deleted.
         "topic.metadata.propagation.max.ms": 1_000,
         "topic.metadata.refresh.fast.interval.ms": 100,
         "allow.auto.create.topics": False,
-        # It writes to the process's own stderr otherwise. What matters comes as an error.
+        # The client would write to the process's stderr. Important messages also arrive as errors.
         "log_level": _CRITICAL,
         **server.safety,
     }
@@ -43,7 +43,7 @@ def options_of(server: KafkaServer, error: Callable[[KafkaError], None] | None =
 
 
 def unavailable(error: Exception | KafkaError, last: str = "") -> EngineUnavailable:
-    """``last``: what the client has said before, which is often the reason."""
+    """Convert an error of the client. ``last``: the previous message of the client, which is often the cause."""
     found = error.args[0] if isinstance(error, KafkaException) else error
     words = found.str() if isinstance(found, KafkaError) else str(found)
     if isinstance(found, KafkaError) and found.code() == KafkaError.MSG_SIZE_TOO_LARGE:

@@ -1,4 +1,6 @@
-"""Receiving from Kafka as one of a group: taken in batches, committed when done, given up when others come."""
+"""A Kafka group consumer: takes records in batches, commits them when done, and hands partitions over on
+rebalances.
+"""
 
 import asyncio
 import threading
@@ -17,18 +19,18 @@ from mainspring.integrations.kafka.admin import KafkaAdmin
 from mainspring.integrations.kafka.connection import options_of, unavailable
 from mainspring.integrations.kafka.offsets import Track
 
-#: So many of each topic are kept here to be taken.
+#: #: The number of records of each topic that are buffered.
 _ROOM = 1_000
 _COMMIT_EVERY: Micros = 100 * MILLISECOND
 _BUSY_SECONDS, _IDLE_SECONDS = 0.1, 0.5
-#: How long a partition that is to be given up waits for what was taken of it.
+#: #: How long the handover of a partition waits for its taken records to be done.
 _SETTLE: Micros = SECOND
 _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._SSL)
 _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A record that was taken."""
+    """A taken record."""
 
     topic: str
     partition: int
@@ -36,14 +38,16 @@ class Received(msgspec.Struct, frozen=True):
     key: bytes | None
     value: bytes
     headers: Sequence[tuple[str, bytes | None]]
-    #: Milliseconds since 1970, of its sender or of its broker: that is a setting of the topic.
+    #: #: Milliseconds since 1970, set by the sender or by the broker, which is a setting of the topic.
     timestamp: int
     track: Track
 
 
 class BatchConsumer:
-    """One of a group, on a thread of its own from the first ``take`` on. Of several topics the first is preferred, or
-    with ``in_turn`` another one each time."""
+    """A member of a consumer group, on its own thread from the first ``take`` on.
+
+    With several topics, records of the first one are taken first; with ``in_turn`` the topics take turns.
+    """
 
     def __init__(
         self,
@@ -65,14 +69,14 @@ class BatchConsumer:
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 1_000,
             "topic.metadata.refresh.interval.ms": 5_000,
-            # A fetch that waits keeps a partition from being fetched that was resumed, or came, meanwhile.
+            # A waiting fetch delays partitions that were resumed or assigned meanwhile.
             "fetch.wait.max.ms": 100,
             "fetch.queue.backoff.ms": 10,
             "fetch.error.backoff.ms": 100,
             "queued.min.messages": 2 * room,
             "on_commit": self._committed,
         }
-        #: A topic was not there when it was asked for; whoever sees it may make it.
+        #: #: A topic did not exist when it was requested. The caller may create it.
         self.missing = False
         self._admin = KafkaAdmin(server)
         self._topics = list(topics)
@@ -80,7 +84,7 @@ class BatchConsumer:
         self._room = room
         self._settle = settle
         self._in_turn = in_turn
-        #: Held by whoever reads or changes what the thread and the loop share.
+        #: #: Guards the state that the thread and the event loop share.
         self._shared = threading.Condition()
         self._buffers: dict[str, deque[Received]] = {topic: deque() for topic in topics}
         self._tracks: dict[tuple[str, int], Track] = {}
@@ -95,7 +99,7 @@ class BatchConsumer:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def take(self, limit: int, wait: Micros) -> list[Received]:
-        """At most ``limit``; if there is none it waits for the first for ``wait`` at most."""
+        """Return up to ``limit`` records. If there are none, wait for the first one for at most ``wait``."""
         until = self._clock.monotonic() + wait
         self._start()
         while True:
@@ -111,7 +115,7 @@ class BatchConsumer:
                     await self._came.wait()
 
     def done(self, received: Sequence[Received]) -> None:
-        """These need not come again. They are committed soon, each when all before it in its partition are done."""
+        """Mark records as done. Each is committed soon after all records before it in its partition are done."""
         with self._shared:
             for one in received:
                 one.track.done(one.offset)
@@ -119,7 +123,7 @@ class BatchConsumer:
             self._shared.notify_all()
 
     async def close(self) -> None:
-        """What is not done comes to others."""
+        """Leave the group. Records that are not done are delivered to other members."""
         thread, self._thread = self._thread, None
         if thread is not None:
             with self._shared:
@@ -144,13 +148,14 @@ class BatchConsumer:
         return found
 
     async def _check(self) -> None:
-        """Raise if nothing can come."""
+        """Raise an error if no records can arrive."""
         if self._failed is not None:
             error, self._failed = self._failed, None
             await self.close()
             raise unavailable(error)
         if self._away:
-            # The client says when everybody is away, and not when somebody is back. Only its thread may ask it.
+            # The client reports that all brokers are unavailable, but not that one is back. Only its thread may ask
+            # it.
             await self._admin.check()
             self._away = ""
 
@@ -158,7 +163,7 @@ class BatchConsumer:
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
             self._stopping = False
-            # What another thread has left is not ours any more.
+            # Partitions of an earlier thread no longer belong to this consumer.
             self._give_up([TopicPartition(*place) for place in self._tracks])
             self._paused.clear()
             self._thread = threading.Thread(target=self._run, name="kafka: receive", daemon=True)
@@ -180,7 +185,7 @@ class BatchConsumer:
             self._ring()
         finally:
             if consumer is not None:
-                # On the way it gives its partitions up, as it does when others come.
+                # Closing hands the partitions over, as in a rebalance.
                 consumer.close()
 
     def _receive(self, messages: Sequence[Message]) -> None:
@@ -195,7 +200,7 @@ class BatchConsumer:
                 assert offset is not None
                 track = self._tracks.get((topic, partition))
                 if track is None or offset < track.next:
-                    # New to us, or its topic was deleted and made anew.
+                    # A new partition, or the topic was deleted and created again.
                     track = self._tracks[topic, partition] = Track(topic, partition)
                 track.came(offset)
                 self._buffers[topic].append(
@@ -213,7 +218,9 @@ class BatchConsumer:
         self._ring()
 
     def _make_room(self, consumer: Consumer) -> None:
-        """Fetch no more of a topic while enough of it is here. A pause costs what was fetched, so it comes late."""
+        """Pause topics whose buffer is full. Pausing discards prefetched records, so it waits for the consumer
+        first.
+        """
         with self._shared:
             if self._full() and not self._paused:
                 self._shared.wait_for(lambda: self._stopping or not self._full(), _BUSY_SECONDS)
@@ -253,11 +260,11 @@ class BatchConsumer:
         with self._shared:
             paused, self._paused = self._paused, set()
             if held := [TopicPartition(*place) for place in self._tracks if place[0] in paused]:
-                # Those that have come are not paused: begin anew for all of a topic.
+                # New partitions are not paused, so resume the topic and decide again for all its partitions.
                 consumer.resume(held)
 
     def _revoked(self, consumer: Consumer, places: Sequence[TopicPartition]) -> None:
-        """Others wait for these. What was taken has a moment to be done, so that it need not come twice."""
+        """Hand partitions over. Taken records get a moment to be done, so that they are not delivered twice."""
         with self._shared:
             tracks = self._give_up(places)
             if not self._stopping:
@@ -301,7 +308,7 @@ class BatchConsumer:
 
     def _ring(self) -> None:
         assert self._loop is not None
-        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+        with suppress(RuntimeError):  # The loop is closed, so no task waits.
             self._loop.call_soon_threadsafe(self._came.set)
 
 

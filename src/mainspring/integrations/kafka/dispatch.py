@@ -1,7 +1,7 @@
-"""Kafka: hints in topics, keyed by a number made of their ordering key, and for each queue a group of consumers.
+"""The Kafka broker: hints in topics, keyed by ordering key, and one consumer group per queue.
 
-Who reads a partition is Kafka's to say, so a taker is woken by what is in its own partitions alone. A record of another
-queue, or of another store, in a topic that is shared is passed over. What is held for too long is sent again.
+Kafka assigns partitions, so a consumer only receives hints from its own partitions. In a shared topic, records of
+another queue or store are skipped. A hint that is not done in time is sent again.
 """
 
 from collections import OrderedDict, defaultdict
@@ -21,9 +21,9 @@ from mainspring.integrations.kafka.producer import BatchProducer, Record
 from mainspring.integrations.kafka.topics import OPTIONS, read_topics
 
 _FIELD = "dispatch.engine"
-#: Whose a record is: the store, and the queue.
+#: #: The header with the owner of a record: the store and the queue.
 _WHOSE = "mainspring"
-#: A hint that is older is stale, or was published again.
+#: #: An older hint is stale, or was published again.
 _KEPT: Micros = HOUR
 _DEAD_KEPT: Micros = 7 * 24 * HOUR
 _DEAD_PARTITIONS = 1
@@ -41,18 +41,18 @@ class KafkaDispatch:
         self._clock = clock
         self._sealer = sealer
         self._lease = lease
-        #: Workers in a data centre read the topics of that one, and those for anywhere.
+        #: #: Workers in a data center read the topics of that data center, and those for any data center.
         self.by_datacenter = self._names.by_datacenter
         self._datacenter = datacenter
         self._namespace = ""
         self._producer: BatchProducer | None = None
         self._admin = KafkaAdmin(self._server)
-        #: Where hints of each queue were put from here.
+        #: #: The topics of each queue to which this process has published.
         self._used: defaultdict[str, set[str]] = defaultdict(set)
-        #: Topics that are there, as far as is known.
+        #: #: Topics that exist, as far as is known.
         self._known: set[str] = set()
         self._consumers: dict[str, BatchConsumer] = {}
-        #: What was taken and is not done, with the end of its lease, the oldest first.
+        #: #: Taken hints that are not done, with the end of their lease, the oldest first.
         self._held: OrderedDict[_Place, tuple[Micros, str, Received]] = OrderedDict()
 
     async def open(self, namespace: str) -> None:
@@ -121,7 +121,9 @@ class KafkaDispatch:
         ]
 
     async def _consumer(self, queue: str) -> BatchConsumer:
-        """Its topics are there: a group that waits for one that is not does not hear of it for a while."""
+        """Return the consumer of a queue after creating its topics, because a group notices a new topic only after
+        a delay.
+        """
         topics = self._names.served(queue, self._datacenter)
         consumer = self._consumers.get(queue)
         if consumer is None or consumer.missing:
@@ -151,7 +153,7 @@ class KafkaDispatch:
         return deliveries
 
     async def _send_again(self) -> None:
-        """What nobody said done to in time, to whoever reads it then."""
+        """Send hints again that were not done in time, for any consumer."""
         now = self._clock.monotonic()
         late = list(takewhile(lambda held: held[0] <= now, self._held.values()))
         if not late:
@@ -170,7 +172,7 @@ class KafkaDispatch:
             await self._make(topics, partitions, kept)
             await producer.send(records)
         except EngineUnavailable:
-            # Perhaps somebody has deleted one: the next call makes it anew.
+            # A topic may have been deleted; the next call creates it again.
             self._known.difference_update(topics)
             raise
 

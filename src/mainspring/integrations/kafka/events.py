@@ -1,4 +1,4 @@
-"""Kafka: a topic for each, keyed, so that what has one key is in one partition, in order."""
+"""The Kafka event sinks: keyed records, so that events with the same key stay in order in one partition."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -12,14 +12,14 @@ from mainspring.integrations.kafka.producer import BatchProducer, Headers, Recor
 from mainspring.integrations.kafka.status_updates import STATUSES, StatusTopic, compose_status_update
 
 _PATIENCE: Micros = 10 * SECOND
-#: Nobody waits for it: the client makes large requests of many records.
+#: #: No caller waits for events, so the client collects many records in one request.
 _LINGER: Micros = 5 * MILLISECOND
 _HEADERS: Headers = [("content-type", b"application/cloudevents+json; charset=UTF-8")]
 _STATUS_HEADERS: Headers = [("content-type", b"application/json")]
 
 
 class _InOrder(BatchProducer):
-    """When one record is lost, those behind it are not sent: they come again together."""
+    """A producer that stops after a lost record, so that the records after it are sent again with it, in order."""
 
     def __init__(self, server: KafkaServer) -> None:
         super().__init__(server, _PATIENCE, _LINGER)
@@ -27,11 +27,14 @@ class _InOrder(BatchProducer):
 
 
 class _KafkaTopics:
-    """It cannot tell an old epoch from a new one. The publisher stops by itself when its lease is over; what it has
-    handed to the client before is sent within its patience, or not at all."""
+    """Publishes events to topics.
+
+    Kafka cannot check epochs. The publisher stops by itself when its lease ends. Records that it has passed to the
+    client before are sent within the time limit, or dropped.
+    """
 
     def __init__(self, server: KafkaServer, topics: Mapping[str, int]) -> None:
-        """``topics``: how many partitions each of them gets that is made here."""
+        """``topics``: the number of partitions for each topic that is created here."""
         self._topics = topics
         self._admin = KafkaAdmin(server)
         self._producer = _InOrder(server)
@@ -50,7 +53,7 @@ class _KafkaTopics:
         try:
             await self._producer.send(records)
         except EngineUnavailable:
-            # Whatever it has left of these must not come after what is sent next; and a topic may be gone.
+            # The remaining records must not follow those that are sent next. Also, a topic may have been deleted.
             self._ready = False
             await self._producer.close()
             raise
@@ -76,7 +79,7 @@ class KafkaSink(_KafkaTopics):
 
 
 class KafkaStatusSink(_KafkaTopics):
-    """One topic of short messages on the status of runs."""
+    """Publishes short messages on the status of runs to one topic."""
 
     name = "status_updates"
 

@@ -1,4 +1,4 @@
-"""Topics of requests for jobs, read by all schedulers as one group; rejected records go to a topic beside each."""
+"""Topics with job requests, which all schedulers read as one group. Each topic has a dead-letter topic."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -30,14 +30,14 @@ from mainspring.integrations.kafka.request_topic import (
 )
 
 _DEAD_KEPT: Micros = 30 * DAY
-#: How long a partition that goes to another waits for what the store is just committing.
+#: #: How long the handover of a partition waits for requests that the store is committing.
 _SETTLE: Micros = 5 * SECOND
 _ROOM = 5_000
-#: Of one that Kafka does not take as a whole, with the reason beside it, so many bytes are kept; of each word of the
-#: reason so many characters.
+#: #: If Kafka refuses a rejected record because of its size, this many bytes of it are kept. Each text of the reason
+#: is cut to this many characters.
 _CUT_TO = 10_000
 _WORDS = 1_000
-#: Nobody waits for what is refused.
+#: #: No caller waits for rejected records.
 _PATIENCE: Micros = 10 * SECOND
 
 
@@ -50,9 +50,12 @@ class KafkaRequests:
         voucher: Voucher | None = None,
         mapped: Collection[str] = (),
     ) -> None:
-        """``namespace``: which store this is about. Those of several read the same requests, each for itself.
-        ``voucher``: that of the APIs; without one, requests are not vouched for. ``mapped``: topics whose records other
-        programs write for themselves."""
+        """Configure the source of requests.
+
+        - ``namespace``: identifies the store. Several stores read the same requests independently.
+        - ``voucher``: verifies the authors of requests from APIs; None: authors are not trusted.
+        - ``mapped``: topics with records of other programs, which mappings convert to jobs.
+        """
         self._topic = topic
         self._mapped = frozenset(mapped)
         self._topics = [name for name in (topic.name, *mapped) if name]
@@ -85,7 +88,7 @@ class KafkaRequests:
         try:
             await self._keep_apart([(_received(ask), why) for ask, why in refused])
         except BaseException:
-            # Perhaps somebody has deleted it.
+            # The dead-letter topic may have been deleted.
             self._made = False
             raise
         await self.done([ask for ask, _ in refused])
@@ -94,7 +97,7 @@ class KafkaRequests:
         try:
             await self._producer.send([_dead_record(one, why) for one, why in refused])
         except RecordTooLarge:
-            # One of them is, and nobody says which. Those that have arrived stand there twice.
+            # Kafka does not report which record is too large. Records that were sent before it are stored twice.
             for one, why in refused:
                 try:
                     await self._producer.send([_dead_record(one, why)])
@@ -112,7 +115,7 @@ class KafkaRequests:
         if one.topic in self._mapped:
             return Ask(
                 body=one.value,
-                # Not the record's key: other programs key their records for order.
+                # The record's key is not used, because other programs key their records for order.
                 key=_place(one),
                 tenant=_header(one, TENANT_HEADER),
                 trace=read_traceparent(_header(one, TRACE_HEADER) or ""),
@@ -141,7 +144,7 @@ class KafkaRequests:
 
 
 class KafkaAcceptance:
-    """A service of an API: what it accepts while the store is away is in the topic."""
+    """A service of the API that appends requests to the topic while the store is unavailable."""
 
     def __init__(self, topic: RequestTopic, voucher: Voucher | None = None) -> None:
         self._topic = topic
@@ -174,9 +177,9 @@ def _received(ask: Ask) -> Received:
 
 
 def _dead_record(one: Received, why: Refusal, *, cut: bool = False) -> Record:
-    """What was refused, with the reason beside it. ``cut``: no more of it than fits anywhere."""
+    """Build the dead-letter record, with the reason in a header. ``cut``: shorten it to fit any size limit."""
     said: dict[str, object] = {
-        # They quote what was sent, which may be long.
+        # These texts quote the request, so they may be long.
         "title": why.title[:_WORDS],
         "field": why.field[:_WORDS],
         "detail": why.detail[:_WORDS],
@@ -201,19 +204,19 @@ def _header(one: Received, wanted: str) -> str | None:
 
 
 def _key(one: Received) -> str:
-    """The record's own key, or its place."""
+    """Return the key of a record, or its position if it has no key."""
     if one.key:
         try:
             key = one.key.decode()
         except UnicodeDecodeError:
             key = ""
-        # As a caller of the API would write it; what cannot be written like that is known by its digest.
+        # The key is used as an idempotency key of the API; a key that is not valid there is replaced by its digest.
         plain = key == key.strip() and key.isprintable() and 0 < len(key) <= MAX_NAME
         return key if plain else f"key:{hashlib.blake2b(one.key, digest_size=32).hexdigest()}"
     return _place(one)
 
 
 def _place(one: Received) -> str:
-    """With its time: a topic that was deleted and made again has the same offsets again."""
+    """Return the position with the timestamp, because a topic that was created again reuses offsets."""
     place = f"{one.partition}/{one.offset}/{one.timestamp}"
     return f"{one.topic[: MAX_NAME - len(place) - 1]}/{place}"

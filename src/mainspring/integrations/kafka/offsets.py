@@ -1,10 +1,10 @@
-"""How far a consumer has come in a partition: over all that is done without a gap, whatever is done behind one."""
+"""Tracks the offset up to which all records of a partition are done."""
 
 
 class Track:
-    """One partition while it is ours. What was taken of it when it was lost may come to another consumer as well.
+    """A partition that is assigned to this consumer. After it is lost, its taken records may be delivered again.
 
-    It remembers what is not done: however much is done behind a gap, that costs nothing.
+    Only offsets that are not done are stored, so that records done behind a gap need no memory.
     """
 
     __slots__ = ("_open", "committed", "held", "lost", "next", "partition", "topic")
@@ -12,12 +12,12 @@ class Track:
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        #: Somebody else has the partition by now.
+        #: #: The partition is assigned to another consumer.
         self.lost = False
-        #: Taken and not done.
+        #: The number of records that are taken and not done.
         self.held = 0
         self.committed = -1
-        #: The offset after the last that came.
+        #: #: The offset after the last received record.
         self.next = -1
         self._open: set[int] = set()
 
@@ -26,12 +26,12 @@ class Track:
         self.next = offset + 1
 
     def done(self, offset: int) -> None:
-        """Twice is fine."""
+        """Mark a record as done. Repeated calls have no effect."""
         if offset in self._open:
             self._open.remove(offset)
             self.held -= 1
 
     @property
     def position(self) -> int:
-        """Where to go on after a restart."""
+        """The offset at which to continue after a restart."""
         return min(self._open, default=self.next)

@@ -1,4 +1,4 @@
-"""Sending to Kafka: a batch is sent when every broker that must has all of it."""
+"""A Kafka producer that sends batches and waits for all required replicas."""
 
 import asyncio
 import threading
@@ -14,18 +14,18 @@ from mainspring.core.runtime.threads import joined
 from mainspring.integrations.kafka.address import KafkaServer
 from mainspring.integrations.kafka.connection import PATIENCE, options_of, unavailable
 
-#: An idle client is looked after so often: it has errors to tell.
+#: #: How often an idle client is polled for errors.
 _IDLE_SECONDS = 30
 _POLL_SECONDS = 0.2
-#: Which record is too large is for a broker to say. To more than this it says nothing at all, and hangs up.
+#: #: The size limit of the client. The broker decides which record is too large; beyond this it closes the connection.
 _LARGEST = 100_000_000
 
-#: As the client takes them, unchanged.
+#: #: In the form that the client expects.
 Headers = list[tuple[str, str | bytes | None]]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """What is sent. Records of one key stay in order, in one partition."""
+    """A record to send. Records with the same key stay in order, in one partition."""
 
     topic: str
     value: bytes
@@ -34,7 +34,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Batch:
-    """Counts the reports of one batch, and tells its loop once, of the last."""
+    """Counts the delivery reports of a batch, and notifies the event loop after the last one."""
 
     def __init__(self, size: int) -> None:
         self.sent: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
@@ -43,12 +43,12 @@ class _Batch:
         self._error: KafkaError | None = None
 
     def report(self, error: KafkaError | None, message: Message | None) -> None:
-        """Of one record. Only the thread that looks after the client comes here."""
+        """Handle the report of one record. It is called on the polling thread only."""
         if error is not None:
             self._error = error
         self._left -= 1
         if not self._left:
-            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+            with suppress(RuntimeError):  # The loop is closed, so no task waits.
                 self._loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:
@@ -57,10 +57,10 @@ class _Batch:
 
 
 class BatchProducer:
-    """One for a process and a purpose. The client's thread sleeps while there is nothing under way."""
+    """A producer. Its thread sleeps while no batch is in flight."""
 
     def __init__(self, server: KafkaServer, patience: Micros = PATIENCE, linger: Micros = 0) -> None:
-        """``patience``: how long a record is tried for. ``linger``: how long the first waits for others."""
+        """``patience``: how long to try to send a record. ``linger``: how long the first record waits for others."""
         self._options = options_of(server, self._erred) | {
             "enable.idempotence": True,
             "acks": "all",
@@ -68,7 +68,7 @@ class BatchProducer:
             "linger.ms": linger / MILLISECOND,
             "compression.type": "lz4",
             "message.max.bytes": _LARGEST,
-            # As the clients in Java do, so that a key is in the same partition whoever sends it.
+            # The partitioner of Java clients, so that a key maps to the same partition for every sender.
             "partitioner": "murmur2_random",
         }
         self._patience = patience
@@ -79,7 +79,9 @@ class BatchProducer:
         self._said = ""
 
     async def send(self, records: Sequence[Record]) -> None:
-        """Return when all are with Kafka. If it raises, some of them may be: send all again, or be content."""
+        """Send records, and return when Kafka has all of them. After an error some may be stored: send all again,
+        or drop them.
+        """
         if not records:
             return
         producer, batch = self._connected(), _Batch(len(records))
@@ -93,13 +95,13 @@ class BatchProducer:
                 self._work.clear()
         if error is not None:
             if isinstance(error, KafkaError) and error.fatal():
-                # This client sends nothing any more; the next call makes another.
+                # A client with a fatal error sends nothing more; the next call creates another client.
                 await self.close()
             raise unavailable(error, self._said)
         self._said = ""
 
     async def close(self) -> None:
-        """What is under way is given up after its patience."""
+        """Close the client. Records in flight are dropped after the time limit."""
         producer, self._producer = self._producer, None
         thread, self._thread = self._thread, None
         if producer is None or thread is None:
@@ -115,7 +117,7 @@ class BatchProducer:
             for record in records:
                 produce(record.topic, record.value, record.key, on_delivery=report, headers=record.headers)
         except (KafkaException, BufferError) as error:
-            # Its client is full, or does not know this topic any more.
+            # The client's queue is full, or the topic does not exist.
             return error if isinstance(error, BufferError) else error.args[0]
         return None
 
@@ -138,6 +140,6 @@ class BatchProducer:
         producer.flush(self._patience / SECOND)
 
     def _erred(self, error: KafkaError) -> None:
-        # That all are away is said after why.
+        # The message that all brokers are down follows the actual cause, so it must not replace it.
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._said:
             self._said = error.str()

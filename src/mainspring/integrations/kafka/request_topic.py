@@ -1,4 +1,4 @@
-"""Where requests for jobs come from besides the API, as it is written in the settings."""
+"""The address of the topic with job requests, and the headers of its records."""
 
 import hashlib
 import hmac
@@ -10,26 +10,26 @@ from mainspring.core.model.events.record_mapping import is_topic
 from mainspring.integrations.kafka.address import KafkaServer, read_kafka
 from mainspring.integrations.kafka.topics import read_partitions
 
-#: Beside a request: whom it is for.
+#: #: Header of a request: the tenant.
 TENANT_HEADER = "mainspring-tenant"
-#: Beside a request: the id that its job is to have.
+#: #: Header of a request: the id of its job.
 RUN_HEADER = "mainspring-job"
-#: Beside a request that an API has accepted: who has submitted it, and the seal that says so.
+#: #: Headers of a request that an API accepted: the author, and the seal that proves the author.
 AUTHOR_HEADER = "mainspring-author"
 SEAL_HEADER = "mainspring-seal"
-#: Beside a request: the trace that it belongs to, as everybody calls it.
+#: #: Header of a request: its trace, in the W3C format.
 TRACE_HEADER = "traceparent"
-#: Beside one that was refused: why, as JSON.
+#: #: Header of a rejected request: the reason as JSON.
 PROBLEM_HEADER = "mainspring-problem"
-#: What may stand at the end of the address.
+#: #: The allowed options of the address.
 OPTIONS = ("partitions",)
 _DEAD = "-dead"
 
 
 class Voucher:
-    """Seals who has submitted a request, so that others who write to the log cannot say that it was somebody else.
+    """Signs the author of a request with a keyed hash, so that other writers to the topic cannot forge the author.
 
-    A seal is of the whole request with the id of its job: who sends one again makes the same job, which is there.
+    The signature covers the whole request and the id of its job, so a replayed request creates no second job.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -47,7 +47,7 @@ class Voucher:
 
 class RequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     server: KafkaServer
-    #: Empty: there are only topics of other programs.
+    #: #: Empty: only topics of other programs are read.
     name: str
     partitions: int
 
@@ -60,5 +60,5 @@ def read_request_topic(text: str, field: str, *, required: bool = True) -> Reque
 
 
 def dead_topic(topic: str) -> str:
-    """The topic that keeps the rejected records of a topic."""
+    """Return the name of the dead-letter topic of a topic."""
     return topic + _DEAD

@@ -10,7 +10,7 @@ from mainspring.core.model.events.record_mapping import check_topic
 from mainspring.integrations.kafka.address import KafkaServer, read_kafka
 from mainspring.integrations.kafka.topics import read_partitions
 
-#: By the type of an event: the status, and the field that has the time of the change besides ``modified_time``.
+#: #: For each event type: the status, and the field besides ``modified_time`` that has the time of the change.
 STATUSES: Mapping[str, tuple[str, str]] = {
     "run.queued": ("queued", ""),
     "run.started": ("running", "start_time"),
@@ -52,7 +52,7 @@ def read_status_topic(text: str, field: str) -> StatusTopic:
 
 
 def compose_status_update(event: Event) -> bytes | None:
-    """The message for an event; None: the event does not change a status."""
+    """Return the message for an event, or None if the event does not change a status."""
     if event.type not in STATUSES:
         return None
     status, timed = STATUSES[event.type]

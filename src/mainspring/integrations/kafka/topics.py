@@ -1,4 +1,4 @@
-"""Where in Kafka hints of a run are put, and where a worker looks for them."""
+"""The names of Kafka topics for hints."""
 
 import hashlib
 import re
@@ -10,13 +10,13 @@ from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.runs.rank import IDLE
 from mainspring.integrations.kafka.address import KafkaServer
 
-#: What may stand at the end of the address of an engine for hints.
+#: #: The allowed options of a broker's address.
 OPTIONS = ("topics", "retries", "dead", "partitions")
 #: The last priority of each band.
 _BANDS = (3, 6, IDLE)
-#: A hint that says no priority is one like most.
+#: #: The priority of a hint without one.
 _USUAL = 5
-#: Where a run may be taken in any data centre.
+#: #: The word for any data center.
 _ANYWHERE = "any"
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,180}")
@@ -25,13 +25,16 @@ _MOST_PARTITIONS = 1_000
 
 
 class TopicNames(msgspec.Struct, frozen=True, kw_only=True):
-    """Templates: ``{queue}``, ``{priority}`` (p1, p2, p3: 1–3, 4–6, 7–10) and ``{datacenter}``. Queues whose topics
-    have one name share them."""
+    """Templates of topic names, with ``{queue}``, ``{priority}`` (p1, p2, p3: 1–3, 4–6, 7–10) and
+    ``{datacenter}``.
+
+    Queues whose topics have the same name share them.
+    """
 
     first: str = "run-queue"
-    #: Of runs that have been tried before.
+    #: #: For runs that were attempted before.
     again: str = "retry-queue"
-    #: Of runs that have failed for good.
+    #: #: For runs that failed finally.
     dead: str = "dead-letter-queue"
     partitions: int = _PARTITIONS
 
@@ -44,7 +47,7 @@ class TopicNames(msgspec.Struct, frozen=True, kw_only=True):
         return _fill(template, hint.queue, _band(hint.priority), hint.datacenter)
 
     def served(self, queue: str, datacenter: str) -> list[str]:
-        """What a worker there reads, the best first."""
+        """Return the topics that a worker reads, the most urgent first."""
         bands = range(1, len(_BANDS) + 1) if "{priority}" in self.first + self.again else (1,)
         places = (datacenter, "") if datacenter else ("",)
         return list(
@@ -76,7 +79,7 @@ def read_topics(server: KafkaServer, field: str) -> TopicNames:
 
 
 def read_partitions(server: KafkaServer, field: str) -> int:
-    """How many a topic gets that is made here."""
+    """Return the number of partitions for topics that are created here."""
     text = server.options.get("partitions", str(_PARTITIONS))
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= _MOST_PARTITIONS:
         raise Invalid(field, f"{text!r:.40} is not a number of partitions", f"1 to {_MOST_PARTITIONS}")
@@ -96,5 +99,5 @@ def _fill(template: str, queue: str, band: int, datacenter: str) -> str:
 
 
 def _plain(word: str) -> str:
-    """As it is, where it can be a part of a topic's name."""
+    """Return the word, or its digest if it cannot be a part of a topic's name."""
     return word if _PLAIN.fullmatch(word) else hashlib.blake2b(word.encode(), digest_size=16).hexdigest()

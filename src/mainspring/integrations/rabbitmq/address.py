@@ -1,4 +1,4 @@
-"""How a broker of AMQP is reached, as it is written in the settings, and what queues are made in it."""
+"""RabbitMQ addresses in the settings, and the kinds of queues that they select."""
 
 import re
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ _SHAPE = re.compile(
     r"(?P<scheme>amqps?)://(?:(?P<who>[^/@]*)@)?(?P<nodes>[^/?#@]+)(?:/(?P<vhost>[^/?#]*))?(?:\?(?P<rest>[^#]*))?"
 )
 _LONGEST_VHOST = 127
-#: Whom a broker knows when it is new, and lets in from its own machine alone.
+#: #: The default user of a new broker, which is accepted on its own machine only.
 _ANYBODY = "guest:guest"
-#: AMQP allows 255 bytes; what stands for a placeholder has 64 at most.
+#: #: AMQP allows 255 bytes; a placeholder is replaced by at most 64.
 _TEMPLATE = re.compile(r"[A-Za-z0-9_.:@-]{1,60}")
 _PLACEHOLDERS = re.compile(r"\{(?:store|queue|priority)\}")
 _TEMPLATE_HINT = "letters, digits, . _ : @ - and {queue}, {priority}, {store}, as in {queue}.priority.{priority}"
@@ -33,21 +33,21 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     password: str
     vhost: str = "/"
-    #: None: in the clear.
+    #: #: None: no encryption.
     tls: Tls | None = None
-    #: What queues are made: classic ones with priorities, on one node, or quorum queues, on several.
+    #: #: The kind of queues: classic ones with priorities on one node, or replicated quorum queues.
     kind: Kind = "classic"
-    #: A template of the queues' names; empty: names of our own.
+    #: #: A template of the queues' names; empty: Mainspring's own names.
     queues: str = ""
 
     @property
     def by_queue(self) -> bool:
-        """Whether each queue of ours has queues of its own in the broker."""
+        """Whether each Mainspring queue has its own queues in the broker."""
         return not self.queues or "{queue}" in self.queues
 
     @property
     def by_priority(self) -> bool:
-        """Whether each priority has a queue of its own."""
+        """Whether each priority has its own queue."""
         return "{priority}" in self.queues
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True):
 def read_broker(text: str, field: str) -> Broker:
     found = _SHAPE.fullmatch(text)
     if found is None:
-        # Not what was written: it may hold a password.
+        # The message must not repeat the address: it could contain a password.
         raise Invalid(field, "is no address of RabbitMQ", _HINT)
     scheme = found["scheme"]
     name, colon, password = (found["who"] or _ANYBODY).partition(":")

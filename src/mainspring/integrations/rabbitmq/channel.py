@@ -1,4 +1,4 @@
-"""One conversation inside a connection: questions that are answered in order, and messages that come in between."""
+"""An AMQP channel: requests that are answered in order, and messages that arrive in between."""
 
 import asyncio
 from collections import deque
@@ -12,12 +12,12 @@ from mainspring.integrations.rabbitmq.errors import AmqpError, ChannelClosed
 
 
 class _Coming:
-    """A message of which the header, or a part of the body, is still to come."""
+    """A message whose header, or a part of its body, has not arrived yet."""
 
     __slots__ = ("delivery", "kept", "key", "left", "pieces")
 
     def __init__(self, delivery: int, key: str) -> None:
-        #: 0: one of ours that came back.
+        #: #: 0: a returned message of ours.
         self.delivery = delivery
         self.key = key
         self.left = -1
@@ -26,15 +26,15 @@ class _Coming:
 
 
 class Channel:
-    """Made by ``Connection.channel``. Whoever uses it sets what is to be called; all of that must not wait."""
+    """A channel, created by ``Connection.channel``. Its user sets the callbacks, which must not block."""
 
     def __init__(self, number: int, write: Callable[[bytes], None]) -> None:
         self.number = number
         self.on_message: Callable[[int, bytes], None] = lambda tag, body: None
-        #: One of ours could not be routed: its routing key.
+        #: #: Called with the routing key of a message that could not be routed.
         self.on_return: Callable[[str], None] = lambda key: None
         self.on_confirm: Callable[[int, bool, bool], None] = lambda tag, multiple, good: None
-        #: A consumer was ended by the broker, as when its queue is deleted.
+        #: #: Called if the broker ended a consumer, for example because its queue was deleted.
         self.on_cancel: Callable[[str], None] = lambda consumer: None
         self.on_close: Callable[[AmqpError], None] = lambda error: None
         self.closed: AmqpError | None = None
@@ -43,7 +43,9 @@ class Channel:
         self._coming: _Coming | None = None
 
     def ask(self, method: Frame) -> asyncio.Future[Frame]:
-        """Several may be under way: the broker answers in order."""
+        """Send a request and return its future answer. Several may be pending, because the broker answers in
+        order.
+        """
         self._check()
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._asked.append(future)
@@ -51,7 +53,7 @@ class Channel:
         return future
 
     def send(self, method: Frame) -> None:
-        """Something that is not answered."""
+        """Send a method that has no answer."""
         self._check()
         self._write(wire.method_frame(self.number, method))
 
@@ -71,7 +73,7 @@ class Channel:
             return
         elif kind == wire.HEADER:
             coming.left = wire.read_size(payload)
-            # None of ours is larger: what is, is told of as if it were empty.
+            # Our messages are smaller. A larger one is handled as if it were empty.
             coming.kept = coming.left <= wire.MOST_KEPT
             if coming.left == 0:
                 self._came(coming)
@@ -123,6 +125,6 @@ class Channel:
         for future in asked:
             if not future.done():
                 future.set_exception(error)
-                # Whoever asked may have gone.
+                # Mark the exception as retrieved, because the caller may have been cancelled.
                 future.exception()
         self.on_close(error)

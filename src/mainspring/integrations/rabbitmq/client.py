@@ -1,4 +1,4 @@
-"""Finds a node of the broker that answers, and stays with it while it does."""
+"""Finds a node of the broker that answers, and keeps the connection to it."""
 
 import asyncio
 import ssl
@@ -13,21 +13,21 @@ from mainspring.integrations.tls import context_of
 
 
 class Client:
-    """One connection at a time, made when somebody needs it. After a loss the next node is tried first."""
+    """A single connection that is opened on use. After a loss the next node is tried first."""
 
     def __init__(self, broker: Broker, clock: Clock, patience: Micros) -> None:
         self._broker = broker
         self._clock = clock
         self._patience = patience
         self._nodes = list(broker.nodes)
-        # Not all processes of a cluster on its first node.
+        # Distribute the processes over the nodes of a cluster.
         Random().shuffle(self._nodes)
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._context: ssl.SSLContext | None = None
 
     async def connection(self) -> Connection:
-        """Whoever comes while one is being made waits for that."""
+        """Return the connection. Concurrent callers wait for the same attempt to connect."""
         if self._connection is not None and self._connection.lost is None:
             return self._connection
         async with self._connecting:
@@ -44,7 +44,7 @@ class Client:
                 async with asyncio.timeout(self._patience / SECOND):
                     return await connect(self._clock, self._broker, node, self._tls())
             except (AmqpError, OSError, TimeoutError) as error:
-                # What one node refuses is worth more than that another one is not there.
+                # A rejection by one node explains more than a failed connection to another.
                 problem = problem if isinstance(problem, Refused) else error
         raise problem
 
@@ -54,7 +54,7 @@ class Client:
         return self._context
 
     def drop(self, why: str) -> None:
-        """It does not answer: the next who needs one gets another."""
+        """Drop a connection that does not answer, so that the next caller opens another."""
         if self._connection is not None:
             self._connection.drop(why)
 

@@ -1,4 +1,4 @@
-"""A connection to one node of a broker: the greeting, heartbeats, and channels."""
+"""A connection to one node of a broker: handshake, heartbeats and channels."""
 
 import asyncio
 import ssl
@@ -18,12 +18,12 @@ from mainspring.integrations.rabbitmq.errors import AmqpError, ConnectionLost, R
 
 Expected = TypeVar("Expected", bound=Frame)
 
-#: In seconds, as brokers count: whoever hears nothing for two of these takes the other for dead.
+#: #: In seconds, as brokers count: a side that receives nothing for two of these considers the other one dead.
 _HEARTBEAT = 10
 _ABOUT_US = {
     "product": "Mainspring",
     "capabilities": {
-        # To be told of a wrong password, of a queue that is deleted, and of messages that are not taken for now.
+        # The broker then reports a wrong password, a deleted queue, and that it accepts no messages for now.
         "authentication_failure_close": True,
         "consumer_cancel_notify": True,
         "connection.blocked": True,
@@ -34,19 +34,19 @@ _ABOUT_US = {
 
 
 class Connection(asyncio.Protocol):
-    """Made by ``connect``."""
+    """A connection, created by ``connect``."""
 
     def __init__(self, clock: Clock) -> None:
-        #: What the broker says of itself.
+        #: #: The version that the broker reports.
         self.version = ""
-        #: Why it takes no messages; empty: it does.
+        #: #: Why the broker accepts no messages; empty if it does.
         self.blocked = ""
         self.lost: ConnectionLost | None = None
         self._clock = clock
         self._reader = wire.FrameReader()
         self._transport: asyncio.Transport | None = None
         self._channels: dict[int, Channel] = {}
-        #: What comes on channel 0 while we greet each other; None: no more.
+        #: #: The methods on channel 0 during the handshake; None after it.
         self._greeting: asyncio.Queue[Frame | None] | None = asyncio.Queue()
         self._heard = self._said = False
         self._beating: asyncio.Task[None] | None = None
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         return channel
 
     async def close(self) -> None:
-        """Say goodbye; the broker gives to others what was not acknowledged."""
+        """Close the connection properly. The broker delivers unacknowledged messages to other consumers."""
         if self.lost is None:
             self._say(commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
             if self._transport is not None:
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         self._end(ConnectionLost("the connection is closed"))
 
     def drop(self, why: str) -> None:
-        """Without a word: the other side does not listen any more."""
+        """Abort the connection without a closing handshake, because the broker does not respond."""
         if self._transport is not None:
             self._transport.abort()
         self._end(ConnectionLost(why))

@@ -1,7 +1,7 @@
-"""RabbitMQ: durable queues, messages that are confirmed, and consumers that ask for as much as can be started.
+"""The RabbitMQ broker: durable queues, publisher confirms, and consumers that prefetch as much as they can start.
 
-While a queue has nothing its takers wait as consumers, so the broker wakes them. What they were given and do not
-acknowledge in time they give back; what a process that dies was given, the broker gives to others at once.
+While a queue is empty, its takers wait as consumers, so the broker wakes them. Hints that are not acknowledged in
+time are returned. Hints of a process that dies are delivered to others at once.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from mainspring.integrations.rabbitmq.lane import Lane
 from mainspring.integrations.rabbitmq.publisher import Letters, NotTaken, Publisher
 from mainspring.integrations.rabbitmq.queues import Queues
 
-#: How long an answer may take. Making queues takes longer: those of a quorum are made on several nodes.
+#: #: The time limit of an answer. Declaring queues takes longer, because quorum queues are created on several nodes.
 _PATIENCE: Micros = 5 * SECOND
 _PATIENCE_TO_CONNECT: Micros = 3 * SECOND
 _PATIENCE_TO_MAKE: Micros = 15 * SECOND
-#: Before what was not taken is sent again: a quorum queue takes nothing until it has a leader, as when it is just made.
+#: #: Delays before refused messages are sent again: a new quorum queue accepts nothing until it has a leader.
 _PAUSES: tuple[Micros, ...] = (SECOND // 10, SECOND // 3, SECOND)
-#: So many messages are under way at a time.
+#: #: The largest number of messages in flight.
 _BATCH = 1_000
-#: Hints are not written to disk, which would cost a classic queue as much again as all the rest: what a restart loses
-#: is published again. Quorum queues write everything.
+#: #: Hints are not written to disk, which would double the cost of a classic queue. Hints that a restart loses are
+#: published again. Quorum queues write everything.
 _TRANSIENT, _PERSISTENT = 1, 2
 
 
@@ -60,9 +60,9 @@ class RabbitDispatch:
         self._client = Client(self._broker, clock, _PATIENCE_TO_CONNECT)
         self._queues = Queues(self._client, self._broker, "")
         self._publisher: Publisher | None = None
-        #: One channel is opened at a time.
+        #: #: Channels are opened one at a time.
         self._opening = asyncio.Lock()
-        #: By our queue and the names in the broker.
+        #: #: By Mainspring queue and the names of its queues in the broker.
         self._lanes: dict[tuple[str, Sequence[str]], Lane] = {}
         self._expiring: asyncio.Task[None] | None = None
 
@@ -97,7 +97,7 @@ class RabbitDispatch:
                 try:
                     await self._send(letters, [place])
                 except ChannelClosed as error:
-                    # A copy that RabbitMQ does not want is no reason to have no hints.
+                    # If RabbitMQ refuses the copy of a dead letter, hints must still work.
                     self._queues.note(place, error)
 
     async def _send(self, letters: Sequence[Letters], names: Sequence[str]) -> None:
@@ -112,7 +112,7 @@ class RabbitDispatch:
                 raise
             gone = {some.key for some in letters}
         if gone:
-            # Somebody has deleted their queue, or the exchange, since it was made.
+            # The queue or the exchange was deleted after it was declared.
             self._queues.forget(names)
             await self._ensure(names)
             await self._publish([some for some in letters if some.key in gone])
@@ -122,7 +122,7 @@ class RabbitDispatch:
             try:
                 return await self._publish_once(letters)
             except NotTaken:
-                # Also those that were taken go again: a hint twice is harmless.
+                # Accepted messages are sent again, too, because a duplicate hint is harmless.
                 await self._clock.sleep(pause)
         return await self._publish_once(letters)
 
@@ -173,7 +173,10 @@ class RabbitDispatch:
         return lane
 
     async def _credits(self, names: Sequence[str], limit: int, in_vain: bool) -> tuple[list[tuple[str, int]], bool]:
-        """How much to ask of which queue; and whether it is for what is there now, and not to wait for what comes."""
+        """Return how many messages to request from each queue, and whether only available messages are wanted.
+
+        If none are available, the requests wait for new messages.
+        """
         if len(names) > 1 and not in_vain:
             async with asyncio.timeout(_PATIENCE / SECOND):
                 counts = await self._queues.counts(names)
@@ -196,7 +199,7 @@ class RabbitDispatch:
                 raise
             lane.deserted = True
         if lane.deserted:
-            # Somebody has deleted the queue: it is made again, and taken from on.
+            # The queue was deleted; the next call declares it again.
             self._queues.forget(names)
 
     async def done(self, deliveries: Sequence[Delivery]) -> None:
@@ -215,7 +218,7 @@ class RabbitDispatch:
                 counts = await self._queues.counts(names)
             there = [name for name, number in zip(names, counts, strict=True) if number is not None]
             if there:
-                # To be told if they are not as they should be.
+                # This reports queues with unexpected properties.
                 await self._ensure(there)
         return sum(number or 0 for number in counts)
 
@@ -231,7 +234,7 @@ class RabbitDispatch:
                 try:
                     return await self._queues.ensure(names)
                 except ConnectionLost as error:
-                    # RabbitMQ 3.10 ends the connection of one of those who make the same quorum queue at once.
+                    # RabbitMQ 3.10 closes one of the connections that declare the same quorum queue at the same time.
                     if _STUMBLED not in str(error):
                         raise
 
@@ -244,7 +247,7 @@ class RabbitDispatch:
         except Refused as error:
             raise EngineUnavailable(f"RabbitMQ refuses to talk to us: {error}") from error
         except TimeoutError as error:
-            # What is still there may have frozen: the next call tries another connection.
+            # The connection may hang, so the next call opens another one.
             self._client.drop("it did not answer in time")
             raise EngineUnavailable("RabbitMQ does not answer: timeout") from error
         except (AmqpError, OSError) as error:

@@ -1,25 +1,25 @@
-"""What can go wrong in a conversation with a broker."""
+"""Errors of the AMQP client."""
 
 
 class AmqpError(Exception):
-    """The root of them."""
+    """The base class of AMQP errors."""
 
 
 class ConnectionLost(AmqpError):
-    """There is no connection any more, or none could be made."""
+    """The connection was lost or could not be opened."""
 
 
 class Refused(ConnectionLost):
-    """The broker has understood, and does not let us in: a wrong password, a virtual host that is not there."""
+    """The broker rejected the connection: a wrong password, or a virtual host that does not exist."""
 
 
 class ChannelClosed(AmqpError):
-    """The broker has closed a channel over something that was asked on it. The connection goes on."""
+    """The broker closed a channel because of a request on it. The connection stays open."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
-#: Codes of a channel that was closed.
+#: #: Reply codes of a closed channel.
 ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406

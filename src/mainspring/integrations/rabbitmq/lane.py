@@ -1,4 +1,4 @@
-"""Taking from one queue of ours: a consumer that is there while somebody takes, with as much credit as is wanted."""
+"""Takes hints from one Mainspring queue: a consumer exists while a taker waits, with the prefetch count it wants."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -14,28 +14,30 @@ from mainspring.integrations.rabbitmq import wire
 from mainspring.integrations.rabbitmq.channel import Channel
 from mainspring.integrations.rabbitmq.errors import AmqpError
 
-#: What came after its taker had gone waits for the next one for so long, then it goes to others.
+#: #: How long a hint without a waiting taker is kept for the next one before it is returned to the broker.
 _KEPT: Micros = SECOND
 _MOST_CREDIT = 65_535
 
 
 class Lane:
-    """On a channel of its own: when that is closed the broker gives all that is open to others."""
+    """A consumer on its own channel. When the channel closes, the broker delivers all unacknowledged hints to
+    others.
+    """
 
     def __init__(
         self, channel: Channel, read: Callable[[bytes], Hint | None], now: Callable[[], Micros], lease: Micros
     ) -> None:
-        #: The broker has ended a consumer: its queue was deleted, or moved.
+        #: #: The broker ended a consumer, because its queue was deleted or moved.
         self.deserted = False
-        #: One taker at a time.
+        #: #: One taker at a time.
         self.lock = asyncio.Lock()
         self._channel = channel
         self._read = read
         self._now = now
         self._lease = lease
-        #: What is not acknowledged, in the order it came, and until when it is kept.
+        #: #: Unacknowledged hints in order of arrival, with the time until which they are kept.
         self._open: dict[int, Micros] = {}
-        #: What nobody has taken yet.
+        #: #: Hints that have arrived and are not taken.
         self._ready: dict[int, Hint] = {}
         self._came = asyncio.Event()
         self._consumers = count(1)
@@ -66,7 +68,7 @@ class Lane:
         self._came.set()
 
     def pick(self, limit: int) -> list[tuple[int, Hint]]:
-        """The best of what is here, by rank."""
+        """Return the most urgent available hints."""
         if not self._ready:
             return []
         best = sorted(self._ready.items(), key=lambda item: item[1].rank)[:limit]
@@ -77,7 +79,7 @@ class Lane:
         return best
 
     async def fetch(self, wanted: Sequence[tuple[str, int]], wait: Micros | None, patience: Micros) -> None:
-        """Consume so many of each queue until something came, for ``wait`` at most. None: only what is there now."""
+        """Consume up to the wanted counts until a hint arrives, for at most ``wait``. None: only available hints."""
         channel = self._channel
         self._came.clear()
         self.deserted = False
@@ -94,7 +96,7 @@ class Lane:
         finally:
             if not self.closed:
                 ended = self._end(consumers, answered=wait is None)
-        # What was sent before comes before these.
+        # Hints that were sent earlier arrive before these answers.
         await self._answers(ended, patience)
         if channel.closed is not None:
             raise channel.closed
@@ -117,7 +119,7 @@ class Lane:
         return []
 
     def done(self, tags: Collection[int]) -> None:
-        """Those that are not open any more came back to others, and nothing is to be said."""
+        """Acknowledge hints. Hints that were already returned to the broker are ignored."""
         left = self._open.keys() & tags
         number, frames, last = self._channel.number, [], 0
         for tag in self._open:
@@ -125,7 +127,7 @@ class Lane:
                 break
             last = tag
         if last:
-            # The oldest ones, all with one word.
+            # Acknowledge the oldest hints with one frame.
             frames.append(wire.ack_frame(number, last, multiple=True))
         frames += [wire.ack_frame(number, tag, multiple=False) for tag in left if tag > last]
         for tag in left:
@@ -134,7 +136,7 @@ class Lane:
             self._channel.write(b"".join(frames))
 
     def expire(self) -> None:
-        """What was kept for too long goes to others."""
+        """Return hints that were kept too long to the broker."""
         now, number = self._now(), self._channel.number
         over = [tag for tag, until in self._open.items() if until <= now]
         for tag in over:

@@ -1,4 +1,4 @@
-"""Messages in batches, each of which the broker confirms."""
+"""Publishes batches of messages, which the broker confirms."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from mainspring.integrations.rabbitmq.errors import AmqpError
 
 
 class Letters(msgspec.Struct, frozen=True):
-    """Messages to one place with the same properties."""
+    """Messages with the same exchange, routing key and properties."""
 
     exchange: str
     key: str
@@ -31,7 +31,7 @@ class _Batch:
 
 
 class NotTaken(AmqpError):
-    """The broker did not take some of them."""
+    """The broker refused some messages."""
 
 
 class Publisher:
@@ -40,7 +40,7 @@ class Publisher:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._sent = 0
-        #: In the order they were sent.
+        #: #: In the order in which they were sent.
         self._open: dict[int, _Batch] = {}
         channel.on_confirm = self._confirmed
         channel.on_return = self._returned
@@ -54,7 +54,9 @@ class Publisher:
         await self._channel.ask(commands.Confirm.Select())
 
     async def publish(self, letters: Sequence[Letters]) -> set[str]:
-        """Returns when the broker has all of them. The routing keys of those that had nowhere to go."""
+        """Publish messages, and return when the broker has all of them. Returns the routing keys of unroutable
+        messages.
+        """
         batch = _Batch(sum(len(some.bodies) for some in letters))
         if not batch.left:
             return set()
@@ -96,7 +98,7 @@ class Publisher:
                     batch.answered.set_result(None)
 
     def _returned(self, key: str) -> None:
-        # It is confirmed after that, so its batch is still open; which one it is of does not matter.
+        # A return arrives before its confirm, so its batch is still open. Marking other open batches is harmless.
         for batch in set(self._open.values()):
             batch.unroutable.add(key)
 

@@ -1,7 +1,8 @@
-"""The queues in RabbitMQ that belong to a queue of ours: their names, how they are made, and how much is in them.
+"""The RabbitMQ queues of a Mainspring queue: their names, declarations and message counts.
 
 classic   mainspring.<store>.queue.<queue>         one, with priorities 0 to 9
-quorum    mainspring.<store>.p1.<queue>, p2, p3    one for each band of priorities: these queues have none themselves
+quorum    mainspring.<store>.p1.<queue>, p2, p3    one for each band of priorities: quorum queues have none
+themselves
 template  such as <queue>.priority.<1 to 10>       one for each priority if it has {priority}, of either kind
 dead      mainspring.<store>.dead                  an exchange, and a queue of that name that is bound to it
 """
@@ -25,23 +26,25 @@ from mainspring.integrations.rabbitmq.errors import ACCESS_REFUSED, NOT_FOUND, P
 
 _log = get_logger("mainspring.rabbitmq")
 
-#: RabbitMQ counts upwards, to 9; we from 1, the most urgent, to 10.
+#: #: RabbitMQ's priorities rise to 9; ours range from 1, the most urgent, to 10.
 _MAX_PRIORITY = 9
 #: The last priority of each band.
 _BANDS = (3, 6, IDLE)
-#: A hint that so many have given back is no use to anybody; the sweeper makes a new one.
+#: #: A hint that was returned this often is dropped to the dead letters; the sweeper publishes a new one.
 _DELIVERIES = 10
-#: If nobody reads the dead letters the oldest go.
+#: #: The oldest dead letters are dropped beyond this number.
 _DEAD_KEPT = 100_000
-#: Names that stand as they are; pamqp allows no others than ASCII, and 127 bytes.
+#: #: Names that are used unchanged; pamqp only allows ASCII, and at most 127 bytes.
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@-]{1,64}")
 
 
 class Queues:
-    """What is known of them holds for one connection. Questions go one after the other: a wrong one ends a channel."""
+    """Declares queues. Its knowledge is valid for one connection. Requests run one at a time: an error closes the
+    channel.
+    """
 
     def __init__(self, client: Client, broker: Broker, namespace: str) -> None:
-        #: What is there and is not as we would have made it: what the broker says of each.
+        #: #: Queues with other properties than declared, with the broker's message about each.
         self.odd: dict[str, str] = {}
         self.dead = f"mainspring.{namespace}.dead"
         self._client = client
@@ -55,7 +58,9 @@ class Queues:
         self._asking = asyncio.Lock()
 
     def names(self, queue: str, priority: int | None = None) -> tuple[str, ...]:
-        """The best first. ``priority``: only that of this one, where each has its own."""
+        """Return the names of the broker's queues, the most urgent first. ``priority``: only the queue of this
+        priority.
+        """
         plain = queue if _PLAIN.fullmatch(queue) else "#" + blake2b(queue.encode(), digest_size=16).hexdigest()
         if template := self._broker.queues:
             filled = template.replace("{store}", self._namespace).replace("{queue}", plain)
@@ -66,8 +71,8 @@ class Queues:
         return tuple(f"{self._prefix}.p{band}.{plain}" for band in range(1, len(_BANDS) + 1))
 
     def place(self, hint: Hint) -> tuple[str, int]:
-        """In which queue, with which priority."""
-        # A hint that says none is one like most.
+        """Return the queue and the priority for a hint."""
+        # A hint without a priority gets the default.
         priority = hint.priority or DEFAULT_PRIORITY
         if self._broker.by_priority:
             return self.names(hint.queue, priority)[0], 0
@@ -77,7 +82,7 @@ class Queues:
         return next(name for name, last in zip(names, _BANDS, strict=True) if priority <= last or last == IDLE), 0
 
     async def ensure(self, names: Sequence[str]) -> None:
-        """They are there, on the connection of now."""
+        """Declare the queues that are not yet declared on the current connection."""
         connection = await self._client.connection()
         if connection is self._connection and self._known.issuperset((self.dead, *names)):
             return
@@ -94,11 +99,11 @@ class Queues:
                     self._known.add(name)
 
     def forget(self, names: Sequence[str]) -> None:
-        """Somebody has deleted them, it seems."""
+        """Forget queues that seem to have been deleted."""
         self._known.difference_update(names)
 
     async def counts(self, names: Sequence[str]) -> list[int | None]:
-        """How many messages of each wait to be taken; None of one that is not there."""
+        """Return the number of ready messages of each queue, or None if the queue does not exist."""
         async with self._asking:
             await self._renew()
             try:
@@ -129,7 +134,9 @@ class Queues:
         await self._make(commands.Queue.Declare(queue=name, durable=True, arguments=arguments))  # type: ignore[arg-type]
 
     async def _make(self, declare: commands.Queue.Declare | commands.Exchange.Declare) -> None:
-        """Make it, or use the one that is there, if it is another kind or not ours to make."""
+        """Declare a queue or exchange. Use an existing one if it has other properties or may not be declared by
+        this user.
+        """
         try:
             await self._ask(declare)
         except ChannelClosed as error:
@@ -142,7 +149,7 @@ class Queues:
                 self.note(name, error)
 
     def note(self, name: str, error: ChannelClosed) -> None:
-        """Something is wrong with it, and it is used as it is."""
+        """Record that a queue or exchange has other properties than declared, and log it once."""
         if name not in self.odd:
             _log.warning("not as it should be, and used as it is", name=name, says=str(error))
         self.odd[name] = str(error)

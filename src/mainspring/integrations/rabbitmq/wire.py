@@ -1,4 +1,4 @@
-"""Frames of AMQP 0-9-1. What comes by the thousand is read and written here, the rest by pamqp.
+"""Frames of AMQP 0-9-1. Frequent frames are encoded and decoded here, all others by pamqp.
 
 frame    kind (1) · channel (2) · size (4) · payload · 0xCE
 message  a method, then a header with the size of its body, then the body in as many frames as it needs
@@ -14,9 +14,9 @@ from mainspring.integrations.rabbitmq.errors import ConnectionLost
 
 PROTOCOL = b"AMQP\x00\x00\x09\x01"
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
-#: Methods by class and number, as they stand in a frame.
+#: #: Methods as class and number, in the encoding of a frame.
 DELIVER, ACK, NACK = 0x003C003C, 0x003C0050, 0x003C0078
-#: The largest frame that we agree to, and the largest body that is kept: ours are small.
+#: #: The largest frame size that we negotiate, and the largest body that is kept, because hints are small.
 FRAME_MAX = 131_072
 MOST_KEPT = 65_536
 
@@ -33,13 +33,13 @@ _REJECT = 0x003C005A
 
 
 class FrameReader:
-    """Cuts what comes into frames; what is not whole yet waits for the rest."""
+    """Splits received data into frames, and buffers an incomplete frame."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """Kind, channel and payload of each frame that is whole."""
+        """Return the kind, channel and payload of each complete frame."""
         if self._rest:
             data = self._rest + data
         if data[:4] == b"AMQP":
@@ -61,30 +61,30 @@ class FrameReader:
 
 
 def index_of(payload: bytes) -> int:
-    """Which method this is."""
+    """Return the index of the method."""
     return int(_INDEX.unpack_from(payload)[0])
 
 
 def read_method(payload: bytes) -> Frame:
-    """By pamqp, for what does not come often."""
+    """Decode an infrequent method with pamqp."""
     _, _, method = frame.unmarshal(_HEAD.pack(METHOD, 0, len(payload)) + payload + _END_BYTE)
     assert isinstance(method, Frame)
     return method
 
 
 def read_deliver(payload: bytes) -> int:
-    """The delivery tag; it stands behind the consumer's."""
+    """Return the delivery tag, which follows the consumer tag."""
     return int(_TAG.unpack_from(payload, 5 + payload[4])[0])
 
 
 def read_confirm(payload: bytes) -> tuple[int, bool]:
-    """The tag, and whether all before it are meant as well."""
+    """Return the tag, and whether it covers all earlier tags."""
     tag, bits = _CONFIRM.unpack_from(payload, 4)
     return tag, bool(bits & 1)
 
 
 def read_size(payload: bytes) -> int:
-    """How large the body is that follows a header."""
+    """Return the size of the body that follows a header."""
     return int(_SIZE.unpack_from(payload)[0])
 
 
@@ -97,7 +97,7 @@ def header_frame(channel: int, size: int, properties: commands.Basic.Properties)
 
 
 def around_body(channel: int, size: int) -> tuple[bytes, bytes]:
-    """What stands before and after a body. Nothing for an empty one: a header that says 0 is all of it."""
+    """Return the bytes before and after a body. An empty body needs no frame, because its header has the size 0."""
     assert size <= FRAME_MAX - 8, "what is larger would need several frames"
     return (_HEAD.pack(BODY, channel, size), _END_BYTE) if size else (b"", b"")
 
@@ -107,12 +107,12 @@ def ack_frame(channel: int, tag: int, *, multiple: bool) -> bytes:
 
 
 def nack_frame(channel: int, tag: int) -> bytes:
-    """Back to where it was, for somebody else."""
+    """Return a message to its queue for other consumers."""
     return _SETTLE.pack(METHOD, channel, 13, NACK, tag, 2, _END)
 
 
 def reject_frame(channel: int, tag: int) -> bytes:
-    """To the dead letters."""
+    """Reject a message to the dead letters."""
     return _SETTLE.pack(METHOD, channel, 13, _REJECT, tag, 0, _END)
 
 

@@ -1,4 +1,4 @@
-"""Where a Redis is: one server, the master that Sentinels name, or a cluster."""
+"""Redis addresses in the settings: one server, the master of a Sentinel group, or a cluster."""
 
 import re
 from typing import Literal
@@ -20,14 +20,14 @@ _MASTER = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["server", "sentinel", "cluster"]
-    #: Of Sentinels: theirs. Of a cluster: some of its nodes, which know the others.
+    #: #: The Sentinels, or some nodes of a cluster.
     nodes: tuple[tuple[str, int], ...]
-    #: The name that Sentinels know the master by.
+    #: #: The name of the master in the Sentinels' configuration.
     master: str = ""
     database: int = 0
     username: str | None = None
     password: str | None = None
-    #: None: in the clear.
+    #: #: None: no encryption.
     tls: Tls | None = None
 
     def __repr__(self) -> str:
@@ -41,7 +41,7 @@ def names_redis(text: str) -> bool:
 def read_redis(text: str, field: str) -> RedisAddress:
     found = _SHAPE.fullmatch(text)
     if found is None:
-        # Not what was written: it may hold a password.
+        # The message must not repeat the address: it could contain a password.
         raise Invalid(field, "is not the address of a Redis", _HINT)
     kind = found["kind"] or ""
     nodes = tuple(read_node(field, word.strip(), _PORTS[kind]) for word in found["nodes"].split(","))
@@ -62,7 +62,7 @@ def read_redis(text: str, field: str) -> RedisAddress:
 
 
 def _read_path(field: str, kind: str, path: str) -> tuple[str, int]:
-    """The name of the master, and the number of the database."""
+    """Return the name of the master, and the number of the database."""
     master = ""
     if kind == "sentinel":
         master, _, path = path.partition("/")

@@ -1,4 +1,4 @@
-"""Redis: ``job_status:{id}``, ``worker_status:{name}`` and ``cancel:{id}``, each with an end to its life."""
+"""The Redis status cache: ``job_status:{id}``, ``worker_status:{name}`` and ``cancel:{id}``, each with an expiry."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -40,7 +40,7 @@ class RedisBoard:
 
     async def flag(self, runs: Collection[RunId]) -> None:
         await self._write({f"cancel:{run}": b"true" for run in runs}, FLAGS_SHOWN)
-        # After the flags: whoever hears of it finds them.
+        # Published after the flags, so that subscribers find them.
         await self._servers.ask(self._servers.client.publish, self._channel, "")
 
     async def flagged(self, wait: Micros) -> bool:
@@ -52,7 +52,7 @@ class RedisBoard:
                 await listening.aclose()  # type: ignore[no-untyped-call]
                 raise
             self._listening = listening
-            # Whatever was flagged while nobody listened.
+            # Runs may have been flagged before the subscription, so the caller must check.
             return True
         hear = partial(self._listening.get_message, ignore_subscribe_messages=True, timeout=wait / SECOND)
         try:

@@ -1,7 +1,7 @@
-"""Redis: members with a time to live, and a table that is changed by scripts.
+"""The Redis coordinator: members with expiry times, and a table of owners that scripts update.
 
-Redis forgets what it was not made to keep, and a replica that takes over may not have heard the newest. Then two
-members believe that they own a shard for a moment. That is harmless because the store checks the fence.
+Redis may lose writes: after a failover the replica may miss the newest ones. Then two members may own a shard for a
+moment. This is harmless, because the store checks the fence.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.integrations.shard_table import decode_owners, encode_owners
 
 _BEFORE_LISTENING_AGAIN: Micros = SECOND // 2
-#: Of the server's clock. Whoever looks removes those whose time is over, and tells the others.
+#: #: The server's clock. Every read removes expired members, and notifies the others.
 _NOW = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000) "
 _CHANGED = "redis.call('PUBLISH', KEYS[3], '') "
 _ENTER = _NOW + "redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1]) " + _CHANGED
@@ -59,7 +59,7 @@ class RedisRegistry:
         self._patience: Micros = 2 * SECOND
 
     async def open(self, namespace: str) -> None:
-        # In braces: in a cluster all three are on one node, which a script must be able to count on.
+        # The braces put all keys on one node of a cluster, as scripts require.
         self._keys = [f"{{mainspring:{namespace}}}:{name}" for name in ("members", "owners", "changed")]
         self._client = redis.Redis.from_url(self._url, socket_connect_timeout=2)
         self._listening = asyncio.create_task(self._listen(self._client), name="redis-registry")
@@ -108,11 +108,11 @@ class RedisRegistry:
             async with asyncio.timeout(self._patience / SECOND):
                 return await self._client.eval(script, len(self._keys), *self._keys, *arguments)
         except (RedisError, OSError, TimeoutError) as error:
-            # A replica that refuses writes, or a server that loads its data, is away as well.
+            # A replica that refuses writes, or a server that loads its data, counts as unavailable.
             raise StoreUnavailable(f"Redis does not answer: {str(error) or 'timeout'}") from error
 
     async def _listen(self, client: redis.Redis) -> None:
-        # Being cancelled is not enough: whoever is just connecting is told that by an error of the library.
+        # Cancellation alone is not enough: while connecting, the library turns it into one of its errors.
         while self._client is client:
             with suppress(RedisError, OSError):
                 async with client.pubsub(ignore_subscribe_messages=True) as subscription:

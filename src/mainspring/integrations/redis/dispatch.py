@@ -1,8 +1,13 @@
-"""Redis: a sorted set of messages for each queue, by rank, and one of what was taken, by the end of its lease.
+"""The Redis broker: for each queue a sorted set of hints by rank, and one of taken hints by lease end.
 
-A third key is a list of tokens that idle takers wait on. Whoever publishes adds tokens; whoever finds nothing removes
-them; whoever leaves something adds one. So a token is there whenever something can be taken, and few are there for
-nothing. A taker that dies with a token costs the others the rest of their wait.
+A third key is a list of tokens that idle takers wait for:
+
+- Publishing adds tokens.
+- A taker that empties the queue removes them.
+- A taker that leaves hints adds one.
+
+So there is a token whenever a hint is available, and few needless tokens. If a taker dies with a token, the other
+takers wait until their timeout.
 """
 
 from collections.abc import Sequence
@@ -17,9 +22,9 @@ from mainspring.core.ports.dispatch import LEASE, Delivery
 from mainspring.integrations.redis.address import read_redis
 from mainspring.integrations.redis.servers import RedisServers
 
-#: What one script is given at once: it keeps the server for itself while it runs.
+#: #: The batch size of scripts, which block the server while they run.
 _BATCH = 1_000
-#: So many takers are woken by one batch at most; whoever leaves something wakes the next.
+#: #: The largest number of takers that a batch wakes; each taker that leaves hints wakes the next.
 _TOKENS = 16
 
 _PUBLISH = f"""
@@ -27,7 +32,7 @@ redis.call('ZADD', KEYS[1], unpack(ARGV))
 local tokens = math.min(#ARGV / 2, {_TOKENS} - redis.call('LLEN', KEYS[3]))
 for _ = 1, tokens do redis.call('RPUSH', KEYS[3], '') end
 """
-#: The rank stands in the message, after the id. What is as long as ours and is not comes back wherever it says.
+#: #: The rank follows the id in the message. A foreign message of the same length returns with an arbitrary rank.
 _TAKE = f"""
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -109,7 +114,7 @@ class RedisDispatch:
 
     async def done(self, deliveries: Sequence[Delivery]) -> None:
         for queue, group in groupby(sorted(deliveries, key=_queue_of), _queue_of):
-            # Not from what is ready: a run that was given back since may stand there under the same message.
+            # Only taken hints are removed: a released run may be ready again with the same message.
             receipts = [delivery.receipt for delivery in group]
             await self._servers.ask(self._servers.client.zrem, self._keys(queue)[1], *receipts)
 
@@ -120,7 +125,7 @@ class RedisDispatch:
         return await self._servers.warnings()
 
     def _keys(self, queue: str) -> list[str]:
-        # In braces: in a cluster all three are on one node, which a script must be able to count on.
+        # The braces put all keys on one node of a cluster, as scripts require.
         name = f"{{mainspring:{self._namespace}:{queue}}}"
         return [f"{name}:ready", f"{name}:taken", f"{name}:tokens"]
 

@@ -1,6 +1,6 @@
-"""Redis: a stream for each topic, cut at about so many events.
+"""The Redis event sink: one stream per topic, trimmed to an approximate length.
 
-One script adds a batch, so a batch is there whole, and refuses one of an earlier epoch in the same step.
+One script adds a batch atomically, and rejects a batch of an earlier epoch in the same step.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from mainspring.core.model.events.events import Event, Topic
 from mainspring.integrations.redis.address import RedisAddress
 from mainspring.integrations.redis.servers import RedisServers
 
-#: The script keeps the server for itself while it runs.
+#: #: The batch size of the script, which blocks the server while it runs.
 _BATCH = 1_000
-#: Beside what any call may take: a thousand events are more than one.
+#: #: Added to the time limit of a call, because a thousand events take longer than one.
 _PATIENCE: Micros = 3 * SECOND
-#: How long an epoch is remembered after the last batch: longer than anybody is frozen.
+#: #: How long an epoch is kept after the last batch: longer than any process may be suspended.
 _EPOCH_KEPT: Micros = HOUR
 _TOPICS = list(Topic)
 _NUMBERS = {topic: number for number, topic in enumerate(_TOPICS, 2)}
@@ -43,7 +43,7 @@ class RedisSink:
 
     async def open(self, source: str) -> None:
         self._add = self._servers.open().register_script(_ADD)
-        # In braces: in a cluster all are on one node, which a script must be able to count on.
+        # The braces put all keys on one node of a cluster, as scripts require.
         self._keys = [f"{{mainspring}}:epoch:{source}", *(f"{{mainspring}}:{topic}" for topic in _TOPICS)]
 
     async def close(self) -> None:
@@ -57,7 +57,8 @@ class RedisSink:
             words: list[int | str] = []
             for event in events[start : start + _BATCH]:
                 words += (_NUMBERS[event.topic], event.type, event.body.decode())
-            # As one word, since the client takes its time for each; and as texts, since the server reads no others.
+            # A single argument is faster in the client. The texts are strings, because the server's decoder reads no
+            # other type.
             batch = msgspec.msgpack.encode(words)
             arguments = [epoch, self._length, _EPOCH_KEPT // SECOND, batch]
             newest = await self._servers.ask(self._add, self._keys, arguments, wait=_PATIENCE)

@@ -1,4 +1,4 @@
-"""Connections to Redis: to one server, to the master that Sentinels name, or to a cluster."""
+"""Connections to Redis: one server, the master of a Sentinel group, or a cluster."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,23 +19,23 @@ from mainspring.integrations.redis.address import RedisAddress
 
 Client: TypeAlias = redis.Redis | RedisCluster
 
-#: How long a call may take besides what it waits for.
+#: #: The time limit of a call, besides the time that the call itself waits.
 PATIENCE: Micros = 2 * SECOND
-#: How many seconds a Sentinel is waited for: there are others.
+#: #: The time limit of a Sentinel in seconds. It is short, because there are others.
 _SENTINEL_PATIENCE = 0.5
-#: The client would try again by itself, at the same address, for longer than anybody here waits.
+#: #: The client's own retries would use the same address and take longer than the time limit of a call.
 _AT_ONCE = Retry(NoBackoff(), 0)
 _SAFE_POLICY = "noeviction"
 
 
 class RedisServers:
-    """The way to a Redis. It connects when it is first asked, and again by itself."""
+    """A client that connects on first use and reconnects automatically."""
 
     def __init__(self, address: RedisAddress) -> None:
         self._address = address
         self._client: Client | None = None
         self._sentinel: Sentinel | None = None
-        #: Of a cluster: a connection to each node that was asked for what all of them are told.
+        #: #: Cluster only: a connection to each node that was used for subscriptions.
         self._nodes: dict[tuple[str, int], redis.Redis] = {}
         self._turn = 0
 
@@ -60,17 +60,17 @@ class RedisServers:
         return self._client
 
     async def ask(self, call: Callable[..., Awaitable[object]], *arguments: object, wait: Micros = 0) -> object:
-        """``wait``: how long the call itself waits for something."""
+        """Make a call. ``wait``: how long the call itself waits for something."""
         _ = self.client
         try:
             async with asyncio.timeout((wait + PATIENCE) / SECOND):
                 return await call(*arguments)
         except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
-            # A replica that refuses writes, or a server that loads its data, is away as well.
+            # A replica that refuses writes, or a server that loads its data, counts as unavailable.
             raise EngineUnavailable(f"Redis does not answer: {str(error) or 'timeout'}") from error
 
     def listener(self) -> PubSub:
-        """Hears what is published. Of a cluster one node after another is tried: each hears of all."""
+        """Return a subscription. In a cluster the nodes take turns, because each receives all messages."""
         client = self.client
         if isinstance(client, RedisCluster):
             host, port = place = self._address.nodes[self._turn % len(self._address.nodes)]
@@ -81,7 +81,7 @@ class RedisServers:
         return client.pubsub()
 
     async def warnings(self) -> list[str]:
-        # Not CONFIG, which many who rent out servers refuse.
+        # Many hosting providers refuse CONFIG, so INFO is used.
         policies = sorted({str(memory.get("maxmemory_policy", _SAFE_POLICY)) for memory in await self._memories()})
         return [
             f"Redis drops what it holds when its memory is full (maxmemory-policy {policy}): set {_SAFE_POLICY}"
@@ -106,7 +106,7 @@ class RedisServers:
             "username": self._address.username,
             "password": self._address.password,
             "socket_connect_timeout": PATIENCE / SECOND,
-            # Whoever waits for something says for how long, and is stopped after that.
+            # Blocking calls have their own time limit in ``ask``.
             "socket_timeout": None,
         }
 

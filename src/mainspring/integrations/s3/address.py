@@ -1,4 +1,4 @@
-"""Where objects are: a folder, or a bucket of S3 and alike."""
+"""Addresses of object storage: a folder, or a bucket of S3, Google Cloud or Azure."""
 
 import re
 from typing import Literal
@@ -19,17 +19,17 @@ _REGION = re.compile(r"[A-Za-z0-9-]{1,60}")
 
 class BlobAddress(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["file", "s3", "gs", "az"]
-    #: The folder, or the bucket.
+    #: #: The folder, or the name of the bucket.
     place: str
-    #: Of a bucket: what every name begins with.
+    #: #: Bucket only: the prefix of every object name.
     prefix: str = ""
-    #: Of S3: another server than Amazon's, and the region that requests are signed for.
+    #: #: S3 only: a server other than Amazon's, and the region for request signatures.
     endpoint: str = ""
     region: str = ""
 
     @property
     def shown(self) -> str:
-        """Credentials are never part of an address."""
+        """The address for display. It never contains credentials."""
         if self.kind == "file":
             return self.place
         return f"{self.kind}://{self.place}" + (f"/{self.prefix}" if self.prefix else "")
@@ -44,7 +44,7 @@ def read_blobs(text: str, field: str) -> BlobAddress:
         return BlobAddress(kind="file", place=folder)
     found = _BUCKET.fullmatch(text)
     if found is None:
-        # Not what was written: it may hold a password.
+        # The message must not repeat the address: it could contain a password.
         raise Invalid(field, "is not the address of a bucket; credentials are no part of it", _HINT)
     kind, prefix = found["kind"], (found["prefix"] or "").strip("/")
     if prefix and not _PREFIX.fullmatch(prefix):

@@ -1,7 +1,7 @@
-"""Objects in a bucket of S3 and alike, by obstore.
+"""Objects in a bucket, through obstore.
 
-By threads of ours and not by its coroutines: the threads that end those ask for the interpreter when it may be gone
-already, and abort the process as it ends (PyO3/pyo3-async-runtimes, issue 40).
+Its blocking calls run on threads of ours instead of its coroutines. The threads of its coroutines may use the
+interpreter after shutdown and abort the process (PyO3/pyo3-async-runtimes, issue 40).
 """
 
 import asyncio
@@ -25,19 +25,23 @@ _T = TypeVar("_T")
 
 _LISTED = 1_000
 _TIMEOUT = timedelta(seconds=10)
-#: What a request carries in that time at least. More is read in pieces, and sent in one of as many times that.
+#: #: The number of bytes that a request transfers in that time at least. Larger objects are read in pieces of this
+#: size, and written with a time limit that grows with the size.
 _PIECE = 1_000_000
-#: What failed is tried again by whoever asked, later.
+#: #: The callers retry failures later.
 _RETRY: Any = {"max_retries": 1, "retry_timeout": _TIMEOUT}
-#: What servers call an error, in the XML that they send.
+#: #: The error code in the XML of an answer.
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _NO_BUCKET = "NoSuchBucket"
 _BEYOND = "416 Range Not Satisfiable"
 
 
 class BucketBlobs(ThreadedBlobs):
-    """``credentials``: by the names that the environment would have them under, such as ``AWS_ACCESS_KEY_ID``. What
-    is not among them comes from the environment, or from the machine's role."""
+    """Stores objects in a bucket.
+
+    ``credentials``: values by the names of environment variables, such as ``AWS_ACCESS_KEY_ID``. Missing ones come
+    from the environment, or from the machine's role.
+    """
 
     def __init__(self, address: BlobAddress, credentials: Mapping[str, str]) -> None:
         super().__init__(address.shown)
@@ -56,7 +60,7 @@ class BucketBlobs(ThreadedBlobs):
         try:
             self._store = store(1)
         except (BaseError, ValueError) as error:
-            # Its first line names a key of the configuration, and no value.
+            # The first line names the key of the configuration without its value.
             raise Invalid(address.shown, str(error).partition("\n")[0][:200]) from None
         self._patient = cache(store)
 
@@ -83,7 +87,7 @@ class BucketBlobs(ThreadedBlobs):
             raise BlobsUnavailable(f"{self.shown}: {_why(str(error))}") from None
 
     def _put(self, name: str, data: bytes) -> None:
-        # In one request: an object of several parts could be left unfinished.
+        # A single request, because a multipart upload could be left incomplete.
         store = self._patient(_pieces(len(data))) if len(data) > _PIECE else self._store
         obstore.put(store, name, data, use_multipart=False)
 
@@ -115,18 +119,18 @@ class BucketBlobs(ThreadedBlobs):
         try:
             obstore.delete(self._store, [*names])
         except FileNotFoundError as error:
-            # Google's and Azure's say so of an object that is gone; the others of the batch were deleted.
+            # Google and Azure report a missing object like this; the others of the batch were deleted.
             if _NO_BUCKET in str(error):
                 raise
 
 
 def _pieces(size: int) -> int:
-    """How many there are, in few steps: each has a client of its own."""
+    """Return the number of pieces, rounded up to a power of two, because each number has its own client."""
     return 1 << (-(-size // _PIECE) - 1).bit_length()
 
 
 def _why(said: str) -> str:
-    """One line. Whole, it would hold what was sent: names of keys, signatures."""
+    """Return a short reason. The whole message could contain key ids and signatures."""
     first = said.partition("\n")[0]
     if code := _CODE.search(said):
         return code[1]

@@ -1,6 +1,6 @@
-"""Mail by SMTP: the standard library's client, in a thread.
+"""Sends mail with the standard library's SMTP client on a thread.
 
-It is asked for a few messages a minute at most; a client of our own loop would be one dependency more for nothing.
+There are only a few messages a minute, so an asynchronous client would be a needless dependency.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from mainspring.core.model.alerts.channels import MailServer
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.mail import Letter, NotTaken
 
-#: For each step of the conversation.
+#: #: The time limit of each step of the conversation.
 _TIMEOUT: Micros = 20 * SECOND
 
 
 class SmtpMail:
-    """A ``Mail``. It trusts the certificates that this machine trusts, or those in ``SSL_CERT_FILE``."""
+    """The implementation of ``Mail``. It trusts the certificates of this machine, or those in ``SSL_CERT_FILE``."""
 
     async def send(self, server: MailServer, password: str, letter: Letter) -> None:
         await asyncio.to_thread(self._send, server, password, letter)
@@ -33,18 +33,18 @@ class SmtpMail:
         try:
             with closing(self._connect(server)) as connection:
                 if server.tls == "starttls":
-                    # Refused by a server that offers none: what is asked for is not done in the clear.
+                    # Fails if the server does not offer STARTTLS, so that nothing is sent unencrypted.
                     connection.starttls(context=ssl.create_default_context())
                 if server.user:
                     connection.login(server.user, password)
                 refused = connection.sendmail(letter.sender, list(letter.to), message)
-                # It is sent, whatever the server says to this.
+                # The message is sent, so errors of the closing command do not matter.
                 with suppress(OSError, smtplib.SMTPException):
                     connection.quit()
         except smtplib.SMTPRecipientsRefused as error:
             raise _refused(error.recipients, letter) from None
         except smtplib.SMTPAuthenticationError as error:
-            # Not in the server's words: some repeat what they were given.
+            # The server's message is omitted, because some servers repeat the credentials.
             raise NotTaken(f"the mail server did not let us in: {error.smtp_code}", for_good=_lasts(error)) from None
         except smtplib.SMTPResponseException as error:
             words = f"the mail server answered {error.smtp_code} {_text(error.smtp_error)}"
@@ -80,7 +80,8 @@ def build_message(letter: Letter) -> bytes:
 
 
 def _build(letter: Letter) -> bytes:
-    """Build with the legacy policy: the current one decodes encoded words of a value, and with them line breaks.
+    """Build with the legacy policy, because the current one decodes encoded words in a value, including line
+    breaks.
 
     Every header is written as one encoded word, or is an address of the settings' form in ASCII.
     """
@@ -94,18 +95,18 @@ def _build(letter: Letter) -> bytes:
     message["To"] = ", ".join(_check_address(address) for address in letter.to)
     message["Subject"] = Header(_one_line(letter.subject), "utf-8", header_name="Subject").encode()
     message["Message-ID"] = f"<{_one_line(letter.id)}@{letter.sender.rpartition('@')[2]}>"
-    # Automatic replies are not sent to this.
+    # Suppresses automatic replies.
     message["Auto-Submitted"] = "auto-generated"
     return message.as_bytes(policy=message.policy.clone(linesep="\r\n"))
 
 
 def _one_line(text: str) -> str:
-    """Replace control characters and line separators, which no header can hold."""
+    """Replace control characters and line separators, which are not allowed in headers."""
     return "".join(" " if unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") else each for each in text)
 
 
 def _check_address(address: str) -> str:
-    # An encoded word is no address, although its characters could be those of one.
+    # An encoded word is not an address, although it may consist of valid characters.
     if not address.isascii() or not address.isprintable() or "=?" in address or " " in address:
         raise ValueError("not an address")
     return address
@@ -114,7 +115,7 @@ def _check_address(address: str) -> str:
 def _refused(recipients: dict[str, tuple[int, bytes]], letter: Letter) -> NotTaken:
     words = ", ".join(f"{address}: {code} {_text(said)}" for address, (code, said) in recipients.items())
     lasting = all(500 <= code < 600 for code, _ in recipients.values())
-    # The others have it, and would get it again.
+    # Other recipients have received the message, and a retry would send it to them again.
     some = len(recipients) < len({*letter.to})
     return NotTaken(f"the mail server refused {words}", for_good=lasting or some)
 

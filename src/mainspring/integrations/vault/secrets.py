@@ -1,4 +1,4 @@
-"""Secrets in HashiCorp Vault: the fields of one secret of its engine KV, version 2."""
+"""Secrets in HashiCorp Vault: the fields of one secret in a KV engine of version 2."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -15,22 +15,22 @@ from mainspring.core.runtime.log import get_logger
 
 _log = get_logger("mainspring.secrets")
 
-#: How long Vault may take. Whoever asks first waits for it, and a worker's loop with it.
+#: #: The time limit of a request. The first caller waits for it, and blocks the worker's event loop.
 _TIMEOUT = 3.0
-#: Who did not answer is left alone for this long …
+#: #: After a failure Vault is not asked again for this long …
 _PAUSE: Micros = 5 * SECOND
-#: … and nobody waits for it for this long.
+#: #: … and callers do not wait for it for this long.
 _NOT_WAITED_FOR: Micros = MINUTE
-#: While Vault is away, what it said last counts for this long.
+#: #: How long cached secrets stay valid while Vault is unavailable.
 STALE: Micros = HOUR
-#: A token is renewed when this much of its time is over …
+#: #: A token is renewed after this fraction of its lifetime …
 _RENEWED_AFTER = 2 / 3
-#: … and where that fails, again after this long, then after twice as long, and so on up to a minute.
+#: #: … and a failed renewal is retried after this time, then after twice as long each time, up to a minute.
 _AGAIN: Micros = SECOND
 
 
 class AppRole(msgspec.Struct, frozen=True):
-    """Who we are to Vault, where no token was given. ``secret_id``: read each time, so that it can be replaced."""
+    """The AppRole to sign in with. ``secret_id`` is read on every sign-in, so that it can be rotated."""
 
     role_id: str
     secret_id: Callable[[], str]
@@ -39,15 +39,15 @@ class AppRole(msgspec.Struct, frozen=True):
 class _Token(msgspec.Struct, frozen=True):
     text: str
     renewable: bool
-    #: How long it holds; 0: as long as nobody revokes it.
+    #: #: The lifetime; 0: until it is revoked.
     holds: Micros
 
 
 class VaultSecrets:
-    """``API_KEY`` is the field of that name. All fields are read at once and kept for a while.
+    """Reads secrets from Vault. ``API_KEY`` is the field of that name. All fields are read and cached together.
 
-    What is kept longer than that is still given while somebody fetches it anew, in a thread; nobody waits for that, nor
-    for one that has just not answered.
+    When the cache is older than ``keep``, a thread refreshes it while callers get the cached value. Callers do not
+    wait for the refresh, nor for a Vault that has just failed to answer.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class VaultSecrets:
         path: str,
         keep: Micros,
     ) -> None:
-        """``client``: knows where Vault is. ``credentials``: what reads the token, or what to sign in with."""
+        """``client``: has the address of Vault. ``credentials``: reads the token, or the AppRole to sign in with."""
         self._client = client
         self._clock = clock
         self._credentials = credentials
@@ -81,7 +81,7 @@ class VaultSecrets:
         return found
 
     def check(self) -> int:
-        """How many fields there are, asked just now. Raises ``SecretsUnavailable``."""
+        """Return the number of fields, read from Vault now. Raises ``SecretsUnavailable``."""
         with self._lock:
             return len(self._fetch())
 
@@ -125,7 +125,7 @@ class VaultSecrets:
     def _fetch(self) -> Mapping[str, object]:
         answer = self._ask("GET", self._url, self._hold())
         if answer.status_code == 403:
-            # The token may have ended before its time.
+            # The token may have been revoked.
             self._token = None
             answer = self._ask("GET", self._url, self._hold())
         if answer.status_code == 404:
@@ -134,13 +134,13 @@ class VaultSecrets:
         return found if isinstance(found, dict) else {}
 
     def _nothing(self, answer: httpx2.Response) -> SecretsUnavailable:
-        """Vault says 404 of what was deleted, of a place that never was, and of another version of the engine."""
+        """Explain a 404: the secret was deleted, the path is wrong, or the engine has another version."""
         try:
             self._told(answer, "data", status=404)
         except SecretsUnavailable:
             advice = "see vault.mount, which is an engine KV of version 2, and vault.path"
             return SecretsUnavailable(f"Vault has nothing at {self._place}: {advice}")
-        # It has a history: somebody took it away, and does not want it used any more.
+        # The secret has a history, so it was deleted on purpose and must not be used any longer.
         self._kept = None
         return SecretsUnavailable(f"Vault's secret {self._place} was deleted")
 
@@ -164,7 +164,7 @@ class VaultSecrets:
     def _keep_good(self, token: _Token) -> None:
         if token.renewable and token.holds:
             ends = self._clock.monotonic() + token.holds
-            # Often enough before the end of one that holds for seconds only.
+            # A token with a short lifetime needs several attempts before it ends.
             again = min(_AGAIN, token.holds // 32)
             self._renew_later(round(token.holds * _RENEWED_AFTER), token, ends, again)
 
@@ -186,7 +186,7 @@ class VaultSecrets:
                 if left > 0:
                     self._renew_later(min(again, left), token, ends, min(2 * again, MINUTE))
                 else:
-                    # Whoever asks next signs in again, or is told why not.
+                    # The next caller signs in again, or gets the error.
                     self._token = None
                 return
             self._token = _Token(token.text, bool(told["renewable"]), _lease(told["lease_duration"]))
@@ -197,12 +197,12 @@ class VaultSecrets:
         try:
             return self._client.request(method, url, headers=headers, json=body, timeout=_TIMEOUT)
         except httpx2.HTTPError as error:
-            # Not in the words of what cannot be sent: the token could be in them.
+            # The message of this error is omitted, because it could contain the token.
             words = "" if isinstance(error, httpx2.LocalProtocolError) else str(error)
             raise SecretsUnavailable(f"Vault does not answer: {words or type(error).__name__}") from None
 
     def _told(self, answer: httpx2.Response, part: str, status: int = 200) -> dict[str, Any]:
-        """A part of an answer. Its errors are Vault's own words, and name no secret's value."""
+        """Return a part of an answer. Errors contain Vault's messages, and never the value of a secret."""
         try:
             found = answer.json()
         except ValueError:

@@ -1,4 +1,4 @@
-"""ZooKeeper: a session and a node that goes with it for each member, and a table that is changed by its version."""
+"""The ZooKeeper coordinator: a session with an ephemeral node per member, and a versioned table of owners."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,12 +12,14 @@ from mainspring.integrations.zookeeper.session import Access, Refused, Session
 
 
 class ZooKeeperRegistry:
-    """Every member has a session of its own: what an earlier one of this process has left cannot be kept alive."""
+    """Coordinates through ZooKeeper. Every member has its own session, so that stale members of this process
+    expire.
+    """
 
     def __init__(self, nodes: Sequence[tuple[str, int]], access: Access, *, root: str = "mainspring") -> None:
         self._nodes = nodes
         self._access = access
-        #: With a user all that is made here is for that user alone.
+        #: #: With credentials, only this user can access the created nodes.
         self._private = access.credentials is not None
         self._root = root
         self._path = ""
@@ -51,14 +53,14 @@ class ZooKeeperRegistry:
             raise Fenced(f"member {member} is not one any more in ZooKeeper")
         me = f"{self._path}/members/{member}"
         try:
-            # A write goes to the leader, which knows whether the session is alive; what is read after it is as new.
+            # The write goes to the leader, which knows whether the session is alive. The reads after it are as recent.
             touched, names, table = await session.ask(
                 (wire.SET_DATA, wire.set_data(me, b"", -1)),
                 (wire.GET_CHILDREN, wire.watched(f"{self._path}/members")),
                 (wire.GET_DATA, wire.watched(f"{self._path}/owners")),
             )
         except Refused as refused:
-            # Somebody has deleted it, or all that is above it: whoever joins again makes it anew.
+            # The node or one of its parents was deleted; joining again creates it.
             await self._forget(member)
             raise Fenced(f"the node of member {member} is gone: {refused}") from refused
         except Fenced:
@@ -80,7 +82,7 @@ class ZooKeeperRegistry:
         if session is None:
             return False
         try:
-            # In its own session: when that is over, so is the member, and ZooKeeper refuses.
+            # The write uses the member's session: when that has expired, ZooKeeper refuses the write.
             table = wire.set_data(f"{self._path}/owners", encode_owners(owners), version)
             await session.ask((wire.SET_DATA, table))
         except (Refused, Fenced):
@@ -104,7 +106,7 @@ class ZooKeeperRegistry:
             session.abandon()
 
     async def _make_parents(self, session: Session) -> None:
-        """What is there already is left as it is."""
+        """Create the parent nodes. Existing nodes stay unchanged."""
         root = f"/{self._root}"
         for path in (root, self._path, f"{self._path}/members", f"{self._path}/owners"):
             try:

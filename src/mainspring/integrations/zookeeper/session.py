@@ -1,7 +1,7 @@
-"""A session with ZooKeeper: it outlives its connections, and ends when it is closed or not heard of for its time.
+"""A session with ZooKeeper, which outlives its connections and ends when it is closed or expires.
 
-It sends no pings of its own, unlike the clients that there are: whoever holds it must ask for something before its time
-is over. So a session is as alive as whoever uses it, and a loop that hangs does not keep its shards.
+Unlike other clients it sends no pings: its owner must send a request before the session expires. So a session
+expires if its event loop hangs, which releases the shards.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from mainspring.core.model.base.errors import Fenced, StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.integrations.zookeeper import wire
 
-#: As large as the largest message that a server sends by default, and then some.
+#: #: Larger than the largest message that a server sends by default.
 _LONGEST = 1 << 22
 
 
-#: What people can do something about.
+#: #: Messages for errors that users can fix.
 _SAID = {
     wire.NO_AUTH: "ZooKeeper has nodes there that are for another user and password",
     wire.AUTH_FAILED: "ZooKeeper does not take this user and password",
@@ -29,14 +29,14 @@ _SAID = {
 
 
 class Access(msgspec.Struct, frozen=True):
-    """How its servers are spoken to."""
+    """The credentials and the TLS context of connections."""
 
     credentials: tuple[str, str] | None = None
     tls: ssl.SSLContext | None = None
 
 
 class Refused(Exception):
-    """ZooKeeper has understood, and says no."""
+    """ZooKeeper answered with an error."""
 
     def __init__(self, code: int) -> None:
         super().__init__(_SAID.get(code, f"ZooKeeper says {code}"))
@@ -44,7 +44,7 @@ class Refused(Exception):
 
 
 class _Line:
-    """One connection: requests are answered in the order they were sent."""
+    """One connection: requests are answered in the order in which they were sent."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, changed: Callable[[], None]) -> None:
         self.reader = reader
@@ -82,11 +82,11 @@ class _Line:
         if self._reading is not None:
             self._reading.cancel()
         self._fail(StoreUnavailable("the connection to ZooKeeper was closed"))
-        # At once: TLS would wait for the other side to say goodbye, and there is nothing left to be sent.
+        # Abort at once: TLS would wait for the other side to close, and nothing is left to send.
         self._writer.transport.abort()
 
     async def gone(self) -> None:
-        """After it was closed."""
+        """Wait until the closed connection is gone."""
         with suppress(OSError):
             await self._writer.wait_closed()
 
@@ -116,7 +116,7 @@ class _Line:
             _, answer = self._waiting.popleft()
             if not answer.done():
                 answer.set_exception(error)
-                # Whoever asked may have gone; then nobody looks at this.
+                # Mark the exception as retrieved, because the caller may have been cancelled.
                 answer.exception()
 
 
@@ -145,11 +145,13 @@ class Session:
         self._last_seen = 0
         self._over = False
         self.id = 0
-        #: What the server grants: at least two of its ticks, at most twenty.
+        #: #: The session timeout that the server granted: 2 to 20 of its ticks.
         self.timeout: Micros = 0
 
     async def ask(self, *requests: tuple[int, bytes]) -> list[bytes]:
-        """The answers to requests that are sent at once, on one connection. Raises what the first that fails says."""
+        """Send requests together on one connection and return their answers. Raises the error of the first that
+        fails.
+        """
         try:
             async with asyncio.timeout(self._patience * len(self._nodes)):
                 line = await self._connected()
@@ -165,12 +167,12 @@ class Session:
             raise
         except (TimeoutError, StoreUnavailable) as error:
             self._drop()
-            # The next one first: this one may take connections and answer nothing.
+            # Try the next node first, because this one may accept connections without answering.
             self._nodes.append(self._nodes.pop(0))
             raise StoreUnavailable(f"ZooKeeper does not answer: {str(error) or 'timeout'}") from error
 
     async def close(self) -> None:
-        """End it at once, so that its nodes go, if the servers can be reached; else it runs out."""
+        """End the session, so that its nodes are deleted at once. Without a connection it expires by itself."""
         line, self._over = self._line, True
         if line is not None and line.open:
             try:
@@ -182,12 +184,12 @@ class Session:
                 self._drop()
 
     def abandon(self) -> None:
-        """Say nothing: it runs out."""
+        """Drop the connection without ending the session, which then expires."""
         self._over = True
         self._drop()
 
     async def abandoned(self) -> None:
-        """The same, and its connection is gone when this returns."""
+        """Drop the connection without ending the session, and wait until the connection is gone."""
         line = self._line
         self.abandon()
         if line is not None:
@@ -232,6 +234,6 @@ class Session:
         self.id, self._password, self.timeout = granted.session, granted.password, granted.timeout * MILLISECOND
         line.read_on()
         if self._access.credentials is not None:
-            # Requests are answered in order, so whatever follows is asked in this name.
+            # Requests are answered in order, so all later requests use these credentials.
             line.send(wire.digest(*self._access.credentials))
         return line

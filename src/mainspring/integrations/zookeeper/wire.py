@@ -1,4 +1,4 @@
-"""How ZooKeeper's protocol is written: the few requests that a registry makes, and their answers."""
+"""The part of ZooKeeper's protocol that the coordinator needs."""
 
 import struct
 
@@ -6,7 +6,7 @@ import msgspec
 
 #: Request codes.
 CREATE, GET_DATA, SET_DATA, GET_CHILDREN, AUTH, CLOSE = 1, 4, 5, 8, 100, -11
-#: Numbers of messages that nobody asked for by number.
+#: #: Transaction ids of messages that do not answer a numbered request.
 WATCH_XID, AUTH_XID = -1, -4
 #: Error codes.
 NO_AUTH, NODE_EXISTS = -102, -110
@@ -16,15 +16,15 @@ _ALL_RIGHTS = 31
 
 
 class Stat(msgspec.Struct, frozen=True):
-    """What ZooKeeper knows about a node."""
+    """The metadata of a node."""
 
     version: int
-    #: The session that it goes with; 0: none.
+    #: #: The session that owns an ephemeral node; 0 for other nodes.
     owner: int
 
 
 class Connected(msgspec.Struct, frozen=True):
-    #: In milliseconds; 0: the session that was asked for is over.
+    #: #: In milliseconds; 0 if the requested session has expired.
     timeout: int
     session: int
     password: bytes
@@ -40,18 +40,18 @@ def read_connected(frame: bytes) -> Connected:
 
 
 def create(path: str, data: bytes, flags: int, *, private: bool = False) -> bytes:
-    """Private: for whoever this connection has been told to speak for, and nobody else."""
+    """Encode the creation of a node. ``private``: only the authenticated user of this connection can access it."""
     whose = text("auth") + text("") if private else text("world") + text("anyone")
     return text(path) + buffer(data) + struct.pack(">ii", 1, _ALL_RIGHTS) + whose + struct.pack(">i", flags)
 
 
 def digest(user: str, password: str) -> bytes:
-    """A whole request: it is not numbered as the others are."""
+    """Encode a complete authentication request, which has a fixed transaction id."""
     return struct.pack(">iii", AUTH_XID, AUTH, 0) + text("digest") + text(f"{user}:{password}")
 
 
 def watched(path: str) -> bytes:
-    """Of data or of children, with a watch."""
+    """Encode a read of data or children that sets a watch."""
     return text(path) + b"\x01"
 
 
@@ -60,7 +60,9 @@ def set_data(path: str, data: bytes, version: int) -> bytes:
 
 
 def read_reply(frame: bytes) -> tuple[int, int, int, bytes]:
-    """The number of the request, the newest change that the server knew, the error, and the rest."""
+    """Return the transaction id of the request, the newest change that the server knew, the error code, and the
+    rest.
+    """
     xid, zxid, error = struct.unpack_from(">iqi", frame)
     return xid, zxid, error, frame[16:]
 
