@@ -32,8 +32,9 @@ async def open_archive(settings: Settings) -> AsyncIterator[Blobs]:
 
 
 async def restore(blobs: Blobs, parts: list[Manifest], tenant: str | None, into: Path) -> tuple[int, int]:
-    """Write the runs of archive parts into an SQLite file. Returns how many were read, and how many of them are
-    new.
+    """Write the runs of archive parts into an SQLite file.
+
+    Returns how many were read, and how many of them are new.
     """
     from mainspring.stores.sqlite.upkeep.restoring import Restored
 

@@ -26,8 +26,9 @@ def make_blobs(address: str, field: str, section: BlobsSection) -> Blobs:
 
 
 def make_run_logs(settings: Settings, whose: Callable[[], Awaitable[str]] | None = None) -> RunLogs | None:
-    """Build the log storage for ended runs, or None if logs stay in the store. ``whose``: reads the store's
-    identity.
+    """Build the log storage for ended runs, or None if logs stay in the store.
+
+    ``whose``: reads the store's identity.
     """
     section = settings.run_logs
     if section.where == STORE:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
 
 
-#: #: How many seconds a cancel waits for the status cache, which notifies workers faster than the store.
+#: How many seconds a cancel waits for the status cache, which notifies workers faster than the store.
 _FLAGGED_WITHIN = 0.25
 
 
@@ -54,11 +54,11 @@ class Engine:
         self.store = make_store(settings, self.clock, self.wakeups)
         self.random = random.Random()
         section = settings.metrics
-        #: #: The metrics of runs in this process; None: metrics are off.
+        #: The metrics of runs in this process; None: metrics are off.
         self.figures = Figures(section.names, tenants=section.tenants) if section.enabled else None
         #: Records submits, attempts and requests as spans; None: tracing is off.
         self.tracing = make_tracing(settings)
-        #: #: The status cache for other programs; None: off.
+        #: The status cache for other programs; None: off.
         self.board = make_board(settings)
         self._jobs: Jobs | None = None
         self._opening: asyncio.Lock = asyncio.Lock()
@@ -140,8 +140,9 @@ class Engine:
         return [use for use in found if use is not None]
 
     def workforce(self) -> "Callable[[], AbstractAsyncContextManager[Workforce]] | None":
-        """Return a factory for the separate store of the heartbeat thread. None for a store in memory, which lives
-        in one loop.
+        """Return a factory for the separate store of the heartbeat thread.
+
+        None for a store in memory, which lives in one loop.
         """
         if self.settings.store == MEMORY:
             return None

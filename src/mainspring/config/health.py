@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 
 async def migrate(settings: Settings, *, contract: bool = False) -> Migrated:
-    """Bring the store's schema up to date, as every process does at startup. Returns the applied and waiting
-    migrations.
+    """Bring the store's schema up to date, as every process does at startup.
+
+    Returns the applied and waiting migrations.
     """
     store = make_store(settings, SystemClock())
     applied: list[Migration] = []
@@ -159,9 +160,7 @@ async def _examine_run_logs(settings: Settings, signs: Signs | None) -> list[Fin
 
 
 async def move(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> Moved:
-    """Copy everything from an SQLite file to PostgreSQL. ``tell`` receives the kind, the count and the total of
-    each batch.
-    """
+    """Copy everything from an SQLite file to PostgreSQL. ``tell`` gets the kind, count and total of each batch."""
     if not target.store.startswith(POSTGRES):
         raise Invalid("--to", "is not PostgreSQL", "postgresql://user@host/database")
     if settings.store == "memory:" or settings.store.startswith(POSTGRES):

@@ -17,7 +17,7 @@ from mainspring.core.model.base.instant import parse_duration
 from mainspring.core.model.cluster.labels import label_words, labels_of, read_label
 from mainspring.core.model.runs.names import check_queue
 
-#: #: Variables with our prefix that are not settings: the file, the API of the command line, variables of tests and
+#: Variables with our prefix that are not settings: the file, the API of the command line, variables of tests and
 #: benchmarks, secrets, and those that Kubernetes sets for a service named mainspring.
 _OTHER_VARIABLES = re.compile(PREFIX + r"(CONFIG|URL|KEY|PROFILE|SEEDS|BENCH_\w+|SECRET_\w+|SERVICE_\w+|PORT_\d+_\w+)")
 
@@ -25,7 +25,7 @@ _OTHER_VARIABLES = re.compile(PREFIX + r"(CONFIG|URL|KEY|PROFILE|SEEDS|BENCH_\w+
 _PRIORITY = re.compile(r"[1-9]|10")
 
 
-#: #: The name of an entry, but not a query parameter of an address.
+#: The name of an entry, but not a query parameter of an address.
 _NAMED = re.compile(r"\s*[^\s=?]+\s*=")
 
 
@@ -197,8 +197,9 @@ def parse_table(value: object, where: str) -> dict[str, tuple[str, ...]]:
 
 
 def _entries(text: str) -> list[str]:
-    """Split text at commas. A comma in an address with several hosts is not a separator, because no name follows
-    it.
+    """Split text at commas.
+
+    A comma in an address with several hosts is not a separator, because no name follows it.
     """
     entries: list[str] = []
     for part in text.split(","):

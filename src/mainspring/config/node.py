@@ -84,9 +84,9 @@ from mainspring.features.usage.service import BudgetKeeper
 from mainspring.http.auth.authenticator import Authenticator, KeyKeeper
 from mainspring.http.server import address_of, refuse_taken
 
-#: #: The variable that hands the digest of registered tasks from a recycled worker to the process that replaces it.
+#: The variable that hands the digest of registered tasks from a recycled worker to the process that replaces it.
 REGISTERED = "_MAINSPRING_REGISTERED_TASKS"
-#: #: The default number of concurrent runs per queue of a worker.
+#: The default number of concurrent runs per queue of a worker.
 DEFAULT_SLOTS = 100
 
 
@@ -100,9 +100,7 @@ class Role(StrEnum):
 
 
 class _Door:
-    """Replaces the HTTP server if another server serves the API. On stop it ends open streams and waiting
-    requests.
-    """
+    """Replaces the HTTP server if another server serves the API. ``stop`` ends streams and waiting requests."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave = leave
@@ -127,7 +125,7 @@ class Node:
     ) -> None:
         """``listens``: False if another server serves the API through ``asgi``."""
         self.engine = Engine(settings)
-        #: #: The ASGI application, while the node runs.
+        #: The ASGI application, while the node runs.
         self.asgi: Callable[[Any, Any, Any], Awaitable[None]] | None = None
         self._listens = listens
         self._settings = settings
@@ -237,8 +235,9 @@ class Node:
         return found
 
     def _make_monitor(self) -> Monitor:
-        """Build the metrics monitor. Only processes with an API or a scheduler report the fleet, because workers
-        are many.
+        """Build the metrics monitor.
+
+        Only processes with an API or a scheduler report the fleet, because workers are many.
         """
         engine, every = self.engine, self._settings.metrics.every
         fleet = Fleet(
@@ -541,9 +540,7 @@ class Node:
         return self._registration
 
     def leave_word(self) -> None:
-        """Pass the digest of the registered tasks to the process that replaces this one, so that it skips the
-        registration.
-        """
+        """Pass the digest of the registered tasks to the replacing process, which then skips the registration."""
         if self._registration is not None:
             os.environ[REGISTERED] = self._registration.digest
 

@@ -25,7 +25,7 @@ from mainspring.features.workflows.pages import workflows
 from mainspring.web.page import Page
 from mainspring.web.sign_in import sign_in
 
-#: #: If several paths match, the first one wins.
+#: If several paths match, the first one wins.
 _PARTS = (
     overview,
     jobs,

@@ -12,7 +12,7 @@ from mainspring.integrations.rabbitmq.address import SCHEMES as AMQP
 from mainspring.integrations.rabbitmq.address import read_broker
 from mainspring.integrations.redis.address import names_redis, read_redis
 
-#: #: All queues that are not named.
+#: All queues that are not named.
 OTHERS = "*"
 _HINT = "store, redis://host:6379/0, amqp://user:password@host:5672 or kafka://host:9092"
 

@@ -19,19 +19,19 @@ from mainspring.core.model.cluster.coordination import STORE
 from mainspring.core.model.events.webhooks import read_webhooks
 from mainspring.core.model.runs.names import ALL_TENANTS, check_name, check_tenant
 
-#: #: Microseconds, written as "30s" or as a number of seconds.
+#: Microseconds, written as "30s" or as a number of seconds.
 Span: TypeAlias = Annotated[int, "duration"]
 #: Words by name, written as "name=word word,other=word", or as a table.
 Table: TypeAlias = Annotated[dict[str, tuple[str, ...]], "table"]
 #: Slots by priority, written as "1:100,2:50", or as a table.
 Priorities: TypeAlias = Annotated[dict[str, int], "priorities"]
-#: #: True for all, false for none, or a table of allowed ones by name.
+#: True for all, false for none, or a table of allowed ones by name.
 Commands: TypeAlias = Annotated[bool | dict[str, tuple[str, ...]], "commands"]
-#: #: A table of settings for each name; outside of a file it is written as JSON.
+#: A table of settings for each name; outside of a file it is written as JSON.
 Tables: TypeAlias = Annotated[dict[str, dict[str, object]], "tables"]
-#: #: One address, or a list. A list is kept as JSON text.
+#: One address, or a list. A list is kept as JSON text.
 Addresses: TypeAlias = Annotated[str, "addresses"]
-#: #: Never shown, not even in errors.
+#: Never shown, not even in errors.
 Secret: TypeAlias = Annotated[str, "secret"]
 
 

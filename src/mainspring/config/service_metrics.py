@@ -29,8 +29,9 @@ def tell_of_archive(archivers: Sequence[Archiver], book: Book) -> None:
 
 
 def tell_of_run_logs(keepers: Sequence[LogKeeper], book: Book) -> None:
-    """Write the metrics of the log storage. There is one keeper per server of the store, or none if logs stay in
-    the store.
+    """Write the metrics of the log storage.
+
+    There is one keeper per server of the store, or none if logs stay in the store.
     """
     if keepers:
         book.put(declared.RUN_LOGS_TAKEN, sum(keeper.taken for keeper in keepers))

@@ -49,9 +49,9 @@ PREFIX = "MAINSPRING_"
 FILE = "mainspring.toml"
 _CENTURY = 36_525 * DAY
 _PLENTY = 10**15
-#: #: Settings that may contain a password.
+#: Settings that may contain a password.
 _ADDRESSES = ("store", "replica", "coordination")
-#: #: The inclusive range of every number and duration.
+#: The inclusive range of every number and duration.
 RANGES = {
     "port": (1, 65_535),
     "shards": (1, MAX_SHARDS),

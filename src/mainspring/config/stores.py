@@ -43,7 +43,7 @@ MEMORY = "memory:"
 POSTGRES = ("postgresql://", "postgres://")
 
 
-#: #: Text that is not meant as a file name: something:// and the schemes of databases.
+#: Text that is not meant as a file name: something:// and the schemes of databases.
 _ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNORECASE)
 
 

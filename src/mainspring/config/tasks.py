@@ -61,7 +61,7 @@ class Offer:
     def __init__(self, settings: Settings, application: Application | None, engine: "Engine | None" = None) -> None:
         self._settings = settings
         self._application = application
-        #: #: The runtime that the workflow and fan-out tasks submit through; None: these tasks are not offered.
+        #: The runtime that the workflow and fan-out tasks submit through; None: these tasks are not offered.
         self._engine = engine
 
     def handlers(self) -> Mapping[str, Handler]:

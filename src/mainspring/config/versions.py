@@ -18,8 +18,6 @@ def about() -> list[str]:
 
 
 def _newest(store: str) -> int:
-    """Return the newest schema version from file names, because the package needs a driver that may not be
-    installed.
-    """
+    """Return the newest schema version from file names, because the driver may not be installed."""
     found = files("mainspring.stores").joinpath(store, "migrations").iterdir()
     return max(int(entry.name.split("_")[0]) for entry in found if entry.name.endswith(".sql"))

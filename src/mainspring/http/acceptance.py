@@ -12,7 +12,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.ingest import Accepting
 from mainspring.http.schemas.jobs import JobIn, past_of
 
-#: #: While the store is unavailable, one request probes it at this interval. All other requests go to the log at once.
+#: While the store is unavailable, one request probes it at this interval. All other requests go to the log at once.
 _AGAIN_AFTER: Micros = 2 * SECOND
 
 

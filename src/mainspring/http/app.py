@@ -31,13 +31,13 @@ _log = get_logger("mainspring.api")
 Door: TypeAlias = Callable[["Asked", Send], Awaitable[None]]
 RawHeaders: TypeAlias = list[tuple[bytes, bytes]]
 _encoder = msgspec.json.Encoder()
-#: #: A slow sender holds memory that others need: limits for one piece of the body, and for the whole body.
+#: A slow sender holds memory that others need: limits for one piece of the body, and for the whole body.
 _PIECE_BYTES = 256 * 1024
 _PIECE_SECONDS = 5
 _BODY_SECONDS = 30
-#: #: This much of a body is not counted, so that small requests succeed while others send large ones.
+#: This much of a body is not counted, so that small requests succeed while others send large ones.
 _UNCOUNTED = 64 * 1024
-#: #: How long to wait for a client that was refused and does not read.
+#: How long to wait for a client that was refused and does not read.
 _GOODBYE_SECONDS = 1
 _HEADERS = {
     "cache-control": "no-store",
@@ -75,8 +75,9 @@ def make_app(api: Api, resources: Sequence[Resource]) -> ASGIApp:
 
 
 async def _answer_lifespan(receive: Receive, send: Send) -> None:
-    """Answer the lifespan messages. The process that created the application starts and stops the services behind
-    it.
+    """Answer the lifespan messages.
+
+    The process that created the application starts and stops the services behind it.
     """
     for phase in ("startup", "shutdown"):
         await receive()

@@ -61,21 +61,21 @@ from mainspring.http.streams.waiting import Lines
 if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
 
-#: #: How long slowly changing data is cached. A new quota takes effect after this time.
+#: How long slowly changing data is cached. A new quota takes effect after this time.
 _REMEMBERED: Micros = 2 * SECOND
-#: #: Bytes of the bodies of all active requests: twice the largest batch. Decoded bodies take several times as much
+#: Bytes of the bodies of all active requests: twice the largest batch. Decoded bodies take several times as much
 #: memory.
 MOST_BYTES = 128 * 1024 * 1024
-#: #: Streams of server-sent events, and claims that wait for work.
+#: Streams of server-sent events, and claims that wait for work.
 MOST_STREAMS = 1_000
 MOST_POLLS = 4_000
-#: #: The share of one principal, if there are principals: the largest batch, and a quarter of the others.
+#: The share of one principal, if there are principals: the largest batch, and a quarter of the others.
 _BYTES_EACH = MOST_BYTES // 2
 _STREAMS_EACH = MOST_STREAMS // 4
 _POLLS_EACH = MOST_POLLS // 4
-#: #: A probe is answered within this time, even if the store does not answer.
+#: A probe is answered within this time, even if the store does not answer.
 _PROBE_SECONDS = 2
-#: #: The largest number of warnings in one answer about many jobs.
+#: The largest number of warnings in one answer about many jobs.
 MOST_WARNINGS = 20
 _MOST_LOGGED = 1_000
 _GUESSES_A_SECOND = 5
@@ -112,7 +112,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class Api:
-    #: #: The principal of operations that need no authentication.
+    #: The principal of operations that need no authentication.
     nobody = Principal(name="nobody", role=Role.VIEWER, tenant="")
 
     def __init__(
@@ -136,7 +136,7 @@ class Api:
         tracing: "Tracing | None" = None,
     ) -> None:
         self.store = store
-        #: #: Accepts jobs while the store is unavailable.
+        #: Accepts jobs while the store is unavailable.
         self.acceptance = acceptance
         self.jobs = jobs
         self.wakeups = wakeups
@@ -147,27 +147,27 @@ class Api:
         self.hub = hub
         self.logs = LogReader(store, run_logs)
         self.tail = LogTail(store, clock, self.logs)
-        #: #: The tasks that workers have declared.
+        #: The tasks that workers have declared.
         self.catalog = TaskCatalog(store, clock)
         self.closed_times = ClosedTimes(store, get_logger("mainspring.api"))
         self.metrics = metrics
-        #: #: Records requests as spans; None: tracing is off.
+        #: Records requests as spans; None: tracing is off.
         self.tracing = tracing
         self.health = health
         self._tasks = tasks
         self._proxies = proxies
-        #: #: This is a production system: operations that endanger it need an explicit confirmation.
+        #: This is a production system: operations that endanger it need an explicit confirmation.
         self.production = production
         self.system = system
-        #: #: The alert rules, as far as this process knows them.
+        #: The alert rules, as far as this process knows them.
         self.notifications = notifications or NotificationRules()
-        #: #: The health checks open connections of their own, so their result is cached for all callers.
+        #: The health checks open connections of their own, so their result is cached for all callers.
         self.findings = Remembered(self._examine, clock, _REMEMBERED)
-        #: #: Limits the rate of wrong credentials by address.
+        #: Limits the rate of wrong credentials by address.
         self.strangers = Buckets(clock, _GUESSES_A_SECOND, _GUESSES_AT_ONCE)
-        #: #: This process is about to stop and should receive no more requests.
+        #: This process is about to stop and should receive no more requests.
         self.leaving = False
-        #: #: The OpenAPI document, and the page rendered from it.
+        #: The OpenAPI document, and the page rendered from it.
         self.openapi = b""
         self.docs = b""
         # Without authentication all callers are one principal, so there are no shares.
@@ -176,18 +176,18 @@ class Api:
         self.streams = Room("streams", MOST_STREAMS, _STREAMS_EACH if shared else None)
         self.polls = Room("waiting claims", MOST_POLLS, _POLLS_EACH if shared else None)
         self.lines = Lines()
-        #: #: Lease renewals of waiting workers are sent to the store in batches.
+        #: Lease renewals of waiting workers are sent to the store in batches.
         self.leases: Batcher[tuple[SessionId, Micros], Beat] = Batcher(store.renew_leases)
         self._workers = Remembered(lambda: store.sessions("worker"), clock, _REMEMBERED)
         self._known_tasks = Remembered(self._read_tasks, clock, _REMEMBERED)
-        #: #: When each warning about jobs was last logged.
+        #: When each warning about jobs was last logged.
         self._warned: dict[str, Micros] = {}
         self._log = get_logger("mainspring.api")
         self._obstacles = Remembered(self._read_obstacles, clock, _REMEMBERED)
         self._quotas = Remembered(self._read_quotas, clock, _REMEMBERED)
         self._submits: dict[str, Buckets] = {}
         self.workflows: Readings[WorkflowOut] = Readings(clock)
-        #: #: Recent results of forecasts.
+        #: Recent results of forecasts.
         self.forecasts: Readings[ForecastOut] = Readings(clock)
         self.planned: Readings[tuple[list[Planned], bool]] = Readings(clock)
         self._queued = Counted(self._count_queued, clock)
@@ -240,8 +240,9 @@ class Api:
         self.tail.let_go()
 
     async def readiness(self) -> tuple[bool, Mapping[str, object]]:
-        """Return whether requests should be sent here, and the health of the process with its problems. This is
-        public.
+        """Return whether requests should be sent here, and the health of the process with its problems.
+
+        This is public.
         """
         found = dict(await self.health())
         problems = ["this process is about to stop"] if self.leaving else []
@@ -264,8 +265,9 @@ class Api:
         return Stream(source, self.streams, listener)
 
     def seen_by(self, principal: Principal) -> Reads:
-        """Return the store limited to what the caller may read. Everything that is shown to users is read through
-        it.
+        """Return the store limited to what the caller may read.
+
+        Everything that is shown to users is read through it.
         """
         return self.store.seen_by(principal.tenant)
 
@@ -300,8 +302,9 @@ class Api:
             raise Refused(403, "Forbidden", f"this key does not reach queue {queue!r}")
 
     async def _check_task(self, tenant: str, task: str, payload: bytes) -> None:
-        """Refuse a built-in task that could never run. A task that is disabled here may still be offered by a
-        worker.
+        """Refuse a built-in task that could never run.
+
+        A task that is disabled here may still be offered by a worker.
         """
         if task in self._tasks.names or not await self._is_known(tenant, task):
             self._tasks.check(task, payload, tenant)
@@ -365,8 +368,9 @@ class Api:
         (await self.room_for_runs(run.tenant, 1)).insist()
 
     async def admit_job(self, principal: Principal, job: NewJob) -> None:
-        """Admit one recurring job. Raises an error if it cannot run here, or if the key or the quotas do not allow
-        it.
+        """Admit one recurring job.
+
+        Raises an error if it cannot run here, or if the key or the quotas do not allow it.
         """
         await self.check(principal, job.tenant, job.spec.queue, job.spec.task, job.payload)
         (await self.room_for_jobs(job.tenant, 1)).insist()
@@ -487,8 +491,9 @@ class Api:
         return Admitted(taken, why if taken < wanted else None)
 
     def replay_of(self, run: RunView, payload: bytes | None, author: str, *, number: int | None = None) -> NewRun:
-        """Build a run that repeats another one and names it. With a number, only one run is created for that
-        number.
+        """Build a run that repeats another one and names it.
+
+        With a number, only one run is created for that number.
         """
         run_id = self.jobs.new_run_id_beside(run.id) if number is None else replay_id(run, number)
         return again(run, payload, author, run_id)

@@ -11,7 +11,7 @@ from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problem_types import PATH, TYPES
 from mainspring.http.schemas.common import Wire
 
-#: #: How long a liveness probe waits for the store.
+#: How long a liveness probe waits for the store.
 _GLANCE_SECONDS = 0.25
 health = Resource("Health", "Probes, metrics, and this document.")
 

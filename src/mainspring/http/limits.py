@@ -9,7 +9,7 @@ from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.http.problems import Refused
 
-#: #: The number of callers that are remembered. The least recent one is dropped and starts again with a full bucket.
+#: The number of callers that are remembered. The least recent one is dropped and starts again with a full bucket.
 _REMEMBERED = 10_000
 _COUNT_HOLDS: Micros = 2 * SECOND
 _QUICKLY_COUNTED = 1_000

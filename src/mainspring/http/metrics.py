@@ -11,8 +11,9 @@ from mainspring.core.runtime.metrics.tally import Spread, Tally
 
 
 class Metrics:
-    """Counts requests by operation. Requests to unknown paths share the label ``none``, so that labels stay
-    bounded.
+    """Counts requests by operation.
+
+    Requests to unknown paths share the label ``none``, so that labels stay bounded.
     """
 
     def __init__(

@@ -15,9 +15,9 @@ Body = TypeVar("Body")
 Query = TypeVar("Query")
 Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
-#: #: An operation without its own time limit fails after this many seconds, because the store did not answer.
+#: An operation without its own time limit fails after this many seconds, because the store did not answer.
 LONGEST = 10.0
-#: #: The largest body of an operation without its own limit.
+#: The largest body of an operation without its own limit.
 LARGEST_BODY = 512 * 1024
 
 
@@ -31,7 +31,7 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     body: Any = None
     headers: Mapping[str, str] = {}
-    #: #: The body, if it is encoded already.
+    #: The body, if it is encoded already.
     raw: bytes | None = None
 
 
@@ -50,14 +50,14 @@ class Call(Generic[Body, Query]):
         headers: Mapping[str, str],
         left: Callable[[], Awaitable[None]],
     ) -> None:
-        #: #: The permission that the operation requires.
+        #: The permission that the operation requires.
         self.permission = permission
         self.principal = principal
         self.path = path
         self.query = query
         self.body = body
         self.headers = headers
-        #: #: Returns when the client has hung up.
+        #: Returns when the client has hung up.
         self.left = left
 
 
@@ -97,13 +97,13 @@ class Operation:
         self.media_type = media_type
         self.largest_body = largest_body
         self.body_optional = body_optional
-        #: #: The answer is a stream that the handler writes itself.
+        #: The answer is a stream that the handler writes itself.
         self.streams = streams
-        #: #: The time limit in seconds. None: the operation does several things, each with its own limit.
+        #: The time limit in seconds. None: the operation does several things, each with its own limit.
         self.within = within
-        #: #: Whether a request is recorded as a span.
+        #: Whether a request is recorded as a span.
         self.traced = traced and permission is not None and not streams
-        #: #: An example body for the OpenAPI document.
+        #: An example body for the OpenAPI document.
         self.example = example
         self.name = handler.__name__
         words = " ".join((handler.__doc__ or "").split())
@@ -124,8 +124,9 @@ class Operation:
         return decode(data, self.body, self._decoder, written)
 
     def read_query(self, pairs: list[tuple[str, str]]) -> Any:
-        """Decode query parameters. Duplicates and unknown names are errors, because a misspelled filter must not
-        list everything.
+        """Decode query parameters.
+
+        Duplicates and unknown names are errors, because a misspelled filter must not list everything.
         """
         given: dict[str, str] = {}
         for name, value in pairs:

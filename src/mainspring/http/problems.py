@@ -21,7 +21,7 @@ from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.http.problem_types import type_of
 
 MEDIA_TYPE = "application/problem+json"
-#: #: Field names of the core, and the names that callers use.
+#: Field names of the core, and the names that callers use.
 _FIELDS = {
     "expression": "cronExpression",
     "start": "scheduleTime",
@@ -37,9 +37,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     title: str
     status: int
     detail: str = ""
-    #: #: The field or parameter that is wrong, as the caller wrote it.
+    #: The field or parameter that is wrong, as the caller wrote it.
     field: str = ""
-    #: #: A correct value or the next step.
+    #: A correct value or the next step.
     hint: str = ""
     type: Annotated[
         str,
@@ -84,8 +84,9 @@ class AsWritten(Invalid):
 
 
 def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
-    """Return the problem and the headers for an error. An unknown error is an internal one, and its details stay
-    hidden.
+    """Return the problem and the headers for an error.
+
+    An unknown error is an internal one, and its details stay hidden.
     """
     match error:
         case Refused():

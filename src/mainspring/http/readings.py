@@ -9,13 +9,14 @@ from mainspring.core.ports.clock import Clock
 T = TypeVar("T")
 
 _KEPT_FOR: Micros = 30 * SECOND
-#: #: The largest number of items of all readings together: about ten megabytes.
+#: The largest number of items of all readings together: about ten megabytes.
 _MOST = 20_000
 
 
 class Readings(Generic[T]):
-    """A bounded cache that evicts the oldest reading first. On a miss the caller reads again, for example in
-    another process.
+    """A bounded cache that evicts the oldest reading first.
+
+    On a miss the caller reads again, for example in another process.
     """
 
     def __init__(self, clock: Clock) -> None:

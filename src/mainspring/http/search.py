@@ -11,7 +11,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import JobFilter, Lists, Page, RunFilter
 
 T = TypeVar("T")
-#: #: How long one request searches. The last read of the store may end a little later.
+#: How long one request searches. The last read of the store may end a little later.
 SEARCH_TIME: Micros = 150 * MILLISECOND
 
 

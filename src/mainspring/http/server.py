@@ -12,9 +12,9 @@ from mainspring.core.ports.clock import Clock
 if TYPE_CHECKING:
     from granian.server.embed import Server
 
-#: #: Connections beyond this number wait to be accepted.
+#: Connections beyond this number wait to be accepted.
 _MOST_CONNECTIONS = 4_096
-#: #: How long requests are still accepted before a stop, and how long active requests may continue after it.
+#: How long requests are still accepted before a stop, and how long active requests may continue after it.
 _FAREWELL: Micros = SECOND
 _ANSWERING_SECONDS = 10
 
@@ -97,8 +97,9 @@ def address_of(host: str, port: int) -> str:
 
 
 def _address(host: str) -> str:
-    """Return an address, because the server accepts no names. The hosts file could map localhost to another
-    machine.
+    """Return an address, because the server accepts no names.
+
+    The hosts file could map localhost to another machine.
     """
     return "127.0.0.1" if host == "localhost" else host
 

@@ -1,4 +1,4 @@
-"""The application: its tasks, its schedules, and the store or API that it submits to."""
+"""The application: its tasks, its schedules, and the store or API it submits to."""
 
 import asyncio
 import sys
@@ -82,9 +82,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
-#: #: Heartbeats of a child process arrive up to 100 ms late, so shorter limits are not reliable.
+#: Heartbeats of a child process arrive up to 100 ms late, so shorter limits are not reliable.
 SHORTEST_HEARTBEAT = SECOND
-#: #: The return type of an async function when it is called.
+#: The return type of an async function when it is called.
 Async: TypeAlias = Coroutine[Any, Any, T]
 
 
@@ -159,9 +159,9 @@ class Mainspring(Hooks, Pausing):
         self._blocking = BlockingLoop()
         self._tasks: dict[str, Task[..., Any, Any]] = {}
         self._jobs: dict[str, tuple[JobSpec, bytes]] = {}
-        #: #: The settings that the process was started with, including flags, if known.
+        #: The settings that the process was started with, including flags, if known.
         self._settled: Settings | None = None
-        #: #: Returns the runtime while a test replaces the store.
+        #: Returns the runtime while a test replaces the store.
         self._stand_in: Callable[[], Engine] | None = None
 
     @classmethod
@@ -484,8 +484,9 @@ class Mainspring(Hooks, Pausing):
         return {task.default_options.queue for task in self._tasks.values()} or {"default"}
 
     async def declare(self) -> Sequence[Job]:
-        """Write the schedules of this application to the store. New ones are created, changed ones get a new
-        version.
+        """Write the schedules of this application to the store.
+
+        New ones are created, changed ones get a new version.
         """
         if not self._jobs:
             return []
@@ -704,8 +705,9 @@ class Mainspring(Hooks, Pausing):
         return Engine(self.settings())
 
     def use(self, engine: Engine) -> None:
-        """Submit from this loop through a runtime that the caller opened and will close. Other loops use the same
-        store.
+        """Submit from this loop through a runtime that the caller opened and will close.
+
+        Other loops use the same store.
         """
         self._settled = engine.settings
         self._engines.lend(engine)

@@ -12,7 +12,7 @@ from mainspring.core.runtime.tasks import cancel_and_wait
 
 T = TypeVar("T")
 
-#: #: How long the exit of the program waits for connections to close.
+#: How long the exit of the program waits for connections to close.
 _GOODBYE_SECONDS = 2
 
 

@@ -225,7 +225,7 @@ def local_context(app: Any, task: str, tenant: str, queue: str) -> Context:
     return Context(run_id=RunId("0" * 32), attempt=1, fence=0, due=0, tenant=tenant, task=task, queue=queue, _app=app)
 
 
-#: #: The context of the current attempt, if it was created before the function was called.
+#: The context of the current attempt, if it was created before the function was called.
 attempt_context: ContextVar[Context | None] = ContextVar("mainspring context", default=None)
 
 

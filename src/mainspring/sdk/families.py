@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mainspring.sdk.task import Prepared
 
 When: TypeAlias = Literal["all-succeeded", "all-done", "any-succeeded", "any-failed"]
-#: #: A dependency: a run by its handle or id, or a call of the same batch.
+#: A dependency: a run by its handle or id, or a call of the same batch.
 Parent: TypeAlias = "RunHandle[Any] | SyncHandle[Any] | Prepared[Any] | str"
 
 
@@ -74,8 +74,9 @@ class ParentRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parents(Sequence[ParentRun]):
-    """Parents in the order in which they were named. Workflow nodes are also found by name:
-    ``parents["extract"].result``.
+    """Parents in the order in which they were named.
+
+    Workflow nodes are also found by name: ``parents["extract"].result``.
     """
 
     def __init__(self, runs: Sequence[RunView]) -> None:

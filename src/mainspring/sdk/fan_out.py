@@ -99,8 +99,9 @@ class _Each(msgspec.Struct):
 
 
 def own_options(options: "Options") -> "Options":
-    """Return the options of the fan-out run itself: its time, tenant and dependencies. Options of attempts go to
-    the members.
+    """Return the options of the fan-out run itself: its time, tenant and dependencies.
+
+    Options of attempts go to the members.
     """
     if isinstance(options.unique, Unique) and "{" in options.unique.key:
         raise Invalid("unique", "of a fan-out names no arguments", "a key for the whole")

@@ -43,8 +43,9 @@ _ERRORS = {RunState.CANCELLED: RunCancelled, RunState.SKIPPED: RunSkipped}
 
 
 class RunHandle(Generic[T]):
-    """The handle of a run. ``state`` is its state when it was accepted; ``new`` is false if its key was used
-    before.
+    """The handle of a run.
+
+    ``state`` is its state when it was accepted; ``new`` is false if its key was used before.
     """
 
     def __init__(
@@ -89,8 +90,9 @@ class RunHandle(Generic[T]):
             pause = min(pause * 2, _LONGEST_LOOK)
 
     async def result(self, timeout: Duration = "1h") -> T:
-        """Wait for the run and return its result. Raises ``RunFailed``, ``RunCancelled`` or ``RunSkipped`` without
-        one.
+        """Wait for the run and return its result.
+
+        Raises ``RunFailed``, ``RunCancelled`` or ``RunSkipped`` without one.
         """
         view = await self.wait(timeout)
         if view.state is not RunState.SUCCEEDED:
@@ -133,8 +135,9 @@ class SyncHandle(Generic[T]):
         return self._app.block_on(self._handle.wait(timeout))
 
     def result(self, timeout: Duration = "1h") -> T:
-        """Wait for the run and return its result. Raises ``RunFailed``, ``RunCancelled`` or ``RunSkipped`` without
-        one.
+        """Wait for the run and return its result.
+
+        Raises ``RunFailed``, ``RunCancelled`` or ``RunSkipped`` without one.
         """
         return self._app.block_on(self._handle.result(timeout))
 

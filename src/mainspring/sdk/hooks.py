@@ -35,7 +35,7 @@ Yielding = TypeVar("Yielding", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _log = get_logger("mainspring.hooks")
-#: #: The value that the function of this attempt returned.
+#: The value that the function of this attempt returned.
 _returned: ContextVar[list[object] | None] = ContextVar("mainspring returned", default=None)
 
 
@@ -57,7 +57,7 @@ class Hooks:
         self._on_success: list[Callable[[Context, Any], object]] = []
         self._on_failure: list[Callable[[Context, BaseException, bool], object]] = []
         self._resources = Resources()
-        #: #: The newest is last. A worker that replaces another one starts before that one has stopped.
+        #: The newest is last. A worker that replaces another one starts before that one has stopped.
         self._hosts: list[_Host] = []
 
     def on_start(self, function: Hook, /) -> Hook:
@@ -161,9 +161,7 @@ class Hooks:
         return self._hosts[-1]
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that also records its result for ``on_success`` hooks, or the function itself without
-        such hooks.
-        """
+        """Return a function that also records its result, or the function itself without ``on_success`` hooks."""
         if not self._on_success:
             return function
         if inspect.iscoroutinefunction(function):

@@ -1,4 +1,4 @@
-"""Pausing schedules and queues from an application."""
+"""Pauses and resumes schedules and queues from an application."""
 
 from collections.abc import Coroutine
 from datetime import datetime
@@ -47,8 +47,9 @@ class Pausing:
         await (await self.backend()).pause_queue(queue, self._author(reason), _end(until))
 
     async def resume_queue(self, queue: str) -> None:
-        """Resume a queue for this application's tenant. A pause for every tenant, set by an administrator, stays
-        in force.
+        """Resume a queue for this application's tenant.
+
+        A pause for every tenant, set by an administrator, stays in force.
         """
         check_queue("queue", queue)
         await (await self.backend()).resume_queue(queue, self._author())

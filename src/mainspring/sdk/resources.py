@@ -40,7 +40,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: Any
     open: Callable[..., Any]
-    #: #: Other resources that it needs, by parameter.
+    #: Other resources that it needs, by parameter.
     needs: Mapping[str, Any]
 
 

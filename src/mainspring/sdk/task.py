@@ -52,21 +52,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     delay: int = 0
     start_within: int | None = None
     deadline: int | None = None
-    #: #: The preset that sets the timeout by priority, unless a call sets the timeout.
+    #: The preset that sets the timeout by priority, unless a call sets the timeout.
     preset: str | None = None
-    #: #: A second submit with the same key creates nothing.
+    #: A second submit with the same key creates nothing.
     unique: str | UniqueKey | None = None
-    #: #: None: the application's tenant.
+    #: None: the application's tenant.
     tenant: str | None = None
-    #: #: Runs with the same key share a placement group of a sharded store.
+    #: Runs with the same key share a placement group of a sharded store.
     placement: str = ""
     about: About | None = None
-    #: #: A connection of the application, in whose transaction the run is submitted.
+    #: A connection of the application, in whose transaction the run is submitted.
     connection: object | None = None
-    #: #: The runs or the calls of the same batch that it depends on, and the dependency rule.
+    #: The runs or the calls of the same batch that it depends on, and the dependency rule.
     depends_on: tuple[Any, ...] = ()
     when: Rule = Rule.ALL_SUCCEEDED
-    #: #: For a task that is declared elsewhere: the options that the caller sets, in the names of ``JobFields``. The
+    #: For a task that is declared elsewhere: the options that the caller sets, in the names of ``JobFields``. The
     #: task catalog has the others. None: all options are set here.
     given: frozenset[str] | None = None
 

@@ -1,6 +1,4 @@
-"""Jobs that commit or roll back with the application's transaction, and runs that complete with their own
-transaction.
-"""
+"""Transactions of the application: submits that commit with its data, and runs that complete with a commit."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +25,7 @@ _SUPPORTED = (
     "asyncpg's Connection, psycopg's AsyncConnection and Connection, "
     "SQLAlchemy's AsyncSession, AsyncConnection, Session and Connection"
 )
-#: #: Identified by name, so that the packages need not be installed.
+#: Identified by name, so that the packages need not be installed.
 _KINDS = {
     ("asyncpg", "Connection"): "asyncpg",
     ("asyncpg", "PoolConnectionProxy"): "asyncpg",

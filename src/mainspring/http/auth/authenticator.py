@@ -23,17 +23,17 @@ from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.http.problems import Refused
 
-#: #: A revoked key is refused within this time, and its open streams have ended.
+#: A revoked key is refused within this time, and its open streams have ended.
 REFUSED_WITHIN: Micros = 5 * SECOND
 _KEY_CACHED: Micros = 3 * SECOND
 _ASKED_AGAIN: Micros = 3 * SECOND // 2
 _MISS_CACHED: Micros = SECOND
-#: #: How often the last use of keys is written to the store.
+#: How often the last use of keys is written to the store.
 _NOTED_EVERY: Micros = 10 * SECOND
 _REMEMBERED = 10_000
 _ALPHABET = string.ascii_lowercase + string.digits
 
-#: #: The principal of every request if authentication is off, which is allowed on loopback only.
+#: The principal of every request if authentication is off, which is allowed on loopback only.
 LOCAL = Principal(name="local", role=Role.ADMIN, tenant=None)
 
 
@@ -75,8 +75,9 @@ class Authenticator:
         return found
 
     async def no_longer(self, authenticate: Callable[[], Awaitable[object]]) -> None:
-        """Return when ``authenticate`` refuses the credentials. Streams need this, because they outlive the check
-        of their request.
+        """Return when ``authenticate`` refuses the credentials.
+
+        Streams need this, because they outlive the check of their request.
         """
         while True:
             await self._clock.sleep(_ASKED_AGAIN)
@@ -132,7 +133,7 @@ class SignOuts:
     def __init__(self, store: Access, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        #: #: For each session whether it was ended, and until when this entry is valid.
+        #: For each session whether it was ended, and until when this entry is valid.
         self._known: dict[str, tuple[bool, Micros]] = {}
 
     async def add(self, session: str, ends_at: Instant) -> None:

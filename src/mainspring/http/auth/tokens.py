@@ -29,14 +29,14 @@ from mainspring.core.runtime.log import get_logger
 from mainspring.http.auth.weak_keys import find_weakness
 
 LARGEST_TOKEN = 8 * 1024
-#: #: The largest accepted difference between the clocks of two machines, in seconds.
+#: The largest accepted difference between the clocks of two machines, in seconds.
 LEEWAY = 30
-#: #: In the tenant claim: not bound to a tenant. Only administrators may use it.
+#: In the tenant claim: not bound to a tenant. Only administrators may use it.
 
 LARGEST_SET = 1024 * 1024
 MOST_KEYS = 100
 SET_CACHED: Micros = 10 * MINUTE
-#: #: Clients can invent key ids; each unknown id must not cause a request to the provider.
+#: Clients can invent key ids; each unknown id must not cause a request to the provider.
 SET_AGAIN: Micros = 30 * SECOND
 _FIRST_SET_AGAIN: Micros = 5 * SECOND
 _FETCH_TIMEOUT = 5.0
@@ -112,8 +112,9 @@ class JwksUrl:
         return known is None or now - self._fetched_at >= SET_CACHED
 
     async def _refresh(self) -> None:
-        """Fetch the keys. If this fails, the old keys stay valid, because an unavailable provider must not lock
-        out every user.
+        """Fetch the keys.
+
+        If this fails, the old keys stay valid, because an unavailable provider must not lock out every user.
         """
         self._tried_at = self._clock.monotonic()
         try:

@@ -2,12 +2,12 @@
 
 from math import gcd, isqrt, prod
 
-#: #: The primes by which ROCA is recognized (CVE-2017-15361): all moduli of the faulty library are powers of 65537
+#: The primes by which ROCA is recognized (CVE-2017-15361): all moduli of the faulty library are powers of 65537
 #: modulo these.
 _PRIMES = tuple(n for n in range(3, 168) if all(n % divisor for divisor in range(2, n)))
 _GENERATOR = 65537
 _POWERS = {prime: frozenset(pow(_GENERATOR, exponent, prime) for exponent in range(prime)) for prime in _PRIMES}
-#: #: Primes that Fermat's method finds within this many steps are too close to be random.
+#: Primes that Fermat's method finds within this many steps are too close to be random.
 _STEPS = 100
 
 

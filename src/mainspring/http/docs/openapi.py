@@ -31,10 +31,10 @@ _PROBLEMS = {
     429: "Too many requests; retry after `Retry-After` seconds.",
     503: "The store did not answer; retry after `Retry-After` seconds.",
 }
-#: #: The problems that any operation with authentication may return.
+#: The problems that any operation with authentication may return.
 _ALWAYS: tuple[int, ...] = (400, 401, 403, 429, 503)
 _ON_BODIES = (413, 415)
-#: #: The id fields of created objects in answers, and the paths of these objects.
+#: The id fields of created objects in answers, and the paths of these objects.
 _MADE = {"jobId": "/v1/jobs/{id}", "runId": "/v1/runs/{id}", "workerId": "/v1/workers/{id}", "keyId": "/v1/keys/{id}"}
 
 
@@ -69,7 +69,7 @@ def document(resources: Sequence[Resource], version: str, *, unions: bool = Fals
 
 
 def _schemas(operations: Sequence[Operation]) -> tuple[dict[int, Any], dict[str, Any]]:
-    """Schemas by the identity of their type, and the components they refer to."""
+    """Return the schemas by the identity of their type, and the components they refer to."""
     kinds: list[Any] = [Problem]
     for operation in operations:
         kinds += [kind for kind in (operation.body, *operation.answers.values()) if kind is not Nothing]
@@ -218,8 +218,9 @@ def _problem(status: int, schemas: dict[int, Any]) -> dict[str, Any]:
 
 
 def _links(operation: Operation, kind: Any, others: Sequence[Operation]) -> dict[str, Any]:
-    """Return links from a created object to the operations on it. Worker operations link to worker operations
-    only.
+    """Return links from a created object to the operations on it.
+
+    Worker operations link to worker operations only.
     """
     names = {field.encode_name for field in msgspec.structs.fields(kind)}
     works = operation.permission is Permission.WORK

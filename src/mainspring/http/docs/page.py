@@ -29,7 +29,7 @@ code { font-family: ui-monospace, monospace; background: var(--soft); padding: 0
 details { margin: 0.3rem 0; } summary { cursor: pointer; }
 @media (max-width: 50rem) { body { display: block; } nav { position: static; height: auto; } }
 """
-#: #: The page may use its own style and nothing else.
+#: The page may use its own style and nothing else.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; frame-ancestors 'none'; "
     f"style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'"

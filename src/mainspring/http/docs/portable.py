@@ -6,7 +6,7 @@ format as 32 bits.
 
 from typing import Any
 
-#: #: Marks a shorthand form of a value, such as a number of seconds for a duration. Put it into ``extra_json_schema``.
+#: Marks a shorthand form of a value, such as a number of seconds for a duration. Put it into ``extra_json_schema``.
 SHORTHAND = {"x-shorthand": True}
 _NULL = {"type": "null"}
 _INT32 = 2**31

@@ -20,7 +20,7 @@ from mainspring.http.schemas.common import retention_out
 from mainspring.http.schemas.job_answers import JobOut, fields_of, job_out, one_off_out
 from mainspring.http.schemas.jobs import JobFields, JobPatch, changes_call, merged, past_of, payload_of, run_of, spec_of
 
-#: #: How often a change is retried after a concurrent change.
+#: How often a change is retried after a concurrent change.
 _TRIES = 10
 
 

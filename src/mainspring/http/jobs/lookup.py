@@ -13,7 +13,7 @@ from mainspring.http.operation import Body, Call, Query
 from mainspring.http.problems import Missing
 from mainspring.http.schemas.common import known_id
 
-#: #: The objects that ``/v1/jobs/{id}`` can name.
+#: The objects that ``/v1/jobs/{id}`` can name.
 Found: TypeAlias = Job | RunView
 
 

@@ -1,1 +1,1 @@
-"""Reading the payloads of the tasks ``workflow`` and ``fan_out``."""
+"""Readers of the payloads of the tasks ``workflow`` and ``fan_out``."""

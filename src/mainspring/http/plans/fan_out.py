@@ -22,22 +22,22 @@ from mainspring.http.schemas.limits import limits_of
 _decode = msgspec.json.Decoder(FanOutPlan).decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _EXAMPLE = 'for example {"task": "encode", "items": [{"frame": 1}, {"frame": 2}]}'
-#: #: A placeholder id for validation; each run gets its own.
+#: A placeholder id for validation; each run gets its own.
 _SOME_ID = RunId("0" * 12 + "7" + "0" * 19)
 
 
 class FanOut(msgspec.Struct, frozen=True, kw_only=True):
     """A validated fan-out payload."""
 
-    #: #: A member without its id and payload. The keys of its limits are filled in later.
+    #: A member without its id and payload. The keys of its limits are filled in later.
     template: NewRun
-    #: #: None: the items are the result of ``each``.
+    #: None: the items are the result of ``each``.
     items: "Items | None"
     each: str
     argument: str
     at_a_time: int
     on_failure: OnFailure
-    #: #: The names of the options in the plan, and its preset.
+    #: The names of the options in the plan, and its preset.
     given: frozenset[str] = frozenset()
     preset: str | None = None
 
@@ -90,8 +90,9 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def samples(self) -> Iterator[tuple[str, bytes]]:
-        """Yield fields and payloads that represent all members. Members that submit runs themselves are all
-        included.
+        """Yield fields and payloads that represent all members.
+
+        Members that submit runs themselves are all included.
         """
         if self.items is None:
             return
@@ -104,7 +105,7 @@ class Items(msgspec.Struct, frozen=True):
 
     count: int
     payload: Callable[[int], bytes]
-    #: #: The path of an item in the payload of the fan-out.
+    #: The path of an item in the payload of the fan-out.
     field: Callable[[int], str]
 
 

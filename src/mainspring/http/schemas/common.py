@@ -23,7 +23,7 @@ from mainspring.http.docs.portable import SHORTHAND
 from mainspring.http.problems import AsWritten, Missing
 
 T = TypeVar("T")
-#: #: The largest number of ids in the parameter `ids`.
+#: The largest number of ids in the parameter `ids`.
 _MOST_IDS = 100
 
 
@@ -57,7 +57,7 @@ Day: TypeAlias = Annotated[
         examples=["2026-12-31"],
     ),
 ]
-#: #: A duration as text in a request.
+#: A duration as text in a request.
 Words: TypeAlias = Annotated[
     str,
     Meta(
@@ -77,10 +77,10 @@ Seconds: TypeAlias = Annotated[
 ]
 Span: TypeAlias = Words | Seconds
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=_NO_NUL)]
-#: #: Free text for people.
+#: Free text for people.
 Text: TypeAlias = Annotated[str, Meta(max_length=1_000, pattern=_NO_NUL)]
 Tags: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=MAX_TAGS)]
-#: #: Labels of a worker, or labels that a run requires.
+#: Labels of a worker, or labels that a run requires.
 Labels: TypeAlias = Annotated[
     dict[str, str],
     Meta(
@@ -100,7 +100,7 @@ class Wire(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """A response body."""
 
 
-#: #: The classes in ``domain.retention.CLASSES``.
+#: The classes in ``domain.retention.CLASSES``.
 RetentionName = Literal["standard", "short", "long", "audit"]
 
 

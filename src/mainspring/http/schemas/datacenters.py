@@ -22,7 +22,7 @@ from mainspring.core.model.schedules.job import JobSpec
 from mainspring.http.schemas.common import Span, Wire, micros_of
 
 PlaceName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_PART)]
-#: #: The default of `failoverAfter`: how long to wait for a data center without a live worker.
+#: The default of `failoverAfter`: how long to wait for a data center without a live worker.
 PATIENCE: Micros = 30 * SECOND
 
 
@@ -34,7 +34,7 @@ class PreferIn(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_
     """How long to wait for a data center without a live worker before the next one is used; whole seconds."""
 
 
-#: #: ``all``: every known data center; ``any``: any data center with a worker.
+#: ``all``: every known data center; ``any``: any data center with a worker.
 DatacentersIn: TypeAlias = (
     Literal["all", "any"] | PreferIn | Annotated[tuple[PlaceName, ...], Meta(min_length=1, max_length=MAX_PLACES)]
 )

@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.http.schemas.common import Wire
 from mainspring.http.schemas.jobs import JobFields
 
-#: #: For larger values a change has only the sizes.
+#: For larger values a change has only the sizes.
 _LARGEST_SHOWN = 4_096
 
 

@@ -35,7 +35,7 @@ from mainspring.http.schemas.limits import BreakerIn, Limits, UniqueIn, breaker_
 
 ScheduleType: TypeAlias = Literal["immediate", "future", "cron", "interval"]
 SHELL_TASK = "shell"
-#: #: The fields whose defaults come from the task catalog.
+#: The fields whose defaults come from the task catalog.
 _DECLARED = (*sorted(DECLARED), "datacenters")
 
 
@@ -63,7 +63,7 @@ class Retry(Request, omit_defaults=True):
     """Kinds of errors that are never retried."""
 
 
-#: #: A catch-up rule with only a mode.
+#: A catch-up rule with only a mode.
 CatchUpMode: TypeAlias = Annotated[Literal["none", "latest", "all"], Meta(extra_json_schema=SHORTHAND)]
 
 
@@ -89,7 +89,7 @@ class SloIn(Request, omit_defaults=True):
 class JobFields(Request, omit_defaults=True):
     """The fields of a job. Only what to run is required."""
 
-    #: #: Names of these fields in other schedulers. A request may use them in snake_case or camelCase.
+    #: Names of these fields in other schedulers. A request may use them in snake_case or camelCase.
     OTHER_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "task": ("job_type", "type"),
         "schedule_time": ("execute_at",),

@@ -51,5 +51,5 @@ def _states(text: str | None, words: Mapping[str, frozenset[State]], known: Coll
     return frozenset(found)
 
 
-#: #: The states of a one-off job that has not started.
+#: The states of a one-off job that has not started.
 WAITING = ("scheduled", "queued", "blocked")

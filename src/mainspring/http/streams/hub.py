@@ -20,19 +20,19 @@ from mainspring.http.streams.sse import event, keep_alive
 
 _log = get_logger("mainspring.api.events")
 
-#: #: How often the store is polled, and the extra time per follower. With 1,000 followers it is every two seconds.
+#: How often the store is polled, and the extra time per follower. With 1,000 followers it is every two seconds.
 _PAUSE: Micros = 100 * MILLISECOND
 _PAUSE_PER_FOLLOWER: Micros = 2 * MILLISECOND
 _BATCHES = 1_000
-#: #: After the last follower has left, events are kept this long, so that a broken connection loses nothing.
+#: After the last follower has left, events are kept this long, so that a broken connection loses nothing.
 LINGER: Micros = EVENTS_KEPT
 _ATTACH_EVERY: Micros = 10 * SECOND
-#: #: A follower with this many unsent messages is disconnected, and resumes with its ``Last-Event-ID``.
+#: A follower with this many unsent messages is disconnected, and resumes with its ``Last-Event-ID``.
 _MOST_WAITING = 256
 _QUIET: Micros = 15 * SECOND
-#: #: An idle follower receives the current position this often, because an old position cannot be resumed.
+#: An idle follower receives the current position this often, because an old position cannot be resumed.
 _POSITION_EVERY: Micros = 2 * MINUTE
-#: #: Each event has a count of runs and the ids of the first ones. The number of ids shrinks with more followers:
+#: Each event has a count of runs and the ids of the first ones. The number of ids shrinks with more followers:
 #: otherwise 1,000 followers of a busy system would receive tens of megabytes of ids per second.
 _NAMED = 1_000
 _NAMED_TO_ALL = 50_000
@@ -47,7 +47,7 @@ class _Follower:
 
     def __init__(self, tenant: str | None, now: Micros) -> None:
         self.tenant = tenant
-        #: #: When it last received a position.
+        #: When it last received a position.
         self.placed_at = now
         self.waiting: deque[bytes] = deque()
         self.bell = asyncio.Event()

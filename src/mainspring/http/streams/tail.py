@@ -24,10 +24,10 @@ from mainspring.http.streams.sse import event, keep_alive
 
 _log = get_logger("mainspring.api.logs")
 
-#: #: How often the store is polled, once for all followed logs.
+#: How often the store is polled, once for all followed logs.
 LOOK_EVERY: Micros = SECOND
 _QUIET: Micros = 15 * SECOND
-#: #: The largest number of lines of one run per read.
+#: The largest number of lines of one run per read.
 _LINES = 500
 
 
@@ -41,7 +41,7 @@ class LogReader:
     def __init__(self, store: Catalog, kept: RunLogs | None) -> None:
         self._store = store
         self._kept = kept
-        #: #: Seconds after which a read of the log storage fails.
+        #: Seconds after which a read of the log storage fails.
         self.kept_timeout: float = 5
 
     async def lines(self, run: RunView, after: int, limit: int) -> list[LogLine]:
@@ -68,7 +68,7 @@ class LogReader:
             return await self._kept.read_before(run, before, limit)
 
     async def may_be_elsewhere(self, runs: Collection[RunId]) -> set[RunId]:
-        """Return the ended runs among ``runs`` whose lines are not in the store (any more)."""
+        """Return the ended runs among ``runs`` whose lines are not, or no longer, in the store."""
         if self._kept is None or not runs:
             return set()
         return set(runs) - (await self._store.logs_after(dict.fromkeys(runs, 0), 1)).keys()
@@ -100,12 +100,12 @@ class _Follower:
     __slots__ = ("bell", "ended", "gone", "waiting")
 
     def __init__(self) -> None:
-        #: #: Messages are shared by all followers of a run, and a log is bounded, so this queue is bounded.
+        #: Messages are shared by all followers of a run, and a log is bounded, so this queue is bounded.
         self.waiting: deque[tuple[int, bytes]] = deque()
         self.bell = asyncio.Event()
-        #: #: No message follows those in ``waiting``.
+        #: No message follows those in ``waiting``.
         self.gone = False
-        #: #: Set when the run has ended. The log storage may have more lines, which the follower reads itself.
+        #: Set when the run has ended. The log storage may have more lines, which the follower reads itself.
         self.ended: RunView | None = None
 
 
@@ -129,8 +129,9 @@ class _Followed:
             follower.bell.set()
 
     def leave(self, run: RunView) -> None:
-        """Pass the ended run to each follower. Each one reads the log storage itself, so that the others do not
-        wait for it.
+        """Pass the ended run to each follower.
+
+        Each one reads the log storage itself, so that the others do not wait for it.
         """
         for follower in self.followers:
             follower.ended = run

@@ -11,11 +11,11 @@ class Line:
     """The claims that wait for work of the same queues and tenant, with the same labels."""
 
     def __init__(self) -> None:
-        #: #: One claim polls at a time.
+        #: One claim polls at a time.
         self.turn = asyncio.Lock()
-        #: #: The number of waiting claims.
+        #: The number of waiting claims.
         self.length = 0
-        #: #: When the last poll that found nothing began.
+        #: When the last poll that found nothing began.
         self.empty_at: Micros = -1
 
 

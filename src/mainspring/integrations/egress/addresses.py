@@ -9,7 +9,7 @@ from mainspring.core.model.base.errors import Invalid
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
-#: #: Internal networks that some version of ``ipaddress`` counts as global.
+#: Internal networks that some version of ``ipaddress`` counts as global.
 _INWARDS: tuple[Network, ...] = tuple(
     map(
         ip_network,

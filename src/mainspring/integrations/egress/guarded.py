@@ -64,8 +64,9 @@ class GuardedEgress:
             raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ")) from None
 
     async def _addresses(self, url: httpx2.URL) -> Sequence[Address]:
-        """Return the addresses to connect to. One refused address fails the request, because mixed answers are
-        suspicious.
+        """Return the addresses to connect to.
+
+        One refused address fails the request, because mixed answers are suspicious.
         """
         host = url.raw_host.decode("ascii")
         found = literal(host) if "%" not in host else None

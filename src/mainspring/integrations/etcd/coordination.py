@@ -22,7 +22,7 @@ from mainspring.integrations.shard_table import decode_owners, encode_owners
 _log = get_logger("mainspring.etcd")
 
 _BEFORE_WATCHING_AGAIN: Micros = SECOND // 2
-#: #: gRPC status codes: not found, and unauthenticated.
+#: gRPC status codes: not found, and unauthenticated.
 _NOT_FOUND, _UNAUTHENTICATED = 5, 16
 
 Json = dict[str, Any]
@@ -142,8 +142,9 @@ class EtcdRegistry:
         return _encode((self._prefix + name).encode())
 
     def _everything(self) -> Json:
-        """Return the range of all keys with the prefix. The prefix ends with a slash, and the next byte after that
-        is a zero.
+        """Return the range of all keys with the prefix.
+
+        The prefix ends with a slash, and the next byte after that is a zero.
         """
         return {"key": self._key(""), "range_end": _encode(self._prefix[:-1].encode() + b"0")}
 

@@ -18,13 +18,14 @@ from mainspring.integrations.files.parts import ThreadedBlobs
 _T = TypeVar("_T")
 
 _LISTED = 1_000
-#: #: Objects never start with a dot, so this cannot be the name of an object.
+#: Objects never start with a dot, so this cannot be the name of an object.
 _UNFINISHED = ".unfinished-"
 
 
 class FolderBlobs(ThreadedBlobs):
-    """Stores objects in an existing folder. It is never created here, because it may be the mount point of a
-    missing disk.
+    """Stores objects in an existing folder.
+
+    It is never created here, because it may be the mount point of a missing disk.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -11,7 +11,7 @@ from uuid import uuid4
 from mainspring.core.ports.blobs import BlobsUnavailable
 
 _T = TypeVar("_T")
-#: #: Separate from the event loop's threads, because a hanging disk or server must not occupy those.
+#: Separate from the event loop's threads, because a hanging disk or server must not occupy those.
 _THREADS = 8
 
 

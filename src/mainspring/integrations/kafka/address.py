@@ -11,7 +11,7 @@ from mainspring.core.model.base.errors import Invalid
 SCHEME = "kafka://"
 _PORT = 9092
 _HINT = "kafka://host:9092,host:9092"
-#: #: Security options of clients. Other options are refused here, so that errors show up before a process starts.
+#: Security options of clients. Other options are refused here, so that errors show up before a process starts.
 _SAFETY = {
     "security_protocol",
     "sasl_mechanism",
@@ -26,11 +26,11 @@ class KafkaServer(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a Kafka cluster, with its security options."""
 
     nodes: tuple[tuple[str, int], ...]
-    #: #: The path after the hosts: a topic, where one is expected.
+    #: The path after the hosts: a topic, where one is expected.
     path: str = ""
-    #: #: Security options by the names of the client library.
+    #: Security options by the names of the client library.
     safety: Mapping[str, str]
-    #: #: Options of the component that uses the address.
+    #: Options of the component that uses the address.
     options: Mapping[str, str]
 
     def __repr__(self) -> str:

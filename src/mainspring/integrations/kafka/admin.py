@@ -18,14 +18,14 @@ from mainspring.integrations.kafka.connection import PATIENCE, options_of, unava
 Answer = TypeVar("Answer")
 
 _SECONDS = PATIENCE / SECOND
-#: #: Use the default replication factor of the brokers.
+#: Use the default replication factor of the brokers.
 _DEFAULT_COPIES = -1
 _LEADERLESS = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_LEADER_EPOCH)
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
-#: #: The topic with the committed offsets of consumer groups.
+#: The topic with the committed offsets of consumer groups.
 _ALWAYS_THERE = "__consumer_offsets"
 
 

@@ -9,7 +9,7 @@ from mainspring.core.model.base.errors import EngineUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.integrations.kafka.address import KafkaServer
 
-#: #: The time limit of one request.
+#: The time limit of one request.
 PATIENCE: Micros = 4 * SECOND
 _CRITICAL = 2
 

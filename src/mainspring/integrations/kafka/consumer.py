@@ -1,6 +1,4 @@
-"""A Kafka group consumer: takes records in batches, commits them when done, and hands partitions over on
-rebalances.
-"""
+"""A Kafka group consumer: takes batches of records, commits those done, and hands partitions over."""
 
 import asyncio
 import threading
@@ -19,11 +17,11 @@ from mainspring.integrations.kafka.admin import KafkaAdmin
 from mainspring.integrations.kafka.connection import options_of, unavailable
 from mainspring.integrations.kafka.offsets import Track
 
-#: #: The number of records of each topic that are buffered.
+#: The number of records of each topic that are buffered.
 _ROOM = 1_000
 _COMMIT_EVERY: Micros = 100 * MILLISECOND
 _BUSY_SECONDS, _IDLE_SECONDS = 0.1, 0.5
-#: #: How long the handover of a partition waits for its taken records to be done.
+#: How long the handover of a partition waits for its taken records to be done.
 _SETTLE: Micros = SECOND
 _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._SSL)
 _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
@@ -38,7 +36,7 @@ class Received(msgspec.Struct, frozen=True):
     key: bytes | None
     value: bytes
     headers: Sequence[tuple[str, bytes | None]]
-    #: #: Milliseconds since 1970, set by the sender or by the broker, which is a setting of the topic.
+    #: Milliseconds since 1970, set by the sender or by the broker, which is a setting of the topic.
     timestamp: int
     track: Track
 
@@ -76,7 +74,7 @@ class BatchConsumer:
             "queued.min.messages": 2 * room,
             "on_commit": self._committed,
         }
-        #: #: A topic did not exist when it was requested. The caller may create it.
+        #: A topic did not exist when it was requested. The caller may create it.
         self.missing = False
         self._admin = KafkaAdmin(server)
         self._topics = list(topics)
@@ -84,7 +82,7 @@ class BatchConsumer:
         self._room = room
         self._settle = settle
         self._in_turn = in_turn
-        #: #: Guards the state that the thread and the event loop share.
+        #: Guards the state that the thread and the event loop share.
         self._shared = threading.Condition()
         self._buffers: dict[str, deque[Received]] = {topic: deque() for topic in topics}
         self._tracks: dict[tuple[str, int], Track] = {}
@@ -218,8 +216,9 @@ class BatchConsumer:
         self._ring()
 
     def _make_room(self, consumer: Consumer) -> None:
-        """Pause topics whose buffer is full. Pausing discards prefetched records, so it waits for the consumer
-        first.
+        """Pause topics whose buffer is full.
+
+        Pausing discards prefetched records, so it first waits for free space.
         """
         with self._shared:
             if self._full() and not self._paused:

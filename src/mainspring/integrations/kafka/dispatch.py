@@ -21,9 +21,9 @@ from mainspring.integrations.kafka.producer import BatchProducer, Record
 from mainspring.integrations.kafka.topics import OPTIONS, read_topics
 
 _FIELD = "dispatch.engine"
-#: #: The header with the owner of a record: the store and the queue.
+#: The header with the owner of a record: the store and the queue.
 _WHOSE = "mainspring"
-#: #: An older hint is stale, or was published again.
+#: An older hint is stale, or was published again.
 _KEPT: Micros = HOUR
 _DEAD_KEPT: Micros = 7 * 24 * HOUR
 _DEAD_PARTITIONS = 1
@@ -41,18 +41,18 @@ class KafkaDispatch:
         self._clock = clock
         self._sealer = sealer
         self._lease = lease
-        #: #: Workers in a data center read the topics of that data center, and those for any data center.
+        #: Workers in a data center read the topics of that data center, and those for any data center.
         self.by_datacenter = self._names.by_datacenter
         self._datacenter = datacenter
         self._namespace = ""
         self._producer: BatchProducer | None = None
         self._admin = KafkaAdmin(self._server)
-        #: #: The topics of each queue to which this process has published.
+        #: The topics of each queue to which this process has published.
         self._used: defaultdict[str, set[str]] = defaultdict(set)
-        #: #: Topics that exist, as far as is known.
+        #: Topics that exist, as far as is known.
         self._known: set[str] = set()
         self._consumers: dict[str, BatchConsumer] = {}
-        #: #: Taken hints that are not done, with the end of their lease, the oldest first.
+        #: Taken hints that are not done, with the end of their lease, the oldest first.
         self._held: OrderedDict[_Place, tuple[Micros, str, Received]] = OrderedDict()
 
     async def open(self, namespace: str) -> None:
@@ -121,9 +121,7 @@ class KafkaDispatch:
         ]
 
     async def _consumer(self, queue: str) -> BatchConsumer:
-        """Return the consumer of a queue after creating its topics, because a group notices a new topic only after
-        a delay.
-        """
+        """Return the consumer of a queue. Its topics are created first, because a group notices a new topic late."""
         topics = self._names.served(queue, self._datacenter)
         consumer = self._consumers.get(queue)
         if consumer is None or consumer.missing:

@@ -12,7 +12,7 @@ from mainspring.integrations.kafka.producer import BatchProducer, Headers, Recor
 from mainspring.integrations.kafka.status_updates import STATUSES, StatusTopic, compose_status_update
 
 _PATIENCE: Micros = 10 * SECOND
-#: #: No caller waits for events, so the client collects many records in one request.
+#: No caller waits for events, so the client collects many records in one request.
 _LINGER: Micros = 5 * MILLISECOND
 _HEADERS: Headers = [("content-type", b"application/cloudevents+json; charset=UTF-8")]
 _STATUS_HEADERS: Headers = [("content-type", b"application/json")]

@@ -30,14 +30,14 @@ from mainspring.integrations.kafka.request_topic import (
 )
 
 _DEAD_KEPT: Micros = 30 * DAY
-#: #: How long the handover of a partition waits for requests that the store is committing.
+#: How long the handover of a partition waits for requests that the store is committing.
 _SETTLE: Micros = 5 * SECOND
 _ROOM = 5_000
-#: #: If Kafka refuses a rejected record because of its size, this many bytes of it are kept. Each text of the reason
+#: If Kafka refuses a rejected record because of its size, this many bytes of it are kept. Each text of the reason
 #: is cut to this many characters.
 _CUT_TO = 10_000
 _WORDS = 1_000
-#: #: No caller waits for rejected records.
+#: No caller waits for rejected records.
 _PATIENCE: Micros = 10 * SECOND
 
 

@@ -12,12 +12,12 @@ class Track:
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        #: #: The partition is assigned to another consumer.
+        #: The partition is assigned to another consumer.
         self.lost = False
         #: The number of records that are taken and not done.
         self.held = 0
         self.committed = -1
-        #: #: The offset after the last received record.
+        #: The offset after the last received record.
         self.next = -1
         self._open: set[int] = set()
 

@@ -14,13 +14,13 @@ from mainspring.core.runtime.threads import joined
 from mainspring.integrations.kafka.address import KafkaServer
 from mainspring.integrations.kafka.connection import PATIENCE, options_of, unavailable
 
-#: #: How often an idle client is polled for errors.
+#: How often an idle client is polled for errors.
 _IDLE_SECONDS = 30
 _POLL_SECONDS = 0.2
-#: #: The size limit of the client. The broker decides which record is too large; beyond this it closes the connection.
+#: The size limit of the client. The broker decides which record is too large; beyond this it closes the connection.
 _LARGEST = 100_000_000
 
-#: #: In the form that the client expects.
+#: In the form that the client expects.
 Headers = list[tuple[str, str | bytes | None]]
 
 
@@ -79,8 +79,9 @@ class BatchProducer:
         self._said = ""
 
     async def send(self, records: Sequence[Record]) -> None:
-        """Send records, and return when Kafka has all of them. After an error some may be stored: send all again,
-        or drop them.
+        """Send records, and return when Kafka has all of them.
+
+        After an error some may be stored: send all again, or drop them.
         """
         if not records:
             return

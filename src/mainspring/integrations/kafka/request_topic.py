@@ -10,18 +10,18 @@ from mainspring.core.model.events.record_mapping import is_topic
 from mainspring.integrations.kafka.address import KafkaServer, read_kafka
 from mainspring.integrations.kafka.topics import read_partitions
 
-#: #: Header of a request: the tenant.
+#: Header of a request: the tenant.
 TENANT_HEADER = "mainspring-tenant"
-#: #: Header of a request: the id of its job.
+#: Header of a request: the id of its job.
 RUN_HEADER = "mainspring-job"
-#: #: Headers of a request that an API accepted: the author, and the seal that proves the author.
+#: Headers of a request that an API accepted: the author, and the seal that proves the author.
 AUTHOR_HEADER = "mainspring-author"
 SEAL_HEADER = "mainspring-seal"
-#: #: Header of a request: its trace, in the W3C format.
+#: Header of a request: its trace, in the W3C format.
 TRACE_HEADER = "traceparent"
-#: #: Header of a rejected request: the reason as JSON.
+#: Header of a rejected request: the reason as JSON.
 PROBLEM_HEADER = "mainspring-problem"
-#: #: The allowed options of the address.
+#: The allowed options of the address.
 OPTIONS = ("partitions",)
 _DEAD = "-dead"
 
@@ -47,7 +47,7 @@ class Voucher:
 
 class RequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     server: KafkaServer
-    #: #: Empty: only topics of other programs are read.
+    #: Empty: only topics of other programs are read.
     name: str
     partitions: int
 

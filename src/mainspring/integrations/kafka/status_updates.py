@@ -10,7 +10,7 @@ from mainspring.core.model.events.record_mapping import check_topic
 from mainspring.integrations.kafka.address import KafkaServer, read_kafka
 from mainspring.integrations.kafka.topics import read_partitions
 
-#: #: For each event type: the status, and the field besides ``modified_time`` that has the time of the change.
+#: For each event type: the status, and the field besides ``modified_time`` that has the time of the change.
 STATUSES: Mapping[str, tuple[str, str]] = {
     "run.queued": ("queued", ""),
     "run.started": ("running", "start_time"),

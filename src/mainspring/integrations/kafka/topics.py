@@ -10,13 +10,13 @@ from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.runs.rank import IDLE
 from mainspring.integrations.kafka.address import KafkaServer
 
-#: #: The allowed options of a broker's address.
+#: The allowed options of a broker's address.
 OPTIONS = ("topics", "retries", "dead", "partitions")
 #: The last priority of each band.
 _BANDS = (3, 6, IDLE)
-#: #: The priority of a hint without one.
+#: The priority of a hint without one.
 _USUAL = 5
-#: #: The word for any data center.
+#: The word for any data center.
 _ANYWHERE = "any"
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,180}")
@@ -32,9 +32,9 @@ class TopicNames(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     first: str = "run-queue"
-    #: #: For runs that were attempted before.
+    #: For runs that were attempted before.
     again: str = "retry-queue"
-    #: #: For runs that failed finally.
+    #: For runs that failed finally.
     dead: str = "dead-letter-queue"
     partitions: int = _PARTITIONS
 

@@ -17,9 +17,9 @@ _SHAPE = re.compile(
     r"(?P<scheme>amqps?)://(?:(?P<who>[^/@]*)@)?(?P<nodes>[^/?#@]+)(?:/(?P<vhost>[^/?#]*))?(?:\?(?P<rest>[^#]*))?"
 )
 _LONGEST_VHOST = 127
-#: #: The default user of a new broker, which is accepted on its own machine only.
+#: The default user of a new broker, which is accepted on its own machine only.
 _ANYBODY = "guest:guest"
-#: #: AMQP allows 255 bytes; a placeholder is replaced by at most 64.
+#: AMQP allows 255 bytes; a placeholder is replaced by at most 64.
 _TEMPLATE = re.compile(r"[A-Za-z0-9_.:@-]{1,60}")
 _PLACEHOLDERS = re.compile(r"\{(?:store|queue|priority)\}")
 _TEMPLATE_HINT = "letters, digits, . _ : @ - and {queue}, {priority}, {store}, as in {queue}.priority.{priority}"
@@ -33,11 +33,11 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     password: str
     vhost: str = "/"
-    #: #: None: no encryption.
+    #: None: no encryption.
     tls: Tls | None = None
-    #: #: The kind of queues: classic ones with priorities on one node, or replicated quorum queues.
+    #: The kind of queues: classic ones with priorities on one node, or replicated quorum queues.
     kind: Kind = "classic"
-    #: #: A template of the queues' names; empty: Mainspring's own names.
+    #: A template of the queues' names; empty: Mainspring's own names.
     queues: str = ""
 
     @property

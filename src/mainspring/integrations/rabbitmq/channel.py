@@ -17,7 +17,7 @@ class _Coming:
     __slots__ = ("delivery", "kept", "key", "left", "pieces")
 
     def __init__(self, delivery: int, key: str) -> None:
-        #: #: 0: a returned message of ours.
+        #: 0: a returned message of ours.
         self.delivery = delivery
         self.key = key
         self.left = -1
@@ -31,10 +31,10 @@ class Channel:
     def __init__(self, number: int, write: Callable[[bytes], None]) -> None:
         self.number = number
         self.on_message: Callable[[int, bytes], None] = lambda tag, body: None
-        #: #: Called with the routing key of a message that could not be routed.
+        #: Called with the routing key of a message that could not be routed.
         self.on_return: Callable[[str], None] = lambda key: None
         self.on_confirm: Callable[[int, bool, bool], None] = lambda tag, multiple, good: None
-        #: #: Called if the broker ended a consumer, for example because its queue was deleted.
+        #: Called if the broker ended a consumer, for example because its queue was deleted.
         self.on_cancel: Callable[[str], None] = lambda consumer: None
         self.on_close: Callable[[AmqpError], None] = lambda error: None
         self.closed: AmqpError | None = None
@@ -43,8 +43,9 @@ class Channel:
         self._coming: _Coming | None = None
 
     def ask(self, method: Frame) -> asyncio.Future[Frame]:
-        """Send a request and return its future answer. Several may be pending, because the broker answers in
-        order.
+        """Send a request and return its future answer.
+
+        Several may be pending, because the broker answers in order.
         """
         self._check()
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()

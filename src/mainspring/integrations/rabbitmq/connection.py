@@ -18,7 +18,7 @@ from mainspring.integrations.rabbitmq.errors import AmqpError, ConnectionLost, R
 
 Expected = TypeVar("Expected", bound=Frame)
 
-#: #: In seconds, as brokers count: a side that receives nothing for two of these considers the other one dead.
+#: In seconds, as brokers count: a side that receives nothing for two of these considers the other one dead.
 _HEARTBEAT = 10
 _ABOUT_US = {
     "product": "Mainspring",
@@ -37,16 +37,16 @@ class Connection(asyncio.Protocol):
     """A connection, created by ``connect``."""
 
     def __init__(self, clock: Clock) -> None:
-        #: #: The version that the broker reports.
+        #: The version that the broker reports.
         self.version = ""
-        #: #: Why the broker accepts no messages; empty if it does.
+        #: Why the broker accepts no messages; empty if it does.
         self.blocked = ""
         self.lost: ConnectionLost | None = None
         self._clock = clock
         self._reader = wire.FrameReader()
         self._transport: asyncio.Transport | None = None
         self._channels: dict[int, Channel] = {}
-        #: #: The methods on channel 0 during the handshake; None after it.
+        #: The methods on channel 0 during the handshake; None after it.
         self._greeting: asyncio.Queue[Frame | None] | None = asyncio.Queue()
         self._heard = self._said = False
         self._beating: asyncio.Task[None] | None = None

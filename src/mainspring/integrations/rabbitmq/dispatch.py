@@ -26,15 +26,15 @@ from mainspring.integrations.rabbitmq.lane import Lane
 from mainspring.integrations.rabbitmq.publisher import Letters, NotTaken, Publisher
 from mainspring.integrations.rabbitmq.queues import Queues
 
-#: #: The time limit of an answer. Declaring queues takes longer, because quorum queues are created on several nodes.
+#: The time limit of an answer. Declaring queues takes longer, because quorum queues are created on several nodes.
 _PATIENCE: Micros = 5 * SECOND
 _PATIENCE_TO_CONNECT: Micros = 3 * SECOND
 _PATIENCE_TO_MAKE: Micros = 15 * SECOND
-#: #: Delays before refused messages are sent again: a new quorum queue accepts nothing until it has a leader.
+#: Delays before refused messages are sent again: a new quorum queue accepts nothing until it has a leader.
 _PAUSES: tuple[Micros, ...] = (SECOND // 10, SECOND // 3, SECOND)
-#: #: The largest number of messages in flight.
+#: The largest number of messages in flight.
 _BATCH = 1_000
-#: #: Hints are not written to disk, which would double the cost of a classic queue. Hints that a restart loses are
+#: Hints are not written to disk, which would double the cost of a classic queue. Hints that a restart loses are
 #: published again. Quorum queues write everything.
 _TRANSIENT, _PERSISTENT = 1, 2
 
@@ -60,9 +60,9 @@ class RabbitDispatch:
         self._client = Client(self._broker, clock, _PATIENCE_TO_CONNECT)
         self._queues = Queues(self._client, self._broker, "")
         self._publisher: Publisher | None = None
-        #: #: Channels are opened one at a time.
+        #: Channels are opened one at a time.
         self._opening = asyncio.Lock()
-        #: #: By Mainspring queue and the names of its queues in the broker.
+        #: By Mainspring queue and the names of its queues in the broker.
         self._lanes: dict[tuple[str, Sequence[str]], Lane] = {}
         self._expiring: asyncio.Task[None] | None = None
 

@@ -21,5 +21,5 @@ class ChannelClosed(AmqpError):
         self.code = code
 
 
-#: #: Reply codes of a closed channel.
+#: Reply codes of a closed channel.
 ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406

@@ -14,30 +14,31 @@ from mainspring.integrations.rabbitmq import wire
 from mainspring.integrations.rabbitmq.channel import Channel
 from mainspring.integrations.rabbitmq.errors import AmqpError
 
-#: #: How long a hint without a waiting taker is kept for the next one before it is returned to the broker.
+#: How long a hint without a waiting taker is kept for the next one before it is returned to the broker.
 _KEPT: Micros = SECOND
 _MOST_CREDIT = 65_535
 
 
 class Lane:
-    """A consumer on its own channel. When the channel closes, the broker delivers all unacknowledged hints to
-    others.
+    """A consumer on its own channel.
+
+    When the channel closes, the broker delivers all unacknowledged hints to others.
     """
 
     def __init__(
         self, channel: Channel, read: Callable[[bytes], Hint | None], now: Callable[[], Micros], lease: Micros
     ) -> None:
-        #: #: The broker ended a consumer, because its queue was deleted or moved.
+        #: The broker ended a consumer, because its queue was deleted or moved.
         self.deserted = False
-        #: #: One taker at a time.
+        #: One taker at a time.
         self.lock = asyncio.Lock()
         self._channel = channel
         self._read = read
         self._now = now
         self._lease = lease
-        #: #: Unacknowledged hints in order of arrival, with the time until which they are kept.
+        #: Unacknowledged hints in order of arrival, with the time until which they are kept.
         self._open: dict[int, Micros] = {}
-        #: #: Hints that have arrived and are not taken.
+        #: Hints that have arrived and are not taken.
         self._ready: dict[int, Hint] = {}
         self._came = asyncio.Event()
         self._consumers = count(1)

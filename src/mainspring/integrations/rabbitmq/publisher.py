@@ -40,7 +40,7 @@ class Publisher:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._sent = 0
-        #: #: In the order in which they were sent.
+        #: In the order in which they were sent.
         self._open: dict[int, _Batch] = {}
         channel.on_confirm = self._confirmed
         channel.on_return = self._returned
@@ -54,8 +54,9 @@ class Publisher:
         await self._channel.ask(commands.Confirm.Select())
 
     async def publish(self, letters: Sequence[Letters]) -> set[str]:
-        """Publish messages, and return when the broker has all of them. Returns the routing keys of unroutable
-        messages.
+        """Publish messages, and return when the broker has all of them.
+
+        Returns the routing keys of unroutable messages.
         """
         batch = _Batch(sum(len(some.bodies) for some in letters))
         if not batch.left:

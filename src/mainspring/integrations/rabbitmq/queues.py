@@ -1,8 +1,7 @@
 """The RabbitMQ queues of a Mainspring queue: their names, declarations and message counts.
 
 classic   mainspring.<store>.queue.<queue>         one, with priorities 0 to 9
-quorum    mainspring.<store>.p1.<queue>, p2, p3    one for each band of priorities: quorum queues have none
-themselves
+quorum    mainspring.<store>.p1.<queue>, p2, p3    one for each band of priorities, which quorum queues lack
 template  such as <queue>.priority.<1 to 10>       one for each priority if it has {priority}, of either kind
 dead      mainspring.<store>.dead                  an exchange, and a queue of that name that is bound to it
 """
@@ -26,25 +25,26 @@ from mainspring.integrations.rabbitmq.errors import ACCESS_REFUSED, NOT_FOUND, P
 
 _log = get_logger("mainspring.rabbitmq")
 
-#: #: RabbitMQ's priorities rise to 9; ours range from 1, the most urgent, to 10.
+#: RabbitMQ's priorities rise to 9; ours range from 1, the most urgent, to 10.
 _MAX_PRIORITY = 9
 #: The last priority of each band.
 _BANDS = (3, 6, IDLE)
-#: #: A hint that was returned this often is dropped to the dead letters; the sweeper publishes a new one.
+#: A hint that was returned this often is dropped to the dead letters; the sweeper publishes a new one.
 _DELIVERIES = 10
-#: #: The oldest dead letters are dropped beyond this number.
+#: The oldest dead letters are dropped beyond this number.
 _DEAD_KEPT = 100_000
-#: #: Names that are used unchanged; pamqp only allows ASCII, and at most 127 bytes.
+#: Names that are used unchanged; pamqp only allows ASCII, and at most 127 bytes.
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@-]{1,64}")
 
 
 class Queues:
-    """Declares queues. Its knowledge is valid for one connection. Requests run one at a time: an error closes the
-    channel.
+    """Declares queues.
+
+    Its knowledge is valid for one connection. Requests run one at a time: an error closes the channel.
     """
 
     def __init__(self, client: Client, broker: Broker, namespace: str) -> None:
-        #: #: Queues with other properties than declared, with the broker's message about each.
+        #: Queues with other properties than declared, with the broker's message about each.
         self.odd: dict[str, str] = {}
         self.dead = f"mainspring.{namespace}.dead"
         self._client = client
@@ -58,8 +58,9 @@ class Queues:
         self._asking = asyncio.Lock()
 
     def names(self, queue: str, priority: int | None = None) -> tuple[str, ...]:
-        """Return the names of the broker's queues, the most urgent first. ``priority``: only the queue of this
-        priority.
+        """Return the names of the broker's queues, the most urgent first.
+
+        ``priority``: only the queue of this priority.
         """
         plain = queue if _PLAIN.fullmatch(queue) else "#" + blake2b(queue.encode(), digest_size=16).hexdigest()
         if template := self._broker.queues:
@@ -134,8 +135,9 @@ class Queues:
         await self._make(commands.Queue.Declare(queue=name, durable=True, arguments=arguments))  # type: ignore[arg-type]
 
     async def _make(self, declare: commands.Queue.Declare | commands.Exchange.Declare) -> None:
-        """Declare a queue or exchange. Use an existing one if it has other properties or may not be declared by
-        this user.
+        """Declare a queue or exchange.
+
+        Use an existing one if it has other properties or may not be declared by this user.
         """
         try:
             await self._ask(declare)

@@ -14,9 +14,9 @@ from mainspring.integrations.rabbitmq.errors import ConnectionLost
 
 PROTOCOL = b"AMQP\x00\x00\x09\x01"
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
-#: #: Methods as class and number, in the encoding of a frame.
+#: Methods as class and number, in the encoding of a frame.
 DELIVER, ACK, NACK = 0x003C003C, 0x003C0050, 0x003C0078
-#: #: The largest frame size that we negotiate, and the largest body that is kept, because hints are small.
+#: The largest frame size that we negotiate, and the largest body that is kept, because hints are small.
 FRAME_MAX = 131_072
 MOST_KEPT = 65_536
 

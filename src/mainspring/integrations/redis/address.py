@@ -20,14 +20,14 @@ _MASTER = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["server", "sentinel", "cluster"]
-    #: #: The Sentinels, or some nodes of a cluster.
+    #: The Sentinels, or some nodes of a cluster.
     nodes: tuple[tuple[str, int], ...]
-    #: #: The name of the master in the Sentinels' configuration.
+    #: The name of the master in the Sentinels' configuration.
     master: str = ""
     database: int = 0
     username: str | None = None
     password: str | None = None
-    #: #: None: no encryption.
+    #: None: no encryption.
     tls: Tls | None = None
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.integrations.shard_table import decode_owners, encode_owners
 
 _BEFORE_LISTENING_AGAIN: Micros = SECOND // 2
-#: #: The server's clock. Every read removes expired members, and notifies the others.
+#: The server's clock. Every read removes expired members, and notifies the others.
 _NOW = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000) "
 _CHANGED = "redis.call('PUBLISH', KEYS[3], '') "
 _ENTER = _NOW + "redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1]) " + _CHANGED

@@ -22,9 +22,9 @@ from mainspring.core.ports.dispatch import LEASE, Delivery
 from mainspring.integrations.redis.address import read_redis
 from mainspring.integrations.redis.servers import RedisServers
 
-#: #: The batch size of scripts, which block the server while they run.
+#: The batch size of scripts, which block the server while they run.
 _BATCH = 1_000
-#: #: The largest number of takers that a batch wakes; each taker that leaves hints wakes the next.
+#: The largest number of takers that a batch wakes; each taker that leaves hints wakes the next.
 _TOKENS = 16
 
 _PUBLISH = f"""
@@ -32,7 +32,7 @@ redis.call('ZADD', KEYS[1], unpack(ARGV))
 local tokens = math.min(#ARGV / 2, {_TOKENS} - redis.call('LLEN', KEYS[3]))
 for _ = 1, tokens do redis.call('RPUSH', KEYS[3], '') end
 """
-#: #: The rank follows the id in the message. A foreign message of the same length returns with an arbitrary rank.
+#: The rank follows the id in the message. A foreign message of the same length returns with an arbitrary rank.
 _TAKE = f"""
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)

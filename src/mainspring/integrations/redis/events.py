@@ -13,11 +13,11 @@ from mainspring.core.model.events.events import Event, Topic
 from mainspring.integrations.redis.address import RedisAddress
 from mainspring.integrations.redis.servers import RedisServers
 
-#: #: The batch size of the script, which blocks the server while it runs.
+#: The batch size of the script, which blocks the server while it runs.
 _BATCH = 1_000
-#: #: Added to the time limit of a call, because a thousand events take longer than one.
+#: Added to the time limit of a call, because a thousand events take longer than one.
 _PATIENCE: Micros = 3 * SECOND
-#: #: How long an epoch is kept after the last batch: longer than any process may be suspended.
+#: How long an epoch is kept after the last batch: longer than any process may be suspended.
 _EPOCH_KEPT: Micros = HOUR
 _TOPICS = list(Topic)
 _NUMBERS = {topic: number for number, topic in enumerate(_TOPICS, 2)}

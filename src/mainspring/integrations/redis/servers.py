@@ -19,11 +19,11 @@ from mainspring.integrations.redis.address import RedisAddress
 
 Client: TypeAlias = redis.Redis | RedisCluster
 
-#: #: The time limit of a call, besides the time that the call itself waits.
+#: The time limit of a call, besides the time that the call itself waits.
 PATIENCE: Micros = 2 * SECOND
-#: #: The time limit of a Sentinel in seconds. It is short, because there are others.
+#: The time limit of a Sentinel in seconds. It is short, because there are others.
 _SENTINEL_PATIENCE = 0.5
-#: #: The client's own retries would use the same address and take longer than the time limit of a call.
+#: The client's own retries would use the same address and take longer than the time limit of a call.
 _AT_ONCE = Retry(NoBackoff(), 0)
 _SAFE_POLICY = "noeviction"
 
@@ -35,7 +35,7 @@ class RedisServers:
         self._address = address
         self._client: Client | None = None
         self._sentinel: Sentinel | None = None
-        #: #: Cluster only: a connection to each node that was used for subscriptions.
+        #: Cluster only: a connection to each node that was used for subscriptions.
         self._nodes: dict[tuple[str, int], redis.Redis] = {}
         self._turn = 0
 

@@ -19,11 +19,11 @@ _REGION = re.compile(r"[A-Za-z0-9-]{1,60}")
 
 class BlobAddress(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["file", "s3", "gs", "az"]
-    #: #: The folder, or the name of the bucket.
+    #: The folder, or the name of the bucket.
     place: str
-    #: #: Bucket only: the prefix of every object name.
+    #: Bucket only: the prefix of every object name.
     prefix: str = ""
-    #: #: S3 only: a server other than Amazon's, and the region for request signatures.
+    #: S3 only: a server other than Amazon's, and the region for request signatures.
     endpoint: str = ""
     region: str = ""
 

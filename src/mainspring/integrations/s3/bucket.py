@@ -25,12 +25,12 @@ _T = TypeVar("_T")
 
 _LISTED = 1_000
 _TIMEOUT = timedelta(seconds=10)
-#: #: The number of bytes that a request transfers in that time at least. Larger objects are read in pieces of this
+#: The number of bytes that a request transfers in that time at least. Larger objects are read in pieces of this
 #: size, and written with a time limit that grows with the size.
 _PIECE = 1_000_000
-#: #: The callers retry failures later.
+#: The callers retry failures later.
 _RETRY: Any = {"max_retries": 1, "retry_timeout": _TIMEOUT}
-#: #: The error code in the XML of an answer.
+#: The error code in the XML of an answer.
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _NO_BUCKET = "NoSuchBucket"
 _BEYOND = "416 Range Not Satisfiable"

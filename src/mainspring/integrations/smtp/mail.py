@@ -18,7 +18,7 @@ from mainspring.core.model.alerts.channels import MailServer
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.mail import Letter, NotTaken
 
-#: #: The time limit of each step of the conversation.
+#: The time limit of each step of the conversation.
 _TIMEOUT: Micros = 20 * SECOND
 
 

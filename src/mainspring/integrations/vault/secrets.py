@@ -15,17 +15,17 @@ from mainspring.core.runtime.log import get_logger
 
 _log = get_logger("mainspring.secrets")
 
-#: #: The time limit of a request. The first caller waits for it, and blocks the worker's event loop.
+#: The time limit of a request. The first caller waits for it, and blocks the worker's event loop.
 _TIMEOUT = 3.0
-#: #: After a failure Vault is not asked again for this long …
+#: After a failure Vault is not asked again for this long …
 _PAUSE: Micros = 5 * SECOND
-#: #: … and callers do not wait for it for this long.
+#: … and callers do not wait for it for this long.
 _NOT_WAITED_FOR: Micros = MINUTE
-#: #: How long cached secrets stay valid while Vault is unavailable.
+#: How long cached secrets stay valid while Vault is unavailable.
 STALE: Micros = HOUR
-#: #: A token is renewed after this fraction of its lifetime …
+#: A token is renewed after this fraction of its lifetime …
 _RENEWED_AFTER = 2 / 3
-#: #: … and a failed renewal is retried after this time, then after twice as long each time, up to a minute.
+#: … and a failed renewal is retried after this time, then after twice as long each time, up to a minute.
 _AGAIN: Micros = SECOND
 
 
@@ -39,7 +39,7 @@ class AppRole(msgspec.Struct, frozen=True):
 class _Token(msgspec.Struct, frozen=True):
     text: str
     renewable: bool
-    #: #: The lifetime; 0: until it is revoked.
+    #: The lifetime; 0: until it is revoked.
     holds: Micros
 
 

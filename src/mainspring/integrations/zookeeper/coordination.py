@@ -12,14 +12,15 @@ from mainspring.integrations.zookeeper.session import Access, Refused, Session
 
 
 class ZooKeeperRegistry:
-    """Coordinates through ZooKeeper. Every member has its own session, so that stale members of this process
-    expire.
+    """Coordinates through ZooKeeper.
+
+    Every member has its own session, so that stale members of this process expire.
     """
 
     def __init__(self, nodes: Sequence[tuple[str, int]], access: Access, *, root: str = "mainspring") -> None:
         self._nodes = nodes
         self._access = access
-        #: #: With credentials, only this user can access the created nodes.
+        #: With credentials, only this user can access the created nodes.
         self._private = access.credentials is not None
         self._root = root
         self._path = ""

@@ -17,11 +17,11 @@ from mainspring.core.model.base.errors import Fenced, StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.integrations.zookeeper import wire
 
-#: #: Larger than the largest message that a server sends by default.
+#: Larger than the largest message that a server sends by default.
 _LONGEST = 1 << 22
 
 
-#: #: Messages for errors that users can fix.
+#: Messages for errors that users can fix.
 _SAID = {
     wire.NO_AUTH: "ZooKeeper has nodes there that are for another user and password",
     wire.AUTH_FAILED: "ZooKeeper does not take this user and password",
@@ -145,12 +145,13 @@ class Session:
         self._last_seen = 0
         self._over = False
         self.id = 0
-        #: #: The session timeout that the server granted: 2 to 20 of its ticks.
+        #: The session timeout that the server granted: 2 to 20 of its ticks.
         self.timeout: Micros = 0
 
     async def ask(self, *requests: tuple[int, bytes]) -> list[bytes]:
-        """Send requests together on one connection and return their answers. Raises the error of the first that
-        fails.
+        """Send requests together on one connection and return their answers.
+
+        Raises the error of the first that fails.
         """
         try:
             async with asyncio.timeout(self._patience * len(self._nodes)):

@@ -6,7 +6,7 @@ import msgspec
 
 #: Request codes.
 CREATE, GET_DATA, SET_DATA, GET_CHILDREN, AUTH, CLOSE = 1, 4, 5, 8, 100, -11
-#: #: Transaction ids of messages that do not answer a numbered request.
+#: Transaction ids of messages that do not answer a numbered request.
 WATCH_XID, AUTH_XID = -1, -4
 #: Error codes.
 NO_AUTH, NODE_EXISTS = -102, -110
@@ -19,12 +19,12 @@ class Stat(msgspec.Struct, frozen=True):
     """The metadata of a node."""
 
     version: int
-    #: #: The session that owns an ephemeral node; 0 for other nodes.
+    #: The session that owns an ephemeral node; 0 for other nodes.
     owner: int
 
 
 class Connected(msgspec.Struct, frozen=True):
-    #: #: In milliseconds; 0 if the requested session has expired.
+    #: In milliseconds; 0 if the requested session has expired.
     timeout: int
     session: int
     password: bytes
@@ -60,9 +60,7 @@ def set_data(path: str, data: bytes, version: int) -> bytes:
 
 
 def read_reply(frame: bytes) -> tuple[int, int, int, bytes]:
-    """Return the transaction id of the request, the newest change that the server knew, the error code, and the
-    rest.
-    """
+    """Return the request's transaction id, the newest change that the server knew, the error code, and the rest."""
     xid, zxid, error = struct.unpack_from(">iqi", frame)
     return xid, zxid, error, frame[16:]
 

@@ -14,7 +14,7 @@ from mainspring.core.model.tasks.argument_schema import describe_arguments
 from mainspring.sdk.arguments.values import encode, from_json, leaves, not_a_number, readable_type
 from mainspring.sdk.context import Context, context_for
 
-#: #: JSON turns these into strings and arrays; without an annotation they cannot be restored.
+#: JSON turns these into strings and arrays; without an annotation they cannot be restored.
 _TYPED_ONLY = (bytes, bytearray, memoryview, set, frozenset)
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -40,14 +40,14 @@ class Arguments:
             hints = get_type_hints(function, include_extras=True)
         except (NameError, TypeError) as error:
             raise Invalid(task, f"its annotations cannot be read: {error}") from error
-        #: #: Whether the function takes a context as its first parameter.
+        #: Whether the function takes a context as its first parameter.
         self.wants_context = False
-        #: #: The application for the context, and the function that provides the values of marked parameters.
+        #: The application for the context, and the function that provides the values of marked parameters.
         self.app: Any = None
         self.provide: Callable[[], Mapping[str, object]] | None = None
-        #: #: The parameters that the worker fills, by name.
+        #: The parameters that the worker fills, by name.
         self.markers: dict[str, Marker] = {}
-        #: #: The annotations of these parameters.
+        #: The annotations of these parameters.
         self.marked: dict[str, Any] = {}
         fields: list[tuple[str, type] | tuple[str, type, object]] = []
         for name, parameter in self._signature.parameters.items():
@@ -74,9 +74,9 @@ class Arguments:
         # A function that always raises.
         returned = Any if returned in (Never, NoReturn) else returned
         self._result: Any = readable_type(task, "its result", returned)
-        #: #: The names of the arguments of a call.
+        #: The names of the arguments of a call.
         self.names = tuple(field[0] for field in fields)
-        #: #: The arguments without a type, which are read back as plain JSON values.
+        #: The arguments without a type, which are read back as plain JSON values.
         self._untyped = {field[0] for field in fields if field[1] in (Any, object)}
         try:
             shape = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)

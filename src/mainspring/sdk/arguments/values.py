@@ -112,7 +112,7 @@ def readable_type(task: str, what: str, kind: Any) -> Any:
 
 
 def _without_json(info: object, seen: set[int]) -> str | None:
-    """The first type in a description by msgspec that has no form in JSON."""
+    """Return the first type without a JSON form in a type description by msgspec."""
     if id(info) in seen:
         return None
     seen.add(id(info))
@@ -128,7 +128,7 @@ def _without_json(info: object, seen: set[int]) -> str | None:
     return next((odd for part in parts if (odd := _without_json(part, seen)) is not None), None)
 
 
-#: #: Types that cannot be keys of a JSON object.
+#: Types that cannot be keys of a JSON object.
 _NO_KEYS = (
     msgspec.inspect.CollectionType,
     msgspec.inspect.CustomType,
@@ -186,7 +186,7 @@ def _has_foreign_constraints(kind: Any, seen: set[Any] | None = None) -> bool:
     return False
 
 
-#: #: Attributes that identify a NamedTuple, a Struct, and a TypedDict of any module.
+#: Attributes that identify a NamedTuple, a Struct, and a TypedDict of any module.
 _HAS_FIELDS = ("_fields", "__struct_fields__", "__required_keys__")
 
 

@@ -15,7 +15,7 @@ from mainspring.http.problems import Problem
 
 T = TypeVar("T")
 
-#: #: How long requests to an unavailable API are retried, and the delays between retries.
+#: How long requests to an unavailable API are retried, and the delays between retries.
 PATIENCE: Micros = 30 * SECOND
 _FIRST_PAUSE: Micros = 100 * MILLISECOND
 _LONGEST_PAUSE: Micros = 5 * SECOND

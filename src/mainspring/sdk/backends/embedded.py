@@ -20,7 +20,7 @@ from mainspring.core.store import Accepted
 from mainspring.features.broadcasts.service import copies_of
 from mainspring.sdk.task import Prepared
 
-#: #: The options that callers set for runs whose tasks are declared elsewhere. The task catalog has the other options.
+#: The options that callers set for runs whose tasks are declared elsewhere. The task catalog has the other options.
 Given: TypeAlias = Mapping[RunId, Collection[str]]
 
 

@@ -39,7 +39,7 @@ class Cancelled(msgspec.Struct):
     status: str
 
 
-#: #: Options of a call that have other names in the API.
+#: Options of a call that have other names in the API.
 _OPTIONS = {"scheduleTime": "at", "maxRetries": "retries", "orderingKey": "ordering_key", "startWithin": "start_within"}
 
 
