@@ -253,7 +253,7 @@ class Mainspring(Hooks, Pausing):
 
         ``executor``: where a sync function runs. ``child``: on a thread of a child process, which can be killed.
         ``process``: in its own child process, for CPU-bound work. ``thread``: on a thread of the worker, which
-        cannot be killed.
+        cannot be killed; use it only for code that always ends in time.
 
         ``retries``: how often a failed run is retried, 3 by default. ``retry``: also the delays, and the errors to
         retry.

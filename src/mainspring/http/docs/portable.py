@@ -1,6 +1,6 @@
 """Rewrite schemas into a form that client generators turn into code that compiles and keeps every value.
 
-Generators for Go and Java have no working union of a string, a number and a list, and they read a number without a
+Generators for Go and Java have no working union of a string, a number and a list. They read a number without a
 format as 32 bits.
 """
 

@@ -117,6 +117,8 @@ class PauseIn(Request):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"):
+    """A page of a list. Only the last one has fewer items than asked for, unless `searchedBackTo` is given."""
+
     items: list[T]
     next_cursor: str | None = None
     searched_back_to: (

@@ -177,9 +177,7 @@ class JobIn(JobFields, omit_defaults=True):
 
 
 class BroadcastIn(JobFields, omit_defaults=True):
-    """A one-off job for every worker. A worker that does not take the queue of the job gets it through its first
-    queue.
-    """
+    """A one-off job for every worker. A worker that does not take its queue gets it through its own first queue."""
 
     broadcast_id: Id | UnsetType = UNSET
     """An id that you choose, in the form of a run id. The same id again creates no second run on any worker."""

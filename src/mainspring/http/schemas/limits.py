@@ -20,9 +20,7 @@ Key: TypeAlias = Annotated[
 
 
 class LimitIn(Request, omit_defaults=True):
-    """At most `most` runs with the same key at a time; with `per`, at most so many starts in any period of this
-    length.
-    """
+    """At most `most` runs with the same key at a time; with `per`, at most `most` starts in any such period."""
 
     key: Key
     most: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)]
