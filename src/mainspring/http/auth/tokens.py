@@ -31,7 +31,6 @@ from mainspring.http.auth.weak_keys import find_weakness
 LARGEST_TOKEN = 8 * 1024
 #: The largest accepted difference between the clocks of two machines, in seconds.
 LEEWAY = 30
-#: In the tenant claim: not bound to a tenant. Only administrators may use it.
 
 LARGEST_SET = 1024 * 1024
 MOST_KEYS = 100

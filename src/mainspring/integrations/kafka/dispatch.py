@@ -1,4 +1,4 @@
-"""The Kafka broker: hints in topics, keyed by ordering key, and one consumer group per queue.
+"""The Kafka broker: hints in topics, keyed by a number derived from the ordering key, and one consumer group per queue.
 
 Kafka assigns partitions, so a consumer only receives hints from its own partitions. In a shared topic, records of
 another queue or store are skipped. A hint that is not done in time is sent again.
