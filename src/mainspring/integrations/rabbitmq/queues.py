@@ -29,7 +29,7 @@ _log = get_logger("mainspring.rabbitmq")
 _MAX_PRIORITY = 9
 #: The last priority of each band.
 _BANDS = (3, 6, IDLE)
-#: A hint that was returned this often is dropped to the dead letters; the sweeper publishes a new one.
+#: A hint that was returned this often is moved to the dead letters; the sweeper publishes a new one.
 _DELIVERIES = 10
 #: The oldest dead letters are dropped beyond this number.
 _DEAD_KEPT = 100_000
