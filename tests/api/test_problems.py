@@ -22,7 +22,7 @@ MISSING = "019a8c4b6f2c70008042b1c2d3e4f506"
 def titles_in_code() -> set[tuple[int, str]]:
     """Find every ``Refused(status, title, …)`` and ``Problem(title=…, status=…)`` in the API and the dashboard."""
     found: set[tuple[int, str]] = set()
-    for folder in ("api", "ui"):
+    for folder in ("http", "web", "features"):
         for path in (ROOT / "src/mainspring" / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
