@@ -1,14 +1,20 @@
-"""The source of truth. Batches only: a call is one round trip and one transaction wherever that can be.
+"""The store port: the contract of the database that holds all jobs, runs and sessions.
 
-What holds for every method
-- It is atomic for each run or job of its batch, also when the caller is cancelled or the connection breaks.
-- ``StoreUnavailable`` means the outcome is unknown. Every method may be called again with the same arguments: what was
-  applied is recognised and not applied twice.
-- Time is the store's own (``now``). A run never becomes ``queued`` before its due time by that clock.
-- What a program cannot read, say because a newer one wrote it, does not take its neighbours with it: a run that is to
-  be given out ends as failed (unreadable), a job is named in the log and passed over until it is declared again.
-- A run is in one place: waiting (scheduled, blocked), live (queued, running) or history (ended).
-- Every change of a run is written to the outbox in the same transaction while an event reader is attached.
+The store is the only source of truth. Every method takes a batch; one call is one round trip and one transaction where
+possible. The PostgreSQL, MySQL, SQLite and sharded stores implement this protocol; services depend on the narrow
+protocols below (``Submissions``, ``Workforce``, ``Staging``, …) and never on a concrete store.
+
+These rules hold for every method:
+
+1. It is atomic for each run or job of its batch, even if the caller is cancelled or the connection breaks.
+2. ``StoreUnavailable`` means that the outcome is unknown. Every method may be retried with the same arguments: changes
+   that were already applied are recognized and not applied twice.
+3. Time is the store's own clock (``now``). A run never becomes ``queued`` before its due time by that clock.
+4. A row that this program cannot read, for example because a newer version wrote it, does not affect its neighbors. An
+   unreadable run fails (unreadable) when it is about to be claimed. An unreadable job is logged and skipped until it is
+   declared again.
+5. A run is in exactly one state group: waiting (scheduled, blocked), live (queued, running) or history (ended).
+6. While an event reader is attached, every change of a run is written to the outbox in the same transaction.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -34,48 +40,48 @@ from mainspring.core.ports.storage.tasks import TaskRegistry
 
 #: How long an idempotency key is remembered.
 KEYS_KEPT: Micros = DAY
-#: How long a batch of events is kept for those who resume, also when every reader has acknowledged it.
+#: How long a batch of events is kept for readers that resume, even after every reader has acknowledged it.
 EVENTS_KEPT: Micros = 10 * MINUTE
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """A submitted run and where it stands."""
+    """The answer to a submitted run: its id and its current state."""
 
     id: RunId
-    #: ``queued``, ``scheduled`` or ``blocked`` for a new one; or ``skipped``, if what it waits for has ended otherwise.
+    #: A new run is ``queued``, ``scheduled`` or ``blocked``; or ``skipped`` if its dependencies can no longer be met.
     state: RunState
-    #: False: this id, or its idempotency key, was submitted before, and nothing was done. Of an edited run, too.
+    #: False: this id or its idempotency key was submitted before and nothing was done. Also False for an edited run.
     new: bool
-    #: The idempotency key was used before for something else; the id is that one's, and nothing was done. Of an edited
-    #: run: somebody was quicker.
+    #: The idempotency key was used before for a different submission; ``id`` names that one, and nothing was done. For
+    #: an edited run: a concurrent change came first.
     conflict: bool = False
 
 
 class PutOutcome(StrEnum):
     CREATED = "created"
-    #: It has a new version, or came back, or both.
+    #: The job has a new version, was reactivated, or both.
     CHANGED = "changed"
     UNCHANGED = "unchanged"
-    #: It was to be new, and there is one.
+    #: The caller required a new job, but one with this name exists.
     EXISTS = "exists"
-    #: It is another version than was expected.
+    #: The job's version differs from the expected one.
     STALE = "stale"
-    #: The idempotency key was used before for something else; the job is that one. If it is a run, the job is what was
-    #: declared, with the id of that run and version 0.
+    #: The idempotency key was used before for something else, and ``job`` is that job. If it was a run, ``job`` is the
+    #: declared one with the id of that run and version 0.
     CONFLICT = "conflict"
 
 
 class Put(msgspec.Struct, frozen=True):
-    """A declared job as it is now, and what was done to it."""
+    """A declared job in its current form, and what the declaration changed."""
 
     job: Job
     outcome: PutOutcome
 
 
 def refuse_put(new: NewJob, job: JobId, version: int, state: JobState, same: bool) -> PutOutcome | None:
-    """Return why a known job stays as it is, or None if it may be changed.
+    """Return the reason to leave a known job unchanged, or None if it may be changed.
 
-    ``same``: the job already has the new spec and payload. A client that repeats a call whose answer was lost is not
+    ``same``: the job already has the new spec and payload. A client that repeats a call after losing the answer is not
     refused.
     """
     if new.must_be_new and state in (JobState.SCHEDULED, JobState.PAUSED) and not (same and job == new.id):
@@ -86,7 +92,7 @@ def refuse_put(new: NewJob, job: JobId, version: int, state: JobState, same: boo
 
 
 def build_conflict(new: NewJob, made: str) -> Put:
-    """Build the answer for a job whose idempotency key has made something else, under the id ``made``."""
+    """Build the answer for a job whose idempotency key already created something else, under the id ``made``."""
     job = Job(
         id=JobId(made),
         tenant=new.tenant,
@@ -101,26 +107,25 @@ def build_conflict(new: NewJob, made: str) -> Put:
 
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that introduces itself. The name is a label; the id it gets is fresh with every start."""
+    """The registration of a process. The name is a label; every start gets a new id."""
 
     name: str
     kind: Literal["worker", "scheduler"]
     ttl: Micros
     version: str = ""
     datacenter: str = ""
-    #: Of a worker: for people to look at.
+    #: Workers only: informational.
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
-    #: Of a worker: it is given runs that require some of these, and no others.
+    #: Workers only: the labels this worker has. It receives only runs whose required labels are all among them.
     labels: tuple[str, ...] = ()
-    #: Of a worker with slots for each priority: it takes runs of these and no others; empty: of all.
+    #: Workers with slots per priority: they claim only runs of these priorities. Empty: all priorities.
     priorities: tuple[int, ...] = ()
-    #: Of a worker, for people to look at: how many runs it has room for at a time, over all its queues; None: it does
-    #: not say.
+    #: Workers only, informational: how many runs the worker can hold at a time over all its queues. None: unknown.
     slots: int | None = None
     #: Who registered it over the API; only they may speak for it.
     owner: str = ""
-    #: The only tenant whose runs it takes; empty: of all.
+    #: The only tenant whose runs the worker takes. Empty: all tenants.
     serves: str = ""
 
 
@@ -131,13 +136,13 @@ class Want(msgspec.Struct, frozen=True):
     limit: int
     #: Only runs of this tenant.
     tenant: str | None = None
-    #: How many slots the worker has for this queue, free or not; nobody says: as many as are free. A run that weighs
-    #: more takes all of them.
+    #: How many slots the worker has for this queue, free or not. None: as many as are free. A run that weighs more than
+    #: all slots takes all of them.
     slots: int | None = None
-    #: Only runs of this priority. The first who asks so makes the store keep the queue's runs apart by priority.
+    #: Only runs of this priority. The first such request makes the store index the queue's runs by priority.
     priority: int | None = None
-    #: What an engine has hinted at, as many as the limit at most: the store need not look for the best, but starts
-    #: those of them that are queued. Where a rule makes it look closer it may start better ones of the queue instead.
+    #: The runs that a broker has hinted at, at most ``limit`` of them. The store starts those that are queued instead
+    #: of searching for the best. Where a rule requires a closer look, it may start better runs of the queue instead.
     runs: tuple[RunId, ...] | None = None
 
 
@@ -145,21 +150,22 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat."""
 
     now: Instant
-    #: False: the session was buried. The worker must stop what it runs: it is being given to others.
+    #: False: the session has expired. The worker must stop its runs, because they are being requeued for other workers.
     alive: bool
     #: Held runs that were asked to stop.
     cancels: tuple[RunId, ...] = ()
-    #: Runs that stood under this session but that the worker does not know: they were queued again, uncharged.
+    #: How many runs of this session the worker did not know. They were requeued without charging the attempt.
     returned: int = 0
-    #: Somebody asks the worker to leave.
+    #: The worker was asked to drain.
     draining: bool = False
-    #: Held runs that others may have by now, since a part of the store was silent for a whole lease, or has given them
-    #: away. The worker must stop them and tell nothing of them.
+    #: Held runs that other workers may have by now: a part of the store was silent for a whole lease, or has reassigned
+    #: them. The worker must stop them and report nothing about them.
     lost: tuple[RunId, ...] = ()
 
 
 class SettledPartly(StoreUnavailable):
-    """A part of the store did not answer. ``verdicts``: of the rest, None where there is none."""
+    """A part of the store did not answer. ``verdicts`` has the answers of the other parts, and None where one is
+    missing."""
 
     def __init__(self, message: str, verdicts: Sequence[Verdict | None]) -> None:
         super().__init__(message)
@@ -167,51 +173,52 @@ class SettledPartly(StoreUnavailable):
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look at the owned shards did."""
+    """The result of staging the owned shards."""
 
     now: Instant
-    #: How many were queued; those that joined the line of their ordering key are not among them.
+    #: How many runs were queued, without those that joined the line of their ordering key.
     runs: int
-    #: The queues that got work.
+    #: The queues that received work.
     queues: tuple[str, ...] = ()
-    #: There was, or may have been, more than the limit: look again at once.
+    #: There was, or may have been, more than the limit: stage again at once.
     more: bool = False
     #: A recurring job of these shards is due.
     schedules_due: bool = False
 
 
 class Fired(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one ``Fire``."""
+    """The result of one ``Fire``."""
 
-    #: False: somebody changed the schedule first, the shard is not ours any more, or it is too early; nothing was done.
+    #: False: the schedule was changed first, the shard is no longer owned, or it is too early. Nothing was done.
     applied: bool
-    #: Ticks that became runs, after the overlap rule had its say.
+    #: Ticks that became runs after the overlap rule was applied.
     runs: int = 0
-    #: The queues that got work, or may have.
+    #: The queues that received work, or may have.
     queues: tuple[str, ...] = ()
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long what has ended is kept. The first two are of the class ``standard``, the last three of the others."""
+    """How long ended runs are kept. ``succeeded`` and ``unsuccessful`` apply to the class ``standard``; ``short``,
+    ``long`` and ``audit`` to the class of that name."""
 
     succeeded: Micros = 7 * DAY
-    #: Failed, cancelled and skipped.
+    #: Failed, cancelled and skipped runs.
     unsuccessful: Micros = 30 * DAY
-    #: The ledger, at least: a tick whose run is kept longer stays as long as that.
+    #: The minimum for the ledger: a tick whose run is kept longer stays as long as its run.
     ledger: Micros = 90 * DAY
     short: Micros = DAY
     long: Micros = 90 * DAY
     audit: Micros = 2_557 * DAY
-    #: What ended then or later stays, however long ago that is; by the name of a field above.
+    #: Runs that ended at or after this time are kept, however old they are. Keyed by the name of a field above.
     kept_since: Mapping[str, Instant] = {}
 
     def cut(self, name: str, now: Instant) -> Instant:
-        """What ended before that may be forgotten; ``name`` is that of a field above."""
+        """Return the time before which ended runs may be deleted; ``name`` is a field above."""
         span: Micros = getattr(self, name)
         return min(now - span, self.kept_since.get(name, now))
 
     def of(self, name: str) -> Micros:
-        """Of a class that is not the standard."""
+        """Return the retention of a class other than ``standard``."""
         return {"short": self.short, "long": self.long, "audit": self.audit}[name]
 
 
@@ -225,17 +232,17 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a queue is where. The times leave out what is in ``pinned``; the counts do not."""
+    """The runs of a queue by state. The times leave out the runs in ``pinned``; the counts include them."""
 
     queue: str
     queued: int
     running: int
-    #: By data center: what only it may run, or what it serves now by an order of preference.
+    #: Per data center: runs that only it may execute, or that it serves now because of a preference order.
     pinned: tuple[Pinned, ...] = ()
     #: The due time of the oldest queued run.
     oldest_due: Instant | None = None
-    #: Since when the one could have started that has waited longest for a worker: since it was due, or since a limit,
-    #: a key or a pause let it go, or it came back from an attempt. None: there is none, or all of them are paused.
+    #: Since when the longest-waiting startable run has been waiting for a worker. The wait begins when the run is due,
+    #: when a limit, key or pause releases it, or when it returns from an attempt. None: no such run, or all are paused.
     oldest_ready: Instant | None = None
 
 
@@ -250,90 +257,124 @@ class Unattempted(msgspec.Struct, frozen=True, kw_only=True):
 class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Events of one kind and one tenant that happened in one transaction.
 
-    One event a change, named for its cause: a new run is ``submitted`` whatever state it is born in; ``queued`` are
-    those that waited before (scheduled or blocked); an attempt that another follows is ``retried``, ``released`` or
-    ``lost`` wherever the run goes; ``cancel_requested`` are the running ones. Becoming blocked is no event.
+    Each change emits one event, named for its cause:
+    1. A new run is ``submitted``, whatever its first state.
+    2. A run that was waiting (scheduled or blocked) becomes ``queued``.
+    3. An attempt that another one follows is ``retried``, ``released`` or ``lost``, whatever the run's next state.
+    4. A running run that is asked to stop is ``cancel_requested``.
+    5. Becoming blocked emits no event.
     """
 
-    #: Its place in the stream, for ``acknowledge`` and ``events_after``. Sorts as text in the order of the events.
+    #: Its offset in the stream, for ``acknowledge`` and ``events_after``. Offsets sort as text in the order of the
+    #: events.
     position: str
     at: Instant
-    #: run.submitted, run.queued, run.started, run.succeeded, run.failed, run.cancelled, run.skipped, run.retried,
-    #: run.released, run.lost, run.cancel_requested; budget.warned, budget.exceeded with the ids of the budgets;
-    #: dead_letters.opened, dead_letters.growing with the newest run of the group;
-    #: of recurring jobs job.slo_missed, job.slo_recovered; of runs that waited for others dependency.resolved;
-    #: and of workers, which are nobody's, worker.joined, worker.left, worker.lost (``events.id_of_worker``)
+    #: For runs: run.submitted, run.queued, run.started, run.succeeded, run.failed, run.cancelled, run.skipped,
+    #: run.retried, run.released, run.lost, run.cancel_requested.
+    #: For budgets: budget.warned, budget.exceeded, with the ids of the budgets.
+    #: For dead letters: dead_letters.opened, dead_letters.growing, with the newest run of the group.
+    #: For recurring jobs: job.slo_missed, job.slo_recovered. For runs with dependencies: dependency.resolved.
+    #: For workers, which belong to no tenant: worker.joined, worker.left, worker.lost (``events.id_of_worker``).
     kind: str
-    #: The ids of what it happened to: runs, or jobs, budgets and workers where the kind says so.
+    #: The ids of the affected runs; of jobs, budgets or workers where ``kind`` says so.
     runs: tuple[RunId, ...]
-    #: Empty: it belongs to none.
+    #: Empty: the events belong to no tenant.
     tenant: str
-    #: What runs that were just made are, in their order, where it costs nothing to say. Empty: to be looked up.
+    #: The tasks and queues of newly created runs, in the order of ``runs``, where they are available at no cost. Empty:
+    #: look them up.
     tasks: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
 
 
 class Submissions(Protocol):
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
-        """Make runs durable; answers in the same order. The ids are the caller's, and a known id is not made twice.
+        """Make runs durable and return one answer per run, in the same order.
 
-        Immediate ones are born ``queued``. One with an ordering key is ``blocked`` while another run of its key is
-        queued, running or between two attempts; it keeps its place by (due, id), also among those of one batch. A
-        delayed one joins the line when it comes due. An ordering key belongs to a tenant. ``start_within`` and
-        ``deadline`` count from the due time.
+        Ids and initial state:
+        1. The caller chooses the ids. A known id is not created twice.
+        2. An immediate run is created as ``queued``. A delayed one is ``scheduled`` until it is due.
+        3. ``start_within`` and ``deadline`` count from the due time.
 
-        A run with an idempotency key is made if its tenant has not used the key within ``KEYS_KEPT``; otherwise the
-        answer has the id of the run that was made with it, or of the recurring job, which is a conflict. Of two that
-        come at once one is made. A known id is looked at first: the very same run again is no conflict. What makes
-        nothing uses no key, and a key is free again when what it was used for is gone.
+        Ordering keys:
+        4. A run with an ordering key is ``blocked`` while another run of its key is queued, running or between two
+           attempts.
+        5. Runs of a key keep the order (due, id), also within one batch. A delayed run joins the line when it is due.
+        6. An ordering key belongs to a tenant.
 
-        Whoever has an author is audited, one row a batch, author and tenant, with how many are new and the first of
-        them. A replay of a dead letter of the same tenant marks it as replayed.
+        Idempotency keys:
+        7. A run with an idempotency key is created if its tenant has not used the key within ``KEYS_KEPT``. Otherwise
+           the answer has the id of the run created with it, or of the recurring job, which is a conflict.
+        8. If two such submissions arrive at once, one is created.
+        9. A known id is checked first: submitting the very same run again is no conflict.
+        10. A submission that creates nothing uses no key. A key is free again when the object it created is gone.
 
-        A run of a recurring job (``job``) counts among its runs, for cancelling the job and for the overlap rule of
-        its ticks. It does not follow that rule itself, sets no tick of a fixed delay and stands in no ledger. A
-        backfill queues behind live work of its priority. Whether there is such a job is the caller's business.
+        Audit and replays:
+        11. Runs with an author are audited: one row per batch, author and tenant, with the number of new runs and the
+            first of them.
+        12. A replay of a dead letter of the same tenant marks that dead letter as replayed.
 
-        One with a ``target`` is for that session alone, whatever it requires. If there is no such session, or none any
-        more, ``expire`` ends it.
+        Runs of recurring jobs (``job``):
+        13. The run counts among the job's runs when the job is cancelled and for the overlap rule of its ticks.
+        14. The run itself is not subject to the overlap rule, sets no tick of a fixed delay and is in no ledger.
+        15. A backfill queues behind live work of its priority.
+        16. The caller must verify that the job exists.
 
-        One with limits (``policy.gates``) is queued when it has passed all of them at once, and ``blocked`` until then;
-        it holds nothing meanwhile but its ordering key. Whoever comes to its gates, new, due, let go by its ordering
-        key or going back to be tried again, joins the line; those that wait for a gate pass by (due, id), each by its
-        own ``most``. The first that finds no room there keeps the others waiting, so that nobody is overtaken for
-        good; whoever is held up at another gate waits there and does not keep the next from passing.
+        Targets:
+        17. A run with a ``target`` is for that session alone, whatever it requires. If the session does not exist or is
+            gone, ``expire`` ends the run.
 
-        One with ``after`` is ``blocked`` until its rule is met (``decide``), then it comes due as if it were submitted
-        then, or at its due time if that is later. What can never be met is ``skipped`` (``reason_of_skip``), and that
-        ends it for its own children. Parents may be of the same batch, in whatever order, or anywhere, also ended; of
-        the same tenant. A parent of the same batch that is not made, because its key was used, is the one that has the
-        key. ``NotFound``, and nothing is done, if one is not there; ``Invalid`` if they go round in a circle. Its
-        ``start_by`` and ``deadline`` count from when its rule was met, or its due time; until then neither counts.
+        Limits (``policy.gates``):
+        18. A run with limits is ``blocked`` until it passes all of them at once. While blocked it holds only its
+            ordering key.
+        19. A run joins the line of its limits when it is new, due, released by its ordering key or about to be retried.
+        20. Runs blocked by a limit pass in the order (due, id), each by its own ``most``.
+        21. The first run that finds no room at a limit holds up the runs behind it, so that no run is overtaken
+            forever.
+        22. A run blocked by a different limit waits there and does not hold up the next run.
 
-        One with ``unique``: see there. The answer of ``existing`` is the first one, not new; of ``reject`` it is a
-        conflict. Of ``debounce`` it is the first one, not new, which was edited (``edit_run``) into the second. What
-        ``replace`` replaces is ``skipped`` (replaced). Which period counts is that of the run that has the key. A key
-        whose run is gone from the store is free. Of several of one key in one batch each comes after the one before.
-        An idempotency key is looked at first, and what makes nothing uses none.
+        Dependencies (``after``):
+        23. A run with ``after`` is ``blocked`` until its rule is met (``decide``). It is then due as if submitted at
+            that time, or at its due time if that is later.
+        24. If the rule can never be met, the run is ``skipped`` (``reason_of_skip``), which counts as its end for its
+            own children.
+        25. Parents belong to the same tenant. They may be in the same batch in any order, or be stored already, even
+            ended.
+        26. If a parent in the same batch is not created because its key was used, the run with that key is the parent.
+        27. ``NotFound`` is raised if a parent does not exist, ``Invalid`` if the dependencies form a cycle. Nothing is
+            done in either case.
+        28. ``start_by`` and ``deadline`` count from the time the rule was met, or from the due time; until then neither
+            counts.
+
+        Unique runs (``unique``):
+        29. With ``existing`` the answer is the first run, not new. With ``reject`` it is a conflict.
+        30. With ``debounce`` the answer is the first run, not new, edited (``edit_run``) into the second.
+        31. With ``replace`` the replaced run is ``skipped`` (replaced).
+        32. The period of the run that has the key applies. A key is free when its run is gone from the store.
+        33. Within a batch, runs of one key are handled one after another.
+        34. An idempotency key is checked first, and a submission that creates nothing uses none.
         """
         ...
 
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
-        """Declare recurring jobs; answers in the same order. The pair (tenant, name) is the job.
+        """Declare recurring jobs and return one answer per job, in the same order. A job is identified by (tenant,
+        name).
 
-        A new one starts at the first tick after now; if there is none it is finished. A known one keeps its id; with
-        the same spec and payload it is left alone (a cancelled or finished one comes back, at the first tick after
-        now); with a different one it gets a new version, and if its schedule changed, its next tick is computed anew
-        from now. One that looks ahead is due at once: whoever fires works out when to look at its next tick. A job that
-        names a calendar which its tenant does not have is ``Invalid``, and nothing is done. Ticks of the old schedule
-        that are due by now and were not fired are recorded as skipped (schedule changed), in the same transaction. A
-        paused one stays paused.
-
-        What is refused (``exists``, ``stale``, ``conflict``) is told as it is, and uses no idempotency key. A
-        declaration sent again because its answer was lost is not refused: it is ``unchanged``, known by its id or as
-        the version after the expected one. ``NotFound``, and nothing is done, if a version is expected of a job that
-        is not there. What was made or changed is audited, one row a batch, author and tenant; of a single change of a
-        known job with what differs in version, state and spec.
+        1. A new job starts at the first tick after now. If there is none, it is finished.
+        2. A known job keeps its id. With the same spec and payload it is unchanged; a cancelled or finished one is
+           reactivated at the first tick after now.
+        3. With a different spec or payload it gets a new version. If its schedule changed, its next tick is recomputed
+           from now.
+        4. A job that looks ahead is due at once: the scheduler that fires it computes when to look at its next tick.
+        5. A job that names a calendar its tenant does not have is ``Invalid``, and nothing is done.
+        6. Ticks of the old schedule that are due by now and were not fired are recorded as skipped (schedule changed),
+           in the same transaction.
+        7. A paused job stays paused.
+        8. Refused jobs are answered with ``exists``, ``stale`` or ``conflict`` and use no idempotency key.
+        9. A declaration that is repeated because its answer was lost is not refused. It is ``unchanged``, recognized by
+           its id or as the version after the expected one.
+        10. ``NotFound`` is raised, and nothing is done, if a version is expected of a job that does not exist.
+        11. Created and changed jobs are audited: one row per batch, author and tenant. A single change of a known job
+            includes the differences in version, state and spec.
         """
         ...
 
@@ -344,231 +385,281 @@ class Submissions(Protocol):
         author: Author | None = None,
         resume_at: Instant | None = None,
     ) -> dict[JobId, JobState]:
-        """Pause, resume (``scheduled``) or cancel jobs; what they are now. Unknown ids are missing in the answer.
+        """Pause, resume (``scheduled``) or cancel jobs, and return their state. Unknown ids are missing in the answer.
 
-        Pausing does not stop the schedule: its ticks are recorded as skipped, with what the author says about it. With
-        ``resume_at`` the ticks from then on are live again, whenever they are looked at, and ``tidy`` resumes the job.
-        A paused job stays as it is, unless it is to resume at another time. Cancelling ends it, and asks its runs
-        to stop; ticks that are due by now and were not fired are recorded as skipped (cancelled). A finished or
-        cancelled job stays what it is. A change grows ``rev``. With an author what was changed is audited, one row a
-        tenant; of a single one with the state before and after.
+        1. Pausing does not stop the schedule: its ticks are recorded as skipped, with the author's reason.
+        2. With ``resume_at``, ticks from that time on are live again, whenever they are processed, and ``tidy`` resumes
+           the job.
+        3. A paused job is left unchanged unless ``resume_at`` differs.
+        4. Cancelling ends the job and asks its runs to stop. Ticks that are due by now and were not fired are recorded
+           as skipped (cancelled).
+        5. A finished or cancelled job keeps its state.
+        6. Every change increments ``rev``.
+        7. With an author, changes are audited: one row per tenant; for a single job with the state before and after.
         """
         ...
 
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
-        """Ask runs to stop; what they are now. Unknown ids are missing in the answer.
+        """Ask runs to stop, and return their state. Unknown ids are missing in the answer.
 
-        What has not started is ``cancelled`` at once. What is running becomes ``cancelling`` and its worker is told
-        with the next beat. What has ended stays what it is. With an author what was changed is audited, one row a
-        tenant; of a single one with the state before and after.
+        1. A run that has not started is ``cancelled`` at once.
+        2. A running run becomes ``cancelling``, and its worker learns of it with the next heartbeat.
+        3. An ended run keeps its state.
+        4. With an author, changes are audited: one row per tenant; for a single run with the state before and after.
         """
         ...
 
 
 class Workforce(Protocol):
     async def open_session(self, session: NewSession) -> SessionId:
-        """Register a process under a fresh, growing id, alive for its ttl."""
+        """Register a process under a new, growing session id with a lease of its ttl."""
         ...
 
     async def beat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
     ) -> Beat:
-        """Extend a worker's lease, and compare notes.
+        """Extend a worker's lease and reconcile the runs it holds.
 
-        ``held``: the runs it knows. ``pending``: its claims without an answer yet. ``last_claim``: the number of its
-        newest claim when it looked. A running row of this session that is not held, whose claim is not pending and
-        not newer, is queued again with its attempt uncharged and its rank kept (or cancelled, if it was asked to
-        stop): its claim's answer was lost. A lease that has run out is extended as long as nobody buried the session.
+        1. ``held``: the runs the worker knows. ``pending``: its claims without an answer yet. ``last_claim``: the
+           number of its newest claim when the heartbeat was built.
+        2. A running row of this session is requeued if it is not held and its claim is neither pending nor newer: the
+           answer to its claim was lost. Its attempt is uncharged and its rank kept. If it was asked to stop, it is
+           cancelled instead.
+        3. An expired lease is still extended until the reaper has closed the session.
         """
         ...
 
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
-        """Start the best runs by rank, at most each want's limit. Counts the attempt and gives one fence to the batch.
+        """Start the best runs by rank, at most each demand's limit.
 
-        Skips what others are just claiming. Nothing for a session that is not alive (closed, buried, or past its
-        lease) or is asked to leave, nothing whose ``deadline`` has passed, or whose ``start_by`` has while it never
-        started (attempt 0), nothing that was asked to stop, nothing that is paused, and no more of a tenant than its
-        quota lets run at a time, over all workers. Of those that require labels only what the session has all labels
-        for; what has a ``target`` only that session is given. Nobody looks at what they may not take. ``number`` grows
-        with each claim of the session. The fence is greater than any given before. A claim without an answer is not
-        repeated but followed by the next: the beat returns its runs. What has a limit per period counts there as
-        started, in the same transaction.
+        The attempts are counted, and the batch gets one fence.
 
-        A queue may have a policy (``put_queue_policy``). No more of it run than its concurrency, over all workers. In a
-        fair queue tenants take turns by their shares, and the rank counts inside a tenant. A run takes as many slots as
-        it weighs, but at most all of the worker's; the first that does not fit ends the claim from that queue.
+        Not returned are
+        1. runs that a concurrent claim has locked;
+        2. any runs if the session is closed, reaped, past its lease, or asked to drain;
+        3. runs whose ``deadline`` has passed, or whose ``start_by`` has passed before their first start (attempt 0);
+        4. runs that were asked to stop or are paused;
+        5. runs beyond their tenant's quota of concurrent runs over all workers;
+        6. runs that require a label the session does not have;
+        7. runs whose ``target`` is another session.
+        Runs that the session may not take are not examined.
+
+        Claims and fences:
+        8. ``number`` grows with each claim of the session. The fence is greater than any given before.
+        9. A claim without an answer is not repeated but followed by the next one: the heartbeat returns its runs.
+        10. A run with a limit per period counts there as started, in the same transaction.
+
+        Queue policies (``put_queue_policy``):
+        11. No more runs of a queue execute than its concurrency allows, over all workers.
+        12. In a fair queue tenants take turns by their shares, and the rank applies within a tenant.
+        13. A run takes as many slots as it weighs, but at most all of the worker's. The first run that does not fit
+            ends the claim from its queue.
         """
         ...
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
-        """End attempts; a verdict for each, in order. Applied only to a run that is running under the same fence.
+        """Report the outcomes of attempts, and return an answer for each, in order.
 
-        ``scheduled`` waits its delay, ``queued`` goes back at once; both keep their ordering key, and become
-        ``cancelled`` instead if the run was asked to stop. An attempt that was released is not charged and, if queued,
-        keeps its rank; one that was lost counts as lost and queues, like a retry, a minute behind what is eligible now.
-        The ended go to history, and whoever waited for their key is queued. The end of a fixed-delay tick's run,
-        however it comes about, sets its job's next tick to one delay from now. What this fence has settled before
-        with the same outcome is ``already applied``: its answer was lost, and it counts. Anything else that is not
-        running under its fence is ``fenced`` and does not count, also the success of an attempt that was lost.
+        An outcome is applied only to a run that is running under the same fence.
 
-        However an attempt ends, it leaves its gates (success; error, timeout: failed; else: other), and whoever waits
-        for one of them passes in the same transaction. What goes back to be tried again, at once or later, passes
-        anew: ``queued`` becomes ``blocked`` while there is no room. When a breaker opens, what is queued of its task is
-        ``blocked`` again: at once as far as a batch goes, the rest by ``resolve``.
+        States:
+        1. ``scheduled`` waits its delay, ``queued`` goes back at once. Both keep their ordering key, and become
+           ``cancelled`` instead if the run was asked to stop.
+        2. A released attempt is not charged and, if queued, keeps its rank.
+        3. A lost attempt counts as lost and queues, like a retry, one minute behind what is eligible now.
+        4. Ended runs move to history, and runs that waited for their key are queued.
+        5. When a run of a fixed-delay tick ends, for any reason, its job's next tick is one delay from now.
 
-        Where the queue has a budget of retries, the due time of one that is tried again later, and was charged before,
-        is moved to the first period with room. None is dropped.
+        Answers:
+        6. ``already applied``: this fence reported the same outcome before and the answer was lost. It counts.
+        7. ``fenced``: the run is not running under this fence. It does not count, even for the success of a lost
+           attempt.
 
-        While a breaker is open only the one that went ahead counts: what started before says nothing of the task as it
-        is now. The children of what has ended, in whatever way, are decided by ``resolve``, which the store calls
-        itself here for a few; whoever settles need not care.
+        Limits and breakers:
+        8. However an attempt ends, it leaves its limits (success; error, timeout: failed; else: other). Runs blocked by
+           one of them pass in the same transaction.
+        9. A run that is retried, at once or later, passes its limits again: ``queued`` becomes ``blocked`` while there
+           is no room.
+        10. When a breaker opens, queued runs of its task are ``blocked`` again: at once up to one batch, the rest by
+            ``resolve``.
+        11. While a breaker is open only its trial run counts. Runs that started before say nothing about the task's
+            present health.
+
+        Retry budgets and dependencies:
+        12. If the queue has a retry budget, a charged attempt that is retried later is moved to the first period with
+            room. None is dropped.
+        13. Children of ended runs are decided by ``resolve``. The store calls it here for a few of them, so callers
+            need not.
         """
         ...
 
     async def close_session(self, session: SessionId) -> None:
-        """The process leaves. Whatever still runs under it is lost. Idempotent."""
+        """Close the session of a process. Its running runs are lost. Idempotent."""
         ...
 
 
 class Staging(Protocol):
     async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
-        """Queue scheduled runs of these shards that are due, at most ``limit``, each shard's oldest first.
+        """Queue scheduled runs of these shards that are due, at most ``limit``, the oldest of each shard first.
 
-        One with an ordering key that another run holds becomes ``blocked``; a retry holds its key already. The rank is
-        that of the time of staging; retries and caught-up ticks stand behind live work of their priority. One with
-        limits passes them or becomes ``blocked``. Also lets pass, whatever their shard, whom time alone gives room: a
-        period has gone by, or the pause of a breaker.
-
-        Shards that ``owner`` does not own, or all if its lease has run out, are passed over.
+        1. A run whose ordering key is held by another run becomes ``blocked``. A retry holds its key already.
+        2. The rank is that of the staging time. Retries and caught-up ticks rank behind live work of their priority.
+        3. A run with limits passes them or becomes ``blocked``.
+        4. Also lets runs of any shard pass that time alone gives room: a period has passed, or the pause of a breaker.
+        5. Shards that ``owner`` does not own are skipped; all of them if its lease has expired.
         """
         ...
 
     async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
-        """(shard, due) of scheduled runs due by ``until``, earliest first, each pair once.
+        """Return (shard, due) of scheduled runs due by ``until``, earliest first, each pair once.
 
         The due time is rounded up to the millisecond.
         """
         ...
 
     async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
-        """Recurring jobs, paused ones too, whose next tick is at or before ``until``; earliest first, no payloads."""
+        """Return recurring jobs, including paused ones, whose next tick is due by ``until``: earliest first, without
+        payloads."""
         ...
 
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
-        """Record ticks, make their runs and move the schedules on; an answer for each, in order.
+        """Record ticks, create their runs and advance the schedules; returns one answer per fire, in order.
 
-        Each fire is applied whole or not at all: only if the job's ``rev`` is still the one planned with, ``owner``
-        owns its shard by a live lease, and none of its ticks is ahead of now. A tick is recorded once, whoever comes
-        second. A run whose due time is ahead is ``scheduled``.
+        1. Each fire is applied as a whole or not at all. It requires that the job's ``rev`` is the one planned with,
+           that ``owner`` owns its shard under a live lease, and that none of its ticks is in the future.
+        2. A tick is recorded once, even if two schedulers fire it.
+        3. A run whose due time is in the future is ``scheduled``.
+        4. The job's overlap rule is applied in the same transaction, against the job's active (waiting or live) runs.
+        5. Ticks that fire together are taken in order: each counts the runs of those before it. A tick that is recorded
+           already counts for nothing. Only for cancel has the plan kept just the newest tick.
 
-        The job's overlap rule is applied here, against what is on its way (waiting or live) in the same transaction.
-        Ticks that fire together are taken in order: each one counts the runs of those before it, and a tick that is
-        recorded already counts for nothing. Only for cancel the plan has kept the newest of them.
+        Overlap rules:
+        6. skip: while a run is active, the tick is skipped (overlap).
+        7. queue: the tick's run waits for the one before it. While one is blocked, or two are active, the tick is
+           skipped (overlap).
+        8. cancel: active runs are asked to stop, and the tick's run is blocked until they have.
+        9. allow: only an ordering key orders runs, and each key is a separate line.
+        10. A run left active by a version with another overlap rule or ordering key is in another line and cannot be
+            waited for. While there is one, queue and cancel skip the tick (overlap); cancel first asks the run to stop.
 
-        skip: while anything is on its way, the tick is skipped (overlap). queue: the tick's run waits for the one
-        before it; while one is blocked, or two are on their way, the tick is skipped (overlap). cancel: what is on its
-        way is asked to stop, and the tick's run is blocked until it has. A run that a version with another overlap rule
-        or ordering key left on its way cannot be waited for, since it stands in another line: while there is one
-        (cancel: after it was asked to stop), queue and cancel skip the tick (overlap). With allow an ordering key alone
-        orders, and another key is another line.
-
-        A fixed-delay job whose tick left no run ticks again one delay from now.
+        11. A fixed-delay job whose tick created no run ticks again one delay from now.
         """
         ...
 
 
 class Reaping(Protocol):
     async def lost_runs(self, limit: int) -> list[HeldRun]:
-        """Bury sessions whose lease has run out, then tell the running runs of buried and closed sessions. By state,
-        not by event: a run is told until it has been settled. Needs no leader; several may ask at once."""
+        """Close sessions whose lease has expired, then return the running runs of expired and closed sessions.
+
+        A run is returned on every call until its attempt is completed. Needs no leader; several processes may call it
+        at once.
+        """
         ...
 
     async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
-        """Running runs of sessions not buried whose attempt should have ended more than ``grace`` ago."""
+        """Return running runs of live sessions whose attempt should have ended more than ``grace`` ago."""
         ...
 
     async def expire(self, limit: int) -> int:
-        """End what waits or is queued past its ``start_by`` (skipped: expired) or ``deadline`` (failed: deadline), and
-        what has a ``target`` that is not alive any more (skipped: its worker left), whatever else it has missed.
+        """End runs that missed a limit on waiting.
 
-        A run that has started once, and was not released, has kept its ``start_by``. Past both it is expired. What
-        fails has the fingerprint of its reason without an error.
+        1. Waiting or queued past ``start_by``: skipped (expired). A run that has started once, and was not released,
+           has met its ``start_by``.
+        2. Waiting or queued past ``deadline``: failed (deadline), with the fingerprint of that reason and no error.
+        3. Past both: skipped (expired).
+        4. The ``target`` session is gone: skipped (its worker left), whatever other limit the run has missed.
         """
         ...
 
     async def resolve(self, limit: int) -> int:
-        """Decide children of runs that have ended, and finish what a breaker or a large family left undone; at most
-        about so many runs. How many were changed: call again while it is more than 0. Several may ask at once."""
+        """Decide the children of ended runs, and finish what a breaker or a large set of children left over.
+
+        Handles about ``limit`` runs and returns how many changed: call again while it is more than 0. Several processes
+        may call it at once.
+        """
         ...
 
     async def sweep(self, limit: int) -> int:
-        """Let go what is blocked by nothing, found from first principles: its key is free, its gates have room, its
-        parents have ended; count gates anew whose holders are gone; also fixed-delay jobs whose run is gone.
+        """Repair stuck state, computed from scratch.
 
-        Finds nothing as long as every other method keeps its word. What ``stage`` or ``resolve`` has still to do is no
-        find.
+        1. Releases runs that nothing blocks: their key is free, their limits have room, or their parents have ended.
+        2. Recounts limiters whose holders are gone.
+        3. Finds fixed-delay jobs whose run is gone.
+
+        Finds nothing as long as every other method keeps its contract. Work that ``stage`` or ``resolve`` has still to
+        do does not count as a finding.
         """
         ...
 
     async def tidy(self) -> list[Unattempted]:
-        """Whatever this engine needs every few seconds to stay quick under load; cheap when there is nothing to do.
+        """Run the periodic upkeep that keeps the store fast under load; call it every few seconds. Cheap if there is
+        nothing to do.
 
-        Rolls up the figures by the minute of what ended more than 15 s ago. Forgets events that are older than
-        ``EVENTS_KEPT`` and acknowledged by every reader, and idempotency keys older than ``KEYS_KEPT``. Resumes jobs
-        that are paused until now, 1,000 at most, and forgets pauses of queues a day after their end. Several processes
-        may ask at once; one of them does it, and is told what has come into the figures that ended without an attempt.
+        1. Rolls up the per-minute metrics of runs that ended more than 15 s ago.
+        2. Deletes events that are older than ``EVENTS_KEPT`` and acknowledged by every reader.
+        3. Deletes idempotency keys older than ``KEYS_KEPT``.
+        4. Resumes jobs whose pause has ended, at most 1,000.
+        5. Deletes pauses of queues one day after their end.
+        6. Several processes may call it at once. One of them does the work; it receives the runs without an attempt
+           that were added to the metrics.
         """
         ...
 
     async def sample_load(self) -> Instant:
-        """Look how much waits and runs, and for how long, and keep it under this minute for ``LOADS_KEPT``; when that
-        was. Once a minute: who asks again within it changes nothing."""
+        """Record the current load (runs waiting and running, and their ages) under this minute, kept for
+        ``LOADS_KEPT``.
+
+        Returns the time of the sample. A second call within the same minute changes nothing.
+        """
         ...
 
     async def prune(self, retention: Retention, limit: int) -> int:
-        """Forget what ended before its ``cut``. Never blocks live work; returns how much went (rows or partitions);
-        call again while it is more than 0. Also prepares room for the coming days. A run has its payload as long as
-        it is kept. Figures by the minute go by the span of unsuccessful runs, logs with their run; the audit is
-        kept."""
+        """Delete what ended before its ``cut``.
+
+        1. Never blocks live work.
+        2. Returns how much was deleted (rows or partitions); call again while it is more than 0.
+        3. Also creates room (partitions) for the coming days.
+        4. A run has its payload as long as it is kept.
+        5. Per-minute metrics follow the retention of unsuccessful runs, logs that of their run. The audit is kept.
+        """
         ...
 
 
 class Views(Protocol):
     async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
-        """Runs by id, wherever they are; in order. With payloads only if asked."""
+        """Return runs by id from any state, in order. Payloads are included only on request."""
         ...
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
-        """Attempts that did not succeed, in order."""
+        """Return the attempts of a run that did not succeed, in order."""
         ...
 
     async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
-        """Jobs by id, with payloads; in order."""
+        """Return jobs by id, with payloads, in order."""
         ...
 
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
-        """Ticks of a job with ``since <= scheduled_at < until``, in order."""
+        """Return the ticks of a job with ``since <= scheduled_at < until``, in order."""
         ...
 
     async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
-        """The newest rows of the ledger of each job, at most so many, oldest first; in the order of the jobs."""
+        """Return the newest ``limit`` ledger rows of each job, oldest first, in the order of ``jobs``."""
         ...
 
     async def parents(self, run: RunId) -> list[RunView]:
-        """The runs that it waits for, or waited for, in the order they were named. Those that are not kept any more
-        are missing."""
+        """Return the parents of a run, in the order they were named. Parents that are no longer kept are missing."""
         ...
 
     async def parent_ids(self, run: RunId) -> list[RunId]:
-        """The same as ids alone, also of those that are not kept any more."""
+        """Return the ids of a run's parents, including those that are no longer kept."""
         ...
 
     async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
-        """The runs that wait for it, or waited, by id, from after ``after`` on."""
+        """Return the children of a run by id, starting after the id ``after``."""
         ...
 
     async def depths(self, tenant: str | None = None) -> list[Depth]:
-        """Every queue with work in it, by name; of one tenant, or of all."""
+        """Return the depth of every queue with work, by name; for one tenant or for all."""
         ...
 
 
@@ -578,28 +669,28 @@ class Reading(Views, Protocol):
 
 class Directory(Protocol):
     async def job_named(self, tenant: str, name: str) -> JobId | None:
-        """Which job has this name."""
+        """Return the id of the job with this name."""
         ...
 
 
 class Outbox(Protocol):
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
-        """From now on changes are written down, and this reader has seen none of them. Idempotent.
+        """Start writing changes to the outbox for this reader, which starts at the end of the stream. Idempotent.
 
-        With a ttl it is forgotten by ``tidy`` when it has not been attached again for so long: it died.
+        With a ttl, ``tidy`` removes a reader that has not been attached again for that long.
         """
         ...
 
     async def detach_reader(self, name: str) -> None:
-        """Forget a reader. Without readers nothing is written, and what was is forgotten. Idempotent."""
+        """Remove a reader. Without readers, no events are written and existing ones are deleted. Idempotent."""
         ...
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:
-        """The oldest unacknowledged batches, in order; none that a transaction still under way could precede."""
+        """Return the oldest unacknowledged batches in order, but none that a transaction in progress could precede."""
         ...
 
     async def acknowledge(self, name: str, position: str) -> None:
-        """This reader has done with everything up to and including ``position``."""
+        """Mark everything up to and including ``position`` as processed by this reader."""
         ...
 
 
@@ -618,14 +709,16 @@ class Store(
     TaskRegistry,
     Protocol,
 ):
-    """All of it. Services ask for the narrow part they use."""
+    """The complete store. Services should depend on the narrow protocol they use."""
 
-    #: Fixed when the store is made.
+    #: Fixed when the store is created.
     shards: int
 
     async def open(self) -> None:
-        """Connect and bring the schema up to date, under a lock. Refuses a schema that is newer than this program,
-        unless whoever made it so said that this program still works on it."""
+        """Connect and migrate the schema to the current version, under a lock.
+
+        Refuses a schema that is newer than this program, unless the migration declared this program compatible.
+        """
         ...
 
     async def close(self) -> None: ...

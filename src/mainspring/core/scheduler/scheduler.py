@@ -1,7 +1,15 @@
-"""The scheduler: queues runs that have come due and fires the ticks of recurring jobs, in the shards it owns.
+"""The scheduler: queues due runs and fires the ticks of recurring jobs, in the shards it owns.
 
-The index in the store is the truth: every look asks it for all that is due. The agenda only says when a look is worth
-while, and has the cron arithmetic done before a herd arrives. Without it everything happens all the same, later.
+Each pass of ``Scheduler.tick`` does up to four things:
+
+1. ``_look`` asks the store to queue due runs (``stage``), at least every ``LOOK_EVERY``. The store's index is the
+   source of truth: every look covers all that is due.
+2. ``_fire_ready`` fires ticks that were planned in advance.
+3. ``_fire_unforeseen`` fires due jobs that were not on the agenda: new, late or changed ones, or those of new shards.
+4. ``_plan_following`` plans the next ticks of jobs that just fired.
+
+The agenda is an optimization: it says when a look is worthwhile, and has the cron arithmetic done before many ticks
+come due together. Without it the same work happens later.
 """
 
 import asyncio
@@ -27,22 +35,22 @@ from mainspring.core.scheduler.places import Places
 from mainspring.core.scheduler.planner import Planner, still_good
 from mainspring.core.scheduler.store_time import StoreTime
 
-#: The longest pause between two looks: what nobody foresaw is late by no more than this.
+#: The longest pause between two looks, and so the greatest delay of a due time that was not on the agenda.
 LOOK_EVERY: Micros = 50 * MILLISECOND
 #: The shortest pause, so that a steady stream is staged in batches.
 _LOOKS_APART: Micros = 2 * MILLISECOND
 _STAGE_LIMIT = 1_000
 _FIRE_LIMIT = 500
-#: A transaction stays short also when a long outage is caught up with.
+#: Keeps the transaction short even when catching up after a long outage.
 _TICK_LIMIT = 2_000
 _IN_FLIGHT = 2
-#: So few are fired in one request.
+#: At most this many fires are sent in one request; more are split.
 _ALONE = 250
 _FOLLOW_LIMIT = 100
 
 
 class Scheduler(TickingService):
-    """Owns nothing itself: before every request it asks the keeper which shards are its own at that moment."""
+    """Stages and fires for the shards it owns. It asks the keeper before every request which shards those are."""
 
     def __init__(
         self,
@@ -78,11 +86,11 @@ class Scheduler(TickingService):
             if use_wheel
             else None
         )
-        #: Fires whose time has come.
+        #: Fires that are due.
         self._ready: deque[Fire] = deque()
-        #: Jobs that have just fired and will again within the horizon.
+        #: Jobs that have just fired and will fire again within the horizon.
         self._following: deque[Job] = deque()
-        #: The last look left something due: runs, or recurring jobs that were not on the agenda.
+        #: The last look left work due: runs, or recurring jobs that were not on the agenda.
         self._more = False
         self._unforeseen = False
         self._looked_at: Micros | None = None
@@ -91,7 +99,7 @@ class Scheduler(TickingService):
 
     @property
     def foreseen(self) -> int:
-        """How many due times and ticks it waits for."""
+        """The number of upcoming due times and ticks on the agenda."""
         return len(self._agenda)
 
     async def start(self) -> None:
@@ -120,7 +128,7 @@ class Scheduler(TickingService):
         return self._wait()
 
     def _take_due(self) -> list[Instant]:
-        """Move what is due from the agenda to the ready fires; the marks among it."""
+        """Move due fires from the agenda to the ready queue, and return the due marks."""
         if not self._time.known:
             return []
         marks, fires = self._agenda.take_due(self._time.now())
@@ -128,7 +136,7 @@ class Scheduler(TickingService):
         return marks
 
     async def _look(self, marks: Sequence[Instant]) -> None:
-        """Queue the runs that are due, and see whether recurring jobs are."""
+        """Queue due runs, and check whether recurring jobs are due."""
         member, shards = self._keeper.member, self._shards()
         if member is None or not shards:
             return
@@ -146,26 +154,26 @@ class Scheduler(TickingService):
         self._ring(staged.queues)
         for due in marks:
             if due > staged.now:
-                # The estimate of the store's time was ahead of it: look again.
+                # The estimate of the store's time was ahead: look again.
                 self._agenda.mark(due, staged.now)
 
     async def _fire_ready(self) -> list[Instant]:
-        """One round of fires that were planned ahead; when to look for those that were not applied.
+        """Fire one round of planned fires; returns when to look for those that were not applied.
 
-        What is late by now is left to be found and planned anew.
+        Fires that are late by now are left for ``_fire_unforeseen``, which plans them again.
         """
         now = self._time.now()
         fires = [self._ready.popleft() for _ in range(min(len(self._ready), _IN_FLIGHT * _FIRE_LIMIT))]
         good = [fire for fire in fires if still_good(fire, now)]
         if await self._fire(good) == len(fires):
             return []
-        # Somebody changed a job after it was planned, or the estimate of the store's time was ahead of it. A look
-        # tells what is still due, and comes again for what is due in a moment.
+        # A job was changed after it was planned, or the estimate of the store's time was ahead. A look finds what is
+        # still due, and another one what will be due in a moment.
         self._looked_at = None
         return [fire.job.next_fire for fire in fires if fire.job.next_fire is not None]
 
     async def _fire_unforeseen(self) -> None:
-        """Fire what is due in the store and was not on the agenda: new, late or changed jobs, and shards taken over."""
+        """Fire jobs that are due in the store but were not on the agenda: new, late or changed jobs, and new shards."""
         self._unforeseen = False
         shards = self._shards()
         if not shards:
@@ -179,7 +187,7 @@ class Scheduler(TickingService):
         self._unforeseen = applied > 0 and (len(jobs) >= _FIRE_LIMIT or len(fires) < len(jobs))
 
     async def _fire(self, fires: Sequence[Fire]) -> int:
-        """Fire them in two requests at once; how many were applied. Whatever fails is still due, and found again."""
+        """Fire in two concurrent requests; returns how many were applied. Failed fires stay due and are found again."""
         member, owned = self._keeper.member, self._keeper.owned()
         ours = [fire for fire in fires if fire.job.shard in owned]
         if member is None or not ours:
@@ -211,14 +219,15 @@ class Scheduler(TickingService):
         return len(applied)
 
     def _foresee(self, applied: Iterable[Fire]) -> None:
-        """What follows from these fires within the horizon: runs whose due time is ahead, and the next ticks."""
+        """Put what follows from these fires within the horizon on the agenda: runs with a later due time, and next
+        ticks."""
         now = self._time.now()
         for fire in applied:
             for tick in fire.ticks:
                 if now < tick.due <= now + HORIZON:
                     self._agenda.mark(tick.due, now)
             if fire.next_fire is not None and fire.next_fire <= now + HORIZON:
-                # Firing was one change of the schedule's row. If it was more, this guess is refused by the store.
+                # Firing changes the schedule's row once. If it changed more often, the store rejects this guess.
                 job = fire.job
                 following = msgspec.structs.replace(job, next_fire=fire.next_fire, next_tick=fire.next_tick)
                 self._following.append(msgspec.structs.replace(following, rev=job.rev + 1))
@@ -237,7 +246,7 @@ class Scheduler(TickingService):
         if due is not None:
             wait = min(wait, due - self._time.now())
         if self._looked_at is not None:
-            # Looks take at most half of the time, however slow the store is.
+            # Looks take at most half of the time, even if the store is slow.
             apart = max(_LOOKS_APART, min(self._look_took, LOOK_EVERY))
             wait = max(wait, self._looked_at + apart - now)
         return wait
@@ -255,7 +264,7 @@ class Scheduler(TickingService):
             self._loader.bell.ring()
 
     def _forget(self) -> None:
-        """Nothing is ours: whoever owns the shards now plans for them."""
+        """Clear all plans: no shard is owned, and their new owners plan for them."""
         self._ready.clear()
         self._following.clear()
         self._agenda.clear()

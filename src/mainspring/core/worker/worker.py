@@ -1,4 +1,17 @@
-"""The worker: claims runs, runs them, reports how they ended, and proves that it lives while it does."""
+"""The worker: claims runs, executes their tasks, reports the outcomes and renews its lease meanwhile.
+
+How the parts work together:
+
+1. ``Claimer`` claims runs from the store for the free ``Slots``, woken by notifications or broker hints.
+2. ``Worker._accept`` turns each claimed run into an ``Attempt`` and starts it: async tasks on the event loop
+   (``LoopExecutor``), sync tasks in child processes or threads (``Crew``).
+3. ``Outcomes`` decides what follows from the end of an attempt; ``Settler`` writes the outcomes to the store in
+   batches.
+4. ``Reporter`` writes progress, logs and checkpoints of running attempts.
+5. ``Heartbeat`` renews the lease of the session. If the lease cannot be renewed in time, the worker stops all attempts
+   before another worker may start them, and opens a new session.
+6. ``Cancellation`` stops attempts that time out, are cancelled or show no sign of life.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -46,21 +59,22 @@ _MEMORY_CHECK: Micros = 5 * SECOND
 _FIRST_BACK_OFF: Micros = 100 * MILLISECOND
 _LONGEST_BACK_OFF: Micros = 2 * SECOND
 _GLANCE: Micros = 50 * MILLISECOND
-#: What leaving may take after the grace period: stopping what is left, telling how it ended, saying goodbye.
+#: The time limits of shutting down after the grace period: stop attempts, report outcomes, close the session.
 _STOPPING: Micros = SECOND
 _FLUSHING: Micros = 2 * SECOND
 _GOODBYE: Micros = SECOND
-#: Claiming stops when more outcomes than this wait for the store: ten times the slots, but not fewer than …
+#: Claiming pauses when more outcomes than this are unreported: ten times the slots, but at least this many.
 _FEWEST_UNFLUSHED = 2_000
 
 _Invoke: TypeAlias = Callable[[HeldRun], Coroutine[None, None, bytes | None]]
 
 
 class Worker:
-    """A service. ``start`` opens a session and begins to claim; ``stop`` drains. Used once.
+    """A service that claims and executes runs. ``start`` opens a session and begins to claim; ``stop`` drains. Use it
+    once.
 
-    It holds one lease for everything it runs. If that cannot be renewed in time, everything is stopped before it ends
-    and nothing more is told of it; then it goes on under a fresh session.
+    It holds one lease for all its runs. If the lease cannot be renewed in time, the worker stops every attempt before
+    the lease ends and reports nothing more about them. It then continues under a new session.
     """
 
     def __init__(
@@ -79,16 +93,19 @@ class Worker:
         tracing: "Tracing | None" = None,
         attempt_log: AttemptLog | None = None,
     ) -> None:
-        """``source`` is where child processes find the handlers, as ``module:attribute``; without it sync tasks run on
-        bare threads. ``open_workforce`` opens a store for the heartbeat's thread; without it the heart beats on the
-        worker's loop. ``engines``: by queue, where hints of its runs come from. ``figures``: what counts what it
-        does. ``tracing``: what records it. ``attempt_log``: logs failed attempts, or all of them."""
+        """Create a worker.
+
+        ``source``: where child processes find the handlers, as ``module:attribute``; without it sync tasks run on plain
+        threads. ``open_workforce``: opens a store for the heartbeat's thread; without it heartbeats are sent from the
+        worker's event loop. ``engines``: the brokers that hint at runs, by queue. ``figures``: the metrics.
+        ``tracing``: records spans. ``attempt_log``: logs failed attempts, or all of them.
+        """
         self.settings = settings = settings if settings is not None else WorkerSettings()
         settings.check()
         self.jitter = jitter if jitter is not None else Random()
-        #: It leaves, or has left, because it was told to recycle; whoever runs it should start a new process.
+        #: The worker leaves, or has left, in order to be recycled; its supervisor should start a new process.
         self.wants_recycling = False
-        #: Somebody has asked it over the store to leave.
+        #: The worker was asked over the store to drain.
         self.drained = False
         #: How often the lease was lost.
         self.lost_leases = 0
@@ -110,7 +127,7 @@ class Worker:
         self._figures = figures
         self._handlers: dict[str, Handler] = {}
         self._on_loop: dict[str, _Invoke] = {}
-        #: Rung when somebody who waits for the end of something should look again.
+        #: Notified when code that waits for progress should check again.
         self._progress = wakeups.listen(())
         self._work_bell = wakeups.listen([queue_topic(queue) for queue in settings.queues])
         self._slots = Slots(settings.queues, clock, self._work_bell, settings.gather, settings.priorities)
@@ -135,7 +152,7 @@ class Worker:
             source,
             tracing,
         )
-        #: What handlers need, opened; and whether what they print is caught.
+        #: Resources that the handlers need, and the capture of their output.
         self._hosting = AsyncExitStack()
         self._claimer = Claimer(
             store,
@@ -193,10 +210,11 @@ class Worker:
             self._log.exception("what the application opened could not be closed")
 
     async def stop(self, grace: Micros | None = None) -> None:
-        """Drain: claim nothing more, let what runs finish, give back what is not done after the grace period.
+        """Drain: claim no more runs, let running attempts finish, and release those that are not done after the grace
+        period.
 
-        Nothing is told of what will not stop. Its run is found lost when the lease has run out; the process should be
-        gone by then.
+        Nothing is reported for attempts that do not stop. Their runs are found lost when the lease has expired; the
+        process should have exited by then.
         """
         if self.holding is None and self._leaving is None and self._reopening is None:
             return
@@ -204,27 +222,27 @@ class Worker:
         await self.left()
 
     def stop_now(self) -> None:
-        """Give everything back at once. Also cuts short a ``stop`` that is under way."""
+        """Release all runs at once. Also cuts short a ``stop`` in progress."""
         self._leave_within(0)
 
     async def left(self) -> None:
-        """Returns when a worker that was asked to leave has left."""
+        """Return when a worker that was asked to leave has left."""
         if self._leaving is not None:
             await asyncio.shield(self._leaving)
 
     @property
     def running(self) -> int:
-        """How many attempts occupy a slot."""
+        """The number of attempts that occupy a slot."""
         return len(self._running)
 
     @property
     def counts(self) -> dict[Outcome, int]:
-        """How many attempts have ended how, since the start."""
+        """The number of ended attempts by outcome, since the start."""
         return dict(self._outcomes.counts)
 
     @property
     def lease_margin(self) -> Micros:
-        """How long the lease is good if no beat is answered from now on."""
+        """How long the lease remains valid if no heartbeat is answered from now on."""
         holding = self.holding
         if holding is None:
             return 0
@@ -232,7 +250,7 @@ class Worker:
         return max(holding.renewed_at + good - self._clock.monotonic(), 0)
 
     def slots_by_queue(self) -> dict[str, tuple[int, int]]:
-        """Of each queue how many slots it has, and how many of them are taken."""
+        """Return the slots of each queue and how many of them are taken."""
         found: dict[str, tuple[int, int]] = {}
         for lane in self._slots.lanes.values():
             slots, used = found.get(lane.queue, (0, 0))
@@ -241,17 +259,17 @@ class Worker:
 
     @property
     def unflushed(self) -> int:
-        """How many outcomes the store has not heard of."""
+        """The number of outcomes that the store has not received."""
         return self._settler.unflushed + self._reporter.unflushed
 
     @property
     def next_silence(self) -> Micros | None:
-        """When an attempt is next to be stopped if it shows no life until then, by the monotonic clock."""
+        """When the next attempt is stopped if it sends no sign of life until then, by the monotonic clock."""
         return self._cancellation.next_silence
 
     @property
     def processes(self) -> list[int]:
-        """Its child processes."""
+        """The ids of its child processes."""
         return self._crew.processes
 
     def _leave_within(self, grace: Micros) -> None:
@@ -294,13 +312,13 @@ class Worker:
             return
         with suppress(MainspringError, TimeoutError):
             async with asyncio.timeout(_GOODBYE / SECOND):
-                # A claim without an answer may have started something: it goes back uncharged, not as lost.
+                # A claim without an answer may have started runs: this heartbeat requeues them uncharged, not as lost.
                 held = list(holding.held)
                 await self._store.beat(holding.session, self.settings.lease, held, (), holding.last_claim)
                 if not any(attempt.holding is holding for attempt in self._running):
                     await self._store.close_session(holding.session)
-                # Otherwise something would not stop. It ends with this process, and the lease runs out after that:
-                # only then is it lost, and may it start elsewhere or count as cancelled.
+                # Otherwise an attempt has not stopped. It ends with this process, and the lease expires after that:
+                # only then is the run lost, and may start elsewhere or count as cancelled.
 
     async def _wait_until(self, done: Callable[[], bool], at_most: Micros) -> None:
         give_up = self._clock.monotonic() + at_most
@@ -311,7 +329,7 @@ class Worker:
         if not self.wants_recycling:
             self._log.info("worker recycles", why=why)
             self.wants_recycling = True
-            # Nobody is in a hurry: every attempt has its own time limit.
+            # There is no hurry: every attempt has its own time limit.
             self._leave_within(NEVER - self._clock.monotonic())
 
     # The lease.
@@ -360,7 +378,7 @@ class Worker:
             self._lose(holding, run)
 
     def _lose(self, holding: Holding, run: RunId) -> None:
-        """Stop a run before somebody else starts it, and tell nothing of it."""
+        """Stop a run before another worker starts it, and report nothing about it."""
         attempt = holding.held.pop(run, None)
         if attempt is None:
             return
@@ -371,10 +389,10 @@ class Worker:
             self._cancellation.force(attempt, Stop.FENCED)
 
     def lease_over(self, holding: Holding, why: str) -> None:
-        """Stop everything before somebody else starts it, and tell nothing of it.
+        """Stop everything before another worker starts it, and report nothing about it.
 
-        What had ended before is still reported: the store accepts it if nobody else has the run yet, and refuses it by
-        its fence otherwise. Unless reporting is what does not work.
+        Outcomes of attempts that ended earlier are still reported: the store accepts them if no other worker has the
+        run yet, and rejects them by their fence otherwise. They are dropped if reporting itself is what fails.
         """
         if holding is not self.holding:
             return
@@ -399,7 +417,7 @@ class Worker:
             self.lease_over(holding, "no beat was answered in time")
 
     async def _reopen(self) -> None:
-        # The old attempts should have ended before the same runs can come again.
+        # The old attempts should end before the same runs can be claimed again.
         await self._wait_until(lambda: not self._running, 2 * self.settings.kill_grace)
         back_off = _FIRST_BACK_OFF
         while self.holding is None:
@@ -417,7 +435,7 @@ class Worker:
     # The work.
 
     def _accept(self, holding: Holding, runs: list[HeldRun]) -> None:
-        """Start what a claim has brought. The hot path: nothing here may fail halfway, or wait."""
+        """Start the runs of a claim. This is the hot path: nothing here may fail halfway or wait."""
         now = self._clock.monotonic()
         held, running, lanes = holding.held, self._running, self._slots.lanes
         on_loop, start, cancellation = self._on_loop, self._loop_executor.start, self._cancellation
@@ -447,11 +465,15 @@ class Worker:
             self._recycle(f"{self._accepted} runs")
 
     def look_for_cancels(self) -> None:
-        """A beat is written down. Where every change of the store rings, an idle worker would beat for ever."""
+        """Send a heartbeat soon if attempts are running.
+
+        Every heartbeat is a write. If every change of the store sends notifications, an idle worker would trigger
+        itself forever.
+        """
         if self.running:
             self._heartbeat.hurry()
         else:
-            # What a claim is about to bring may be what was asked to stop.
+            # The run to stop may be among those that the claim is about to bring.
             self._look_again = self._claimer.claiming
 
     def _start_elsewhere(self, attempt: Attempt) -> None:
@@ -479,7 +501,7 @@ class Worker:
             self._crew.start(attempt, handler)
 
     def _release_unknown(self, attempt: Attempt) -> None:
-        """Another worker, perhaps a newer one, may know the task."""
+        """Release a run without a handler: another worker, perhaps a newer version, may know the task."""
         task, now = attempt.held.task, self._clock.monotonic()
         if now >= self._unknown_told.get(task, 0):
             if len(self._unknown_told) > 1_000:
@@ -503,7 +525,7 @@ class Worker:
             self._progress.ring()
 
     def _look_after(self, now: Micros) -> Micros:
-        """What the sweep looks at besides the attempts' time."""
+        """Run the periodic checks other than attempt timeouts: the lease, the child processes and the memory limit."""
         self._check_lease()
         self._crew.sweep(now)
         limit = self.settings.recycle_memory_bytes
@@ -519,7 +541,7 @@ def _harmless(handler: Handler) -> bool:
 
 
 class CancelListener(TickingService):
-    """Makes the heart beat at once when somebody was asked to stop: the answer says whether it was one of ours."""
+    """Sends a heartbeat at once when a run was asked to stop: the answer says whether this worker holds it."""
 
     def __init__(self, clock: Clock, wakeups: Wakeups, look: Callable[[], None]) -> None:
         super().__init__("worker.cancels", clock, wakeups.listen([CANCELS]))
