@@ -123,7 +123,7 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     priorities: tuple[int, ...] = ()
     #: Workers only, informational: how many runs the worker can hold at a time over all its queues. None: unknown.
     slots: int | None = None
-    #: Who registered it over the API; only they may speak for it.
+    #: The API user that registered the session; only this user may act for it.
     owner: str = ""
     #: The only tenant whose runs the worker takes. Empty: all tenants.
     serves: str = ""
@@ -542,6 +542,7 @@ class Staging(Protocol):
         10. A run left active by a version with another overlap rule or ordering key is in another line and cannot be
             waited for. While there is one, queue and cancel skip the tick (overlap); cancel first asks the run to stop.
 
+        Fixed delay:
         11. A fixed-delay job whose tick created no run ticks again one delay from now.
         """
         ...

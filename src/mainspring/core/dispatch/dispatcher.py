@@ -1,4 +1,4 @@
-"""Tells engines what waits in the store: of every change as it comes, and again of what nobody came for."""
+"""Publishes hints to brokers: for every change in the outbox, and again for runs that were not claimed."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -16,28 +16,28 @@ from mainspring.core.runtime.engines import Engines, GuardedEngine
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import EventBatch, Outbox
 
-#: Its name as a reader of the outbox, for all schedulers: whoever owns the shard goes on where the last one stopped.
+#: The name of the outbox reader, shared by all schedulers: a new owner of the shard continues at its offset.
 READER = "dispatch"
-#: Forgotten when nobody has read for so long, as after a switch back to the store.
+#: The reader is removed after this time without a read, for example after a switch back to the store.
 _READER_KEPT: Micros = MINUTE
 _ATTACH_EVERY: Micros = 10 * SECOND
 _SHARD = 0
-#: Rows of the outbox that are read at once, and hints that are published at once: an engine's client has room for
-#: so many, and while it takes them nothing else happens in this process.
+#: The number of outbox rows read at once, and of hints published at once. A broker's client has room for this many, and
+#: accepting them blocks this process.
 _BATCHES = 500
 _HINTS = 2_000
-#: What makes a run claimable, or may.
+#: Events that make a run claimable, or may do so.
 _CLAIMABLE = frozenset({"run.submitted", "run.queued", "run.retried", "run.released", "run.lost"})
 _DEAD = "run.failed"
-#: After a bell the change may not be visible yet, since a transaction before it is still under way.
+#: After a notification the change may not be visible yet, because an earlier transaction is still in progress.
 _FIRST_LOOK_AGAIN: Micros = 5 * MILLISECOND
 _LONGEST_PAUSE: Micros = SECOND // 2
 
-#: The sweeper looks at so many of a queue, so often, and publishes what has stood there for so long.
+#: The sweeper examines this many runs of a queue, this often, and publishes those that have waited this long.
 _SWEPT = 1_000
 _SWEEP_EVERY: Micros = SECOND
 _OVERLOOKED: Micros = 5 * SECOND
-#: An engine that has lost much is filled again in quick steps.
+#: A broker that has lost many hints is refilled at this interval.
 _REFILL_EVERY: Micros = SECOND // 10
 
 
@@ -46,9 +46,10 @@ class DispatchStore(Outbox, Hinting, RunReading, Protocol):
 
 
 class Dispatcher(TickingService):
-    """One in the cluster does the work, whoever owns the first shard. If two believe that they do, hints come twice.
+    """Publishes hints. Only the owner of the first shard does so; if two processes believe they own it, hints come
+    twice.
 
-    What cannot be published is passed over: the sweeper finds it when the engine is back.
+    Hints that cannot be published are skipped: the sweeper finds their runs when the broker is back.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Dispatcher(TickingService):
         owned: Callable[[], Mapping[int, int]],
     ) -> None:
         super().__init__("dispatcher", clock, wakeups.listen([EVERY_QUEUE]))
-        #: Hints that were published because of a change, and because nobody had come for their run.
+        #: Hints that were published because of a change, and because no worker had claimed their run.
         self.published = 0
         self.republished = 0
         self._store = store
@@ -71,10 +72,10 @@ class Dispatcher(TickingService):
         self._expected_at: Micros = 0
         self._pause: Micros = _LONGEST_PAUSE
         self._sweep_at: Micros = 0
-        #: When each of the best was first seen, and when it was last published again.
+        #: When each of the best runs was first seen, and when its hint was last published again.
         self._seen: dict[RunId, Micros] = {}
         self._told: dict[RunId, Micros] = {}
-        #: Queues whose engine has lost more than one look shows.
+        #: Queues whose broker has lost more hints than one sweep covers.
         self._refilling: set[str] = set()
 
     async def tick(self) -> Micros:
@@ -92,7 +93,7 @@ class Dispatcher(TickingService):
             self._pause = _FIRST_LOOK_AGAIN
             wait = 0 if found == _BATCHES else _FIRST_LOOK_AGAIN
         else:
-            # Rung before its time: something has happened that may become visible in a moment.
+            # Notified early: something has happened that may become visible in a moment.
             self._pause = _FIRST_LOOK_AGAIN if now < self._expected_at else min(2 * self._pause, _LONGEST_PAUSE)
             wait = min(self._pause, max(self._sweep_at - now, 1))
         self._expected_at = now + wait
@@ -105,12 +106,12 @@ class Dispatcher(TickingService):
             self._attached_at = now
 
     async def _follow(self) -> int:
-        """Publish what the next changes made claimable; how many batches of changes there were."""
+        """Publish hints for the next changes; returns how many batches of changes there were."""
         batches = await self._store.events(READER, _BATCHES)
         if not batches:
             return 0
         for part in parts_of(batches, _HINTS):
-            # A backlog may take longer than a reader is kept that does not say that it is there.
+            # Renew the reader: a backlog may take longer than a silent reader is kept.
             await self._attach()
             await self._tell(part)
             await self._store.acknowledge(READER, part[-1].position)
@@ -127,7 +128,7 @@ class Dispatcher(TickingService):
             await self._undertaker.bury()
 
     async def _publish(self, hints: Sequence[Hint]) -> int:
-        """How many an engine has got."""
+        """Publish hints to their brokers; returns how many were accepted."""
         told = 0
         for guarded in self._engines.all:
             mine = [hint for hint in hints if self._engines.of(hint.queue) is guarded and _is_for(hint, guarded)]
@@ -160,7 +161,7 @@ class Dispatcher(TickingService):
             return
         depth = await guarded.depth(queue)
         if depth is None or depth >= len(hints):
-            # It is away, or it has enough to bring: what is there comes first.
+            # The broker is away, or has enough hints to deliver first.
             return
         if await guarded.publish(lost, again=True):
             self.republished += len(lost)
@@ -171,5 +172,5 @@ class Dispatcher(TickingService):
 
 
 def _is_for(hint: Hint, guarded: GuardedEngine) -> bool:
-    """What must be taken in one place is no use to an engine that gives it to anybody."""
+    """Return False for a run bound to a data center if the broker cannot route by data center."""
     return not hint.datacenter or guarded.by_datacenter

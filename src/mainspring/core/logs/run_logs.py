@@ -1,4 +1,4 @@
-"""Logs of runs that have ended, outside the store: an object each."""
+"""Stores the logs of ended runs as objects outside the store, one per run."""
 
 import hashlib
 import re
@@ -15,31 +15,35 @@ from mainspring.core.ports.blobs import Blobs, BlobsUnavailable
 from mainspring.core.ports.storage.catalog import LogLine
 
 _FOLDER = "logs"
-#: Says of which store they are.
+#: The object that names the store these logs belong to.
 _OWNER = "logs-of"
 _URL_VALID_FOR: Micros = 5 * MINUTE
-#: Read at first: the index, and all of a log that is not long.
+#: Bytes of the first read: the index, and the whole of a short log.
 _HEAD = 16 * 1024
-#: A part of a name that every file system takes.
+#: The longest part of a name that every file system accepts.
 _LONGEST = 150
 
 
 class RunLogs:
-    """``logs/<tenant>/<class>/<the day it ended>/<run>.jsonl.gz``: whoever has the run knows the name. A day of a class
-    is deleted at once.
+    """Reads and writes ``logs/<tenant>/<class>/<the day it ended>/<run>.jsonl.gz``.
 
-    They are of one store. A copy of it has runs of the same ids and would write over them, and another one does not
-    know how long they are to be kept.
+    The run alone determines the name. A day of a class is deleted at once.
+
+    The logs belong to one store. A copy of that store has runs with the same ids and would overwrite them; a different
+    store does not know how long they must be kept.
     """
 
     def __init__(self, blobs: Blobs, whose: Callable[[], Awaitable[str]] | None = None) -> None:
-        """``whose``: the identity of the store; none: of one that does not outlive its process."""
+        """``whose``: returns the identity of the store; None for a store that does not outlive its process."""
         self.blobs = blobs
         self._whose = whose
         self._is_ours = whose is None
 
     async def check_owner(self) -> bool:
-        """Whether it is known whose logs are here; if they are another store's it raises ``BlobsUnavailable``."""
+        """Return whether the owner is recorded and is this store.
+
+        Raises ``BlobsUnavailable`` if the logs belong to another store.
+        """
         owner = None if self._whose is None else await self.blobs.get(_OWNER)
         if self._whose is None or owner is None:
             return False
@@ -51,20 +55,23 @@ class RunLogs:
         return True
 
     async def make_ours(self) -> None:
-        """Before anything is written or deleted here. Raises ``BlobsUnavailable`` if another store's logs are here."""
+        """Record this store as the owner; call before anything is written or deleted here.
+
+        Raises ``BlobsUnavailable`` if the logs of another store are here.
+        """
         if not self._is_ours and self._whose is not None:
             if not await self.check_owner():
                 await self.blobs.put(_OWNER, (await self._whose()).encode())
-            # Two may have done so at once.
+            # Two processes may have done so at once.
             self._is_ours = await self.check_owner()
 
     async def put(self, logs: Sequence[tuple[RunView, bytes]]) -> None:
-        """Packed ones. If it raises, some of them may be there: put them again."""
+        """Write packed logs. If it raises, some of them may be written: put them again."""
         await self.make_ours()
         await self.blobs.put_all([(_name(run), packed) for run, packed in logs])
 
     async def read(self, run: RunView, after: int, limit: int) -> list[LogLine]:
-        """Lines after a position; none where there is no log."""
+        """Return lines after a position; empty if there is no log."""
         found: list[LogLine] = []
         with self._whole(name := _name(run)):
             head, frames = await self._index(name)
@@ -75,7 +82,7 @@ class RunLogs:
         return found[:limit]
 
     async def read_before(self, run: RunView, before: int, limit: int) -> list[LogLine]:
-        """The last lines before a position; none where there is no log."""
+        """Return the last lines before a position; empty if there is no log."""
         found: list[LogLine] = []
         with self._whole(name := _name(run)):
             head, frames = await self._index(name)
@@ -87,7 +94,7 @@ class RunLogs:
         return found[-limit:]
 
     async def _index(self, name: str) -> tuple[bytes, list[Frame]]:
-        """How the object begins, and where its frames lie; none where there is no log."""
+        """Return the first bytes of the object and its frames; empty if there is no log."""
         head = await self.blobs.get(name, 0, _HEAD)
         if head is None:
             return b"", []
@@ -109,7 +116,8 @@ class RunLogs:
             raise BlobsUnavailable(f"{self.blobs.shown}: {name} {error}") from error
 
     async def url(self, run: RunView) -> str | None:
-        """Where anybody can read all of it for some minutes. None: there is no log, or no such address."""
+        """Return a URL under which anyone can read the whole log for 5 minutes. None: no log, or no
+        URLs are supported."""
         name = _name(run)
         if await self.blobs.get(name, 0, 1) is None:
             return None
@@ -120,8 +128,10 @@ class RunLogs:
         await self.blobs.delete([_name(run) for run in runs])
 
     async def forget(self, now: Instant, keep: Callable[[str, str], Micros]) -> AsyncGenerator[int, None]:
-        """Delete the days that are over, some logs at a time; how many went. ``keep``: how long the logs of a tenant's
-        folder and a class are kept from the end of their day on."""
+        """Delete the days whose retention has passed, in batches; yields how many logs were deleted.
+
+        ``keep``: how long the logs of a tenant's folder and a class are kept, counted from the end of their day.
+        """
         await self.make_ours()
         for tenant in await self.blobs.folders(_FOLDER):
             yield 0
@@ -139,7 +149,8 @@ class RunLogs:
 
 @lru_cache(maxsize=1_000)
 def folder_of(tenant: str) -> str:
-    """A tenant's name as a part of a path: whatever is no letter and no digit as its bytes, behind an equals sign."""
+    """Return a tenant's name as a path part: characters other than letters, digits, ``_`` and ``-`` become ``=`` and
+    hex."""
     written = re.sub("[^A-Za-z0-9_-]", lambda found: "".join(f"={byte:02x}" for byte in found[0].encode()), tenant)
     if len(written) <= _LONGEST:
         return written
@@ -153,7 +164,7 @@ def _name(run: RunView) -> str:
 
 
 def _begin(day: str) -> Instant | None:
-    """Of a folder that is called by a day; None: somebody else's."""
+    """Return the start of the day that a folder is named after. None: the folder is not ours."""
     try:
         return from_datetime(to_datetime(0).combine(date.fromisoformat(day), to_datetime(0).timetz()))
     except ValueError:

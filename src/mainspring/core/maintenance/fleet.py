@@ -1,4 +1,4 @@
-"""Figures of the whole fleet, read off the store once in a while, however often somebody asks."""
+"""Metrics of the whole fleet, read from the store at limited intervals, however often they are requested."""
 
 import asyncio
 from collections import defaultdict
@@ -21,13 +21,13 @@ from mainspring.core.runtime.metrics.book import Book
 from mainspring.core.runtime.metrics.tally import OTHER
 from mainspring.core.runtime.remembered import Latest, Remembered
 
-#: Whoever asks is answered within this time, also when the store does not answer.
+#: Every request is answered within this time, even if the store does not answer.
 _PATIENCE_SECONDS = 5
 #: What a full store takes long to count is told as it was, for so long.
 _BEARABLE: Micros = MINUTE
-#: Of a worker that was told nothing else.
+#: The number of slots of a worker without other configuration.
 _SLOTS = 100
-#: So many tenants are remembered at once.
+#: The most tenants for which results are cached.
 _TENANTS = 100
 
 
@@ -42,7 +42,7 @@ class FleetStore(LoadReads, Protocol):
 
 
 class _Alive(msgspec.Struct, frozen=True):
-    """Quickly read, however much there is to do."""
+    """Sessions: fast to read, however much work there is."""
 
     workers: list[SessionView]
     schedulers: list[SessionView]
@@ -52,7 +52,7 @@ class _Alive(msgspec.Struct, frozen=True):
 
 
 class _Work(msgspec.Struct, frozen=True, kw_only=True):
-    """Counted: the more there is, the longer it takes."""
+    """Counts: the more work there is, the longer they take."""
 
     loads: list[QueueLoad]
     pauses: list[Pause]
@@ -63,7 +63,7 @@ class _Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fleet:
-    """One read for everybody who is bound to the same tenant, or to none."""
+    """Shares one read between all callers that are bound to the same tenant, or to none."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class Fleet:
         most_names: int = 100,
         engines: Callable[[], Engines | None] = lambda: None,
     ) -> None:
-        """``shards``: of all servers of the store. ``every``: how long a read is good. ``most_names``: so many queues
-        are told apart; the others are one."""
+        """``shards``: of all servers of the store. ``every``: how long a read is served from cache. ``most_names``: how
+        many queues are reported separately; the others are combined."""
         self._store = store
         self._clock = clock
         self._shards = shards
@@ -128,7 +128,7 @@ class Fleet:
         loads = await read_loads(store, alive.serving(tenant), tenant, now)
         pauses = [pause for pause in await store.pauses() if pause.tenant in (None, tenant)]
         if tenant is not None:
-            # Sinks have the names of others' webhooks, and hints of a queue are everybody's.
+            # Sinks contain the names of other tenants' webhooks, and hints of a queue are shared by all tenants.
             return _Work(loads=loads, pauses=pauses, behind={}, hints={})
         engines = self._engines()
         return _Work(
@@ -157,14 +157,14 @@ def _tell_of_work(book: Book, work: _Work, most_names: int) -> None:
 
 
 def _told_apart(loads: Iterable[QueueLoad], most: int) -> set[str]:
-    """Those that somebody works for, then those with the most to do."""
+    """Return the queues to report separately: those with workers first, then those with the most work."""
     first = sorted(loads, key=lambda load: (not load.workers, -load.queued, -load.running, load.queue))
     return {load.queue for load in first[:most]}
 
 
 def _tell_of_queues(book: Book, label: str, loads: Sequence[QueueLoad], paused: Collection[str]) -> None:
-    """Of one queue, or of all those that are told as one."""
-    # One that nobody works for must not hide behind the workers of another.
+    """Report one queue, or all queues that are combined under one label."""
+    # A queue without workers must not hide behind the workers of another.
     waiting = [load for load in loads if load.queued and load.queue not in paused]
     book.put(declared.QUEUED, sum(load.queued for load in loads), label)
     book.put(declared.RUNNING, sum(load.running for load in loads), label)
@@ -178,7 +178,7 @@ def _tell_of_queues(book: Book, label: str, loads: Sequence[QueueLoad], paused: 
 
 
 def _behind(readers: Iterable[ReaderView], now: Instant) -> dict[str, Micros]:
-    """Those readers of the outbox that are sinks."""
+    """Return the age of the oldest undelivered event of those outbox readers that are sinks."""
     return {
         reader.name.removeprefix(SINK): 0 if reader.oldest is None else max(0, now - reader.oldest)
         for reader in readers
@@ -187,7 +187,7 @@ def _behind(readers: Iterable[ReaderView], now: Instant) -> dict[str, Micros]:
 
 
 def _furthest_off(sessions: Mapping[str, Iterable[SessionView]]) -> dict[str, Micros]:
-    """By kind of process."""
+    """Return the largest clock offset by kind of process."""
     found: dict[str, Micros] = {}
     for kind, items in sessions.items():
         offsets = [item.clock.offset for item in items if item.clock is not None]

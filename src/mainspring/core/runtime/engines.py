@@ -1,4 +1,4 @@
-"""Engines behind breakers: whoever asks one that is away is told so at once, and works without it."""
+"""Brokers behind circuit breakers: a call to an unavailable broker returns at once, and the caller uses the store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -19,32 +19,32 @@ _log = get_logger("mainspring.dispatch")
 
 _FIRST_PAUSE: Micros = 250 * MILLISECOND
 _LONGEST_PAUSE: Micros = 5 * SECOND
-#: An engine that fails again within this time after it was back is left alone for longer each time.
+#: A broker that fails again within this time after its recovery is left alone for longer each time.
 _STEADY: Micros = 30 * SECOND
 
 
 class GuardedEngine:
-    """An engine whose failures are answers. One failure opens the breaker: there is the store to go on with.
+    """A broker whose failures become return values. One failure opens the breaker: the store is the fallback.
 
-    While it is open nobody asks the engine but one probe after a growing pause, and its answer closes it. The pause
-    is short again when the engine has worked for a while: one of whose queues only some answer is not asked all the
-    time.
+    While the breaker is open only one probe at a time calls the broker, after growing pauses; a successful probe closes
+    it. The pause is reset only after the broker has worked for a while, so that a broker with a single working queue is
+    not probed constantly.
     """
 
     def __init__(self, engine: Dispatch, clock: Clock) -> None:
         self.engine = engine
         #: How often the breaker has opened.
         self.outages = 0
-        #: Hints that were given to it because of a change, and because nobody had come for their run …
+        #: Hints published because of a change, and because no worker had claimed their run …
         self.published = 0
         self.republished = 0
-        #: … those that it gave, and the runs that were started by them.
+        #: … hints received from it, and the runs that were started by them.
         self.taken = 0
         self.claimed = 0
-        #: Calls that do not wait for anything, and how long they took in all.
+        #: Calls that do not wait for hints, and their total duration.
         self.calls = 0
         self.busy: Micros = 0
-        #: What is wrong with how it is set up, as far as was heard.
+        #: Known warnings about the broker's configuration.
         self.warned: list[str] = []
         self._clock = clock
         self._pause: Micros = 0
@@ -59,11 +59,11 @@ class GuardedEngine:
 
     @property
     def may_ask(self) -> bool:
-        """It is there, or it is time for a probe."""
+        """The broker is available, or a probe is due."""
         return self._closed or self._clock.monotonic() >= self._probe_at
 
     async def publish(self, hints: Sequence[Hint], *, again: bool = False) -> bool:
-        """Whether it has them."""
+        """Publish hints; returns whether the broker has accepted them."""
         if await self._ask(lambda: self.engine.publish(hints), wait=0) is None:
             return False
         if again:
@@ -73,7 +73,7 @@ class GuardedEngine:
         return True
 
     async def take(self, queue: str, limit: int, wait: Micros, priority: int | None = None) -> list[Delivery] | None:
-        """None: it is away. A probe does not wait. ``priority``: only hints of this one."""
+        """Take hints. None: the broker is unavailable. A probe does not wait. ``priority``: only hints of this one."""
 
         def ask() -> Awaitable[list[Delivery]]:
             patience = 0 if self.away else wait
@@ -89,7 +89,7 @@ class GuardedEngine:
         return found[0]
 
     async def done(self, deliveries: Sequence[Delivery]) -> None:
-        # Of one that is away it would say nothing: some engines only make a note of it.
+        # An unavailable broker would not report it: some clients only buffer the call.
         if not self.away:
             await self._ask(lambda: self.engine.done(deliveries), wait=0)
 
@@ -99,11 +99,11 @@ class GuardedEngine:
 
     @property
     def by_datacenter(self) -> bool:
-        """It can be given hints for data centres."""
+        """The broker can route hints by data center."""
         return isinstance(self.engine, Placing) and self.engine.by_datacenter
 
     async def look(self) -> list[str]:
-        """What is wrong with how it is set up that was not known yet."""
+        """Return warnings about the broker's configuration that were not known yet."""
         found = await self._ask(self.engine.warnings, wait=0)
         if found is None:
             return []
@@ -116,7 +116,7 @@ class GuardedEngine:
         return isinstance(self.engine, Burying)
 
     async def bury(self, dead: Sequence[DeadRun]) -> bool:
-        """Whether it has them."""
+        """Send dead letters to the broker; returns whether it has accepted them."""
         engine = self.engine
         assert isinstance(engine, Burying)
         return await self._ask(lambda: engine.bury(dead), wait=0) is not None
@@ -125,7 +125,7 @@ class GuardedEngine:
         if not self.may_ask:
             return None
         if probe := self.away:
-            # Nobody else probes until this one has failed.
+            # No other caller probes until this one has failed.
             self._probe_at = self._clock.monotonic() + _LONGEST_PAUSE + wait
         asked = self._clock.monotonic()
         try:
@@ -133,7 +133,7 @@ class GuardedEngine:
         except EngineUnavailable as error:
             self._failed(error)
             return None
-        # Whoever asked before it failed knows less.
+        # Only a probe closes the breaker: calls made before the failure prove nothing.
         if probe:
             self._worked()
         if wait == 0:
@@ -159,7 +159,7 @@ class GuardedEngine:
 
 
 class Engines:
-    """A service: the engines of one process, open while it runs."""
+    """A service: the brokers of one process, connected while it runs."""
 
     def __init__(
         self, engines: Sequence[GuardedEngine], of: Mapping[str, GuardedEngine | None], namespace: str
@@ -170,16 +170,16 @@ class Engines:
         self._namespace = namespace
 
     def of(self, queue: str) -> GuardedEngine | None:
-        """Whose hints bring what is in this queue; None: nobody's."""
+        """Return the broker that serves this queue. None: the store does."""
         return self._of[queue] if queue in self._of else self._of.get("*")
 
     @property
     def queues(self) -> list[str] | None:
-        """The queues that have one; None: every one but those that are named."""
+        """The queues served by a broker. None: every queue except the named ones."""
         return None if self._of.get("*") is not None else [queue for queue, engine in self._of.items() if engine]
 
     async def depths(self, queues: Iterable[str]) -> dict[str, int]:
-        """How many hints wait for each of these, where an engine brings them and answers."""
+        """Return the number of waiting hints per queue, where a broker serves the queue and answers."""
         asked = [(queue, guarded) for queue in queues if (guarded := self.of(queue)) is not None]
         found = await asyncio.gather(*(guarded.depth(queue) for queue, guarded in asked))
         return {queue: depth for (queue, _), depth in zip(asked, found, strict=True) if depth is not None}
@@ -194,12 +194,12 @@ class Engines:
                 await guarded.engine.close()
 
     def named(self) -> dict[str, GuardedEngine]:
-        """By what they are. Not by where they are: whoever may ask for this need not know that."""
+        """Return the brokers by kind. Not by address, which callers may not be allowed to see."""
         alone = len(self.all) == 1
         return {one.engine.kind if alone else f"{one.engine.kind}-{n}": one for n, one in enumerate(self.all)}
 
     def health(self) -> dict[str, object]:
-        """Of each engine whether it answers, and what is wrong with it."""
+        """Return for each broker its state and its configuration warnings."""
         return {
             name: {"state": "away" if one.away else "ok", "outages": one.outages, "refused": one.engine.refused}
             | ({"warnings": one.warned} if one.warned else {})

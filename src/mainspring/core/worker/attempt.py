@@ -1,4 +1,4 @@
-"""What a worker has in its hands: attempts, and the session they belong to."""
+"""The state of a worker's attempts, and of the session they belong to."""
 
 import asyncio
 from enum import Enum
@@ -12,45 +12,45 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.worker.reporting.telling import Telling
 from mainspring.core.worker.slots import Lane
 
-#: Later than anything: an attempt whose time is not counted yet.
+#: Later than any time: an attempt whose time limit does not run yet.
 NEVER: Micros = 1 << 62
 
 
 class Stop(Enum):
-    """Why an attempt was told to stop."""
+    """Why an attempt was asked to stop."""
 
     TIMEOUT = "timeout"
-    #: It has not shown life for as long as its task allows.
+    #: No sign of life for as long as its task allows.
     SILENT = "no heartbeat"
     CANCEL = "cancel"
-    #: The worker leaves; the run goes on elsewhere.
+    #: The worker drains; the run continues elsewhere.
     RELEASE = "release"
-    #: The lease is gone. Whatever comes out is not ours to tell.
+    #: The lease is lost. No outcome may be reported.
     FENCED = "fenced"
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """One held run while this worker has anything to do with it. Compared by identity: a run can come twice."""
+    """One held run while this worker handles it. Compared by identity, because a run can be claimed twice."""
 
     held: HeldRun
     holding: "Holding"
     lane: Lane
-    #: When it came, by the monotonic clock.
+    #: When it was claimed, by the monotonic clock.
     came_at: Micros
-    #: When it is out of time, by the monotonic clock.
+    #: When it times out, by the monotonic clock.
     until: Micros
-    #: When it had ended, by the monotonic clock; 0 before.
+    #: When it ended, by the monotonic clock; 0 before.
     ended_at: Micros = 0
     #: User code has been called.
     begun: bool = False
-    #: Its end is nobody's business any more: the lease is gone, or the worker has left it behind.
+    #: Its outcome is ignored: the lease is lost, or the worker has left the attempt behind.
     dropped: bool = False
     stop: Stop | None = None
-    #: When it is stopped harder if it has not ended.
+    #: When it is killed if it has not ended.
     kill_at: Micros = NEVER
     executor: "Executor | None" = None
     task: "asyncio.Task[None] | None" = None
-    #: What it tells; there from when user code is called.
+    #: Its reports; set when user code is called.
     telling: "Telling[Attempt] | None" = None
 
     @property
@@ -60,17 +60,17 @@ class Attempt(msgspec.Struct, eq=False):
 
 
 class Holding:
-    """What one session of the worker holds, as every beat tells the store.
+    """The runs that one session of the worker holds, as every heartbeat reports them to the store.
 
-    A run is in ``held`` from its claim's answer until the verdict on its settlement. A fresh session starts with a
-    fresh holding, so nothing of the old one can be mistaken for its own.
+    A run is in ``held`` from its claim until the store's answer to its outcome. A new session starts with a new
+    holding, so that runs of the old session cannot be mistaken for its own.
     """
 
     __slots__ = ("held", "last_claim", "lost", "pending", "renewed_at", "session")
 
     def __init__(self, session: SessionId, renewed_at: Micros) -> None:
         self.session = session
-        #: The monotonic time at which the last good beat was *sent*; the lease is trusted from there.
+        #: The monotonic time at which the last answered heartbeat was *sent*; the lease is trusted from there.
         self.renewed_at = renewed_at
         self.held: dict[RunId, Attempt] = {}
         self.pending: set[int] = set()
@@ -86,12 +86,12 @@ class Holding:
 
 
 class Executor(Protocol):
-    """A place where attempts run. Tells their end to ``Outcomes`` exactly once, when user code has really ended."""
+    """Runs attempts. Reports each end to ``Outcomes`` exactly once, when user code has really ended."""
 
     def stop(self, attempt: Attempt) -> None:
-        """Ask it to stop, in a way that lets it clean up. What has not begun ends at once."""
+        """Ask the attempt to stop in a way that allows cleanup. An attempt that has not begun ends at once."""
         ...
 
     def kill(self, attempt: Attempt) -> None:
-        """Make it stop, by whatever force there is."""
+        """Stop the attempt by force."""
         ...

@@ -1,9 +1,10 @@
-"""What people ask the store: lists, figures, logs. Nothing here is on a hot path.
+"""The read ports for users: lists, metrics and logs. Nothing here is on a hot path.
 
-``tenant`` is None only for somebody who is bound to none. Whatever belongs to another tenant is not there.
-Lists are newest first by id, and ids are time-ordered. One read of a list examines a limited number of rows, so that no
-statement takes long: it may return fewer items than its limit and a cursor, and all rows down to the cursor were
-examined. The last page has no cursor. ``control.search`` reads on until a page is full.
+1. ``tenant`` is None only for a caller that is bound to no tenant. Objects of other tenants are treated as missing.
+2. Lists are newest first by id, and ids are time-ordered.
+3. One read of a list examines a limited number of rows, so that no statement takes long. It may return fewer items than
+   its limit, plus a cursor; all rows down to the cursor were examined.
+4. The last page has no cursor. ``control.search`` reads on until a page is full.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,60 +26,60 @@ from mainspring.core.ports.storage.usage import UsageReads
 from mainspring.core.store import EventBatch, Views, Workforce
 
 T = TypeVar("T")
-#: One read of a list examines no more rows than this, where a store has no better bound.
+#: The most rows that one read of a list examines, in stores without a better bound.
 LOOKED_AT = 2_000
-#: Of one state of those that ended without success a count looks at no more than this.
+#: A count examines at most this many rows of one unsuccessful end state.
 COUNTED_AMONG = 10_000
-#: A run's log holds so much, over all its attempts. Then comes one last piece, and nothing more.
+#: The size limit of a run's log over all its attempts. One last piece is added at the limit, and nothing after it.
 MOST_LOG_BYTES = 1024 * 1024
 MOST_LOG_PIECES = 10_000
-#: After every position.
+#: Greater than every position.
 LOG_END = 2**62
 LOG_CUT = f"… the log is cut here: a run may print {MOST_LOG_BYTES >> 20} MiB in {MOST_LOG_PIECES} pieces"
 
-#: The same where the quota of a tenant ends it; the runs of the next day begin anew.
+#: The last piece when the tenant's quota ends the log. Runs of the next day start with a fresh quota.
 LOG_DAY_CUT = "… the log is cut here: what the tenant may print in a day is used up"
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
     items: list[T]
-    #: Where the next page begins; None: there is none.
+    #: The cursor of the next page. None: this is the last page.
     after: str | None = None
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is given must hold. Name and tags are a run's own: a tick has none."""
+    """A run matches if all given criteria hold. Name and tags are a run's own: a tick has none."""
 
     tenant: str | None
-    #: Empty: any. ``cancelling`` is a running one that was asked to stop, and not ``running``.
+    #: Empty: any state. ``cancelling`` means running and asked to stop; such a run does not match ``running``.
     states: frozenset[RunState] = frozenset()
     task: str = ""
     queue: str = ""
     tag: str = ""
-    #: The runs of a job. Those of a one-off job are its own run, which has its id, and those that were added to it.
+    #: The runs of a job. For a one-off job: its own run, which has its id, and runs that were added to it.
     job: JobId | None = None
-    #: Only runs that are no tick and no manual run of a recurring job.
+    #: Only runs that are neither ticks nor manual runs of a recurring job.
     one_off: bool = False
     #: Failed, and neither replayed nor discarded.
     dead: bool = False
     #: Failed with this fingerprint.
     fingerprint: str = ""
-    #: Part of the name, the task or the id, taken literally; case does not matter, at least of ASCII letters.
+    #: Part of the name, the task or the id, taken literally; case-insensitive, at least for ASCII letters.
     text: str = ""
-    #: Made in ``since <= made < until``, by the id.
+    #: Created in ``since <= created < until``, according to the id.
     since: Instant | None = None
     until: Instant | None = None
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Recurring jobs. Everything that is given must hold. Text and times as in ``RunFilter``."""
+    """A recurring job matches if all given criteria hold. Text and times work as in ``RunFilter``."""
 
     tenant: str | None
     states: frozenset[JobState] = frozenset()
     task: str = ""
     queue: str = ""
     tag: str = ""
-    #: Those that this application or file declares.
+    #: Jobs that this application or file declares.
     source: str = ""
     text: str = ""
     since: Instant | None = None
@@ -95,7 +96,7 @@ class JobVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that works."""
+    """A live worker or scheduler process."""
 
     id: SessionId
     kind: Literal["worker", "scheduler"]
@@ -104,38 +105,39 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     datacenter: str
     started_at: Instant
     lease_until: Instant
-    #: The length of its lease when it was opened, and who may speak for it over the API.
+    #: The length of its lease when the session was opened, and the API user that may act for it.
     lease: Micros = 0
     owner: str = ""
-    #: The only tenant whose runs it takes; empty: of all.
+    #: The only tenant whose runs it takes. Empty: all tenants.
     serves: str = ""
-    #: Of a worker: what it takes, what it knows, how much it runs; and whether it was asked to leave.
+    #: Workers only: queues, tasks, labels, the number of running runs, and whether it was asked to drain.
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    #: Empty: it takes runs of all.
+    #: Empty: it takes runs of all priorities.
     priorities: tuple[int, ...] = ()
-    #: None: it does not say. A run that weighs more takes several.
+    #: None: unknown. A run that weighs more takes several slots.
     slots: int | None = None
     running: int = 0
     draining: bool = False
-    #: Of a scheduler.
+    #: Schedulers only.
     shards: int = 0
-    #: How far its node's clock is from the store's; None: it has not said.
+    #: How far its node's clock is from the store's. None: not reported.
     clock: ClockReading | None = None
-    #: The version of the time zone database it goes by; empty: it has not reported one.
+    #: The version of its time zone database. Empty: not reported.
     tzdata: str = ""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs of this tenant in this queue are not claimed; None is every one. The store fills in the rest."""
+    """Runs of this tenant in this queue are not claimed; None means all tenants or all queues. The store fills in the
+    rest."""
 
     tenant: str | None
     queue: str | None
     since: Instant = 0
     author: str = ""
     why: str = ""
-    #: When it is over; none: when somebody says so.
+    #: When the pause expires. None: it lasts until it is ended by hand.
     until: Instant | None = None
 
     def is_over(self, now: Instant) -> bool:
@@ -143,7 +145,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Minute(msgspec.Struct, frozen=True, kw_only=True):
-    """What ended in a queue within a minute, or several."""
+    """The runs of a queue that ended within one minute, or within several."""
 
     at: Instant
     queue: str
@@ -151,52 +153,52 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     cancelled: int = 0
     skipped: int = 0
-    #: Attempts that ended in an error, a timeout or a loss, whatever came after them.
+    #: Attempts that ended in an error, a timeout or a loss, whatever followed.
     retried: int = 0
-    #: Sums over those that ran when they ended, in microseconds, and the worst: start less due, end less start.
+    #: Totals and maxima over runs that were running when they ended, in microseconds: start minus due, end minus start.
     late_total: int = 0
     late_most: int = 0
     took_total: int = 0
     took_most: int = 0
-    #: How many these are.
+    #: The number of runs in these totals.
     started: int = 0
 
 
-#: How long it is known what waited and ran.
+#: How long load samples are kept.
 LOADS_KEPT: Micros = DAY + HOUR
-#: Of so many queues of tenants, the largest, it is known for each.
+#: Load is recorded separately for this many queues of tenants, the largest ones.
 LOADS_AT_ONCE = 200
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """How much waited and ran when somebody looked, in a minute."""
+    """The number of waiting and running runs at the time of a sample, in one minute."""
 
     at: Instant
     queued: int
     running: int
-    #: How long the oldest of what waited had been due.
+    #: How long the oldest waiting run had been due.
     lag: Micros
 
 
-#: How long it is known how late runs began and how long they took, beyond the sums.
+#: How long the distributions of start delay and duration are kept.
 TIMINGS_KEPT: Micros = DAY + HOUR
-#: They are counted together for so long.
+#: The length of one interval of these distributions.
 TIMINGS_STEP: Micros = 5 * MINUTE
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """How many runs that ran began how late, and took how long, by bucket (``domain.percentiles``)."""
+    """How many started runs had which start delay and which duration, by bucket (``domain.percentiles``)."""
 
     late: dict[int, int]
     took: dict[int, int]
 
 
 class Standings(msgspec.Struct, frozen=True):
-    """How many runs stand, and no more of them than their ids."""
+    """The number of runs by state, with no more than their ids."""
 
     #: By state, the newest first.
     runs: dict[RunState, list[RunId]] = {}
-    #: Of those that replay another, by the one that is replayed.
+    #: Replays by the run they replay.
     replays: dict[RunId, RunId] = {}
 
 
@@ -218,7 +220,7 @@ class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of what an attempt printed: at most 16 KiB, ends where a line ends if it can."""
+    """A piece of an attempt's output: at most 16 KiB, cut at a line end if possible."""
 
     #: Grows within a run.
     position: int
@@ -229,128 +231,157 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 class Lists(Protocol):
     async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:
-        """Without payloads and results."""
+        """Return one page of runs, without payloads and results."""
         ...
 
     async def count_runs(self, wanted: RunFilter, at_most: int) -> int:
-        """How many there are; it stops counting there. Of one state of those that ended without success, and of what
-        ended of a queue, it may count among the newest ``COUNTED_AMONG`` only, of all queues; otherwise it is exact,
-        however many it must look at."""
+        """Count the matching runs, up to ``at_most``.
+
+        For one unsuccessful end state, and for ended runs of a queue, the count may cover only the newest
+        ``COUNTED_AMONG`` runs of all queues. Otherwise it is exact, however many rows must be examined.
+        """
         ...
 
     async def standings(self, tenant: str | None, tag: str, since: Instant, limit: int) -> Standings:
-        """How the runs with a tag stand, of those that were made since then, by the id: the newest so many. Nothing
-        else of them is read: there may be thousands."""
+        """Return the states of runs with a tag that were created since then, by the id: the newest ``limit``.
+
+        Nothing else of them is read, because there may be thousands.
+        """
         ...
 
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
-        """Without payloads."""
+        """Return one page of recurring jobs, without payloads."""
         ...
 
     async def versions(self, job: JobId, *, before: int | None = None, limit: int = 100) -> list[JobVersion]:
-        """Newest first, of those before a version if one is given. With payloads: ask for few."""
+        """Return a job's versions, newest first, below ``before`` if given. Includes payloads: ask for few."""
         ...
 
     async def pauses(self) -> list[Pause]:
-        """Those that hold now. By tenant and queue, every one first."""
+        """Return the active pauses by tenant and queue; pauses of all tenants or queues come first."""
         ...
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant, step: Micros = MINUTE) -> list[Minute]:
-        """Figures by minute and queue, in order, of the minutes that begin in ``since <= at < until``; of all tenants
-        added up if none is given, and those of several minutes if the ``step`` is longer: it begins at its multiples.
-        What ended in the last quarter of a minute may be missing, and what ``tidy`` has not
-        rolled up yet. Minutes in which nothing happened are missing."""
+        """Return metrics by minute and queue, in order, of the minutes that begin in ``since <= at < until``.
+
+        1. Without a tenant, all tenants are added up.
+        2. A longer ``step`` adds up several minutes; intervals begin at multiples of the step.
+        3. Runs that ended in the last 15 s, or that ``tidy`` has not rolled up yet, may be missing.
+        4. Minutes without events are missing.
+        """
         ...
 
     async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
-        """What ``sample_load`` saw in the minutes that begin in ``since <= at < until``, in order: of a tenant or all,
-        and of a queue or all. Minutes in which nobody looked are missing. A queue of a tenant that was not among the
-        ``LOADS_AT_ONCE`` largest then counts for all of them, and for nobody else."""
+        """Return the samples of ``sample_load`` in the minutes that begin in ``since <= at < until``, in order.
+
+        1. For one tenant or all, and for one queue or all.
+        2. Minutes without a sample are missing.
+        3. A tenant's queue that was not among the ``LOADS_AT_ONCE`` largest counts only in the totals of all tenants.
+        """
         ...
 
     async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:
-        """Of what ended, of a tenant or all, and of a queue or all, from the ``TIMINGS_STEP`` in which ``since`` lies
-        up to the one in which ``until`` does. What is missing among the minutes is missing here."""
+        """Return the distributions of ended runs, for one tenant or all, and for one queue or all.
+
+        Covers the ``TIMINGS_STEP`` intervals from the one that contains ``since`` up to the one that contains
+        ``until``. Runs missing in ``minutes`` are missing here, too.
+        """
         ...
 
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
-        """Dead letters by fingerprint and task, the largest groups first, of equal ones the one that grew last."""
+        """Return dead letters by fingerprint and task: the largest groups first; among equal ones, the one that grew
+        last."""
         ...
 
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
-        """Lines with a position greater than ``after``, in order."""
+        """Return lines with a position greater than ``after``, in order."""
         ...
 
     async def log_before(self, run: RunId, before: int, limit: int) -> list[LogLine]:
-        """The last lines with a position smaller than ``before``, in order."""
+        """Return the last lines with a position smaller than ``before``, in order."""
         ...
 
 
 class Reads(Views, Lists, Records, UsageReads, CalendarReads, Protocol):
-    """What people look at. Bound to a tenant it is as if there were no other: a foreign id is a missing one, a list has
-    only the tenant's own, and asking for another tenant finds nothing. A pause of every tenant is everybody's."""
+    """All reads for users. Bound to a tenant, it behaves as if no other tenant existed.
+
+    1. A foreign id counts as missing, and a list has only the tenant's own items.
+    2. Asking for another tenant finds nothing.
+    3. A pause of all tenants is visible to every tenant.
+    """
 
 
 class Catalog(Lists, Protocol):
     async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
-        """How many scheduled runs are due in ``since <= due < until``, by the minute, in order. Exact, however many
-        there are. Minutes without any are missing."""
+        """Return how many scheduled runs are due in ``since <= due < until``, by minute, in order.
+
+        The counts are exact, however large. Minutes without runs are missing.
+        """
         ...
 
     def seen_by(self, tenant: str | None) -> Reads:
-        """What somebody who is bound to this tenant may look at; None: to none, and that is all there is.
+        """Return the reads of a caller bound to this tenant. None: bound to none, with access to everything.
 
-        A store that can binds the connection that reads as well, so that a query that forgot the tenant finds nothing.
+        A store that supports it also binds the database connection (RLS), so that a query that forgot the tenant finds
+        nothing.
         """
         ...
 
     def listed_by(self, tenant: str | None) -> Reads:
-        """The same for lists and figures that may be a few seconds old: a store that has a replica asks that one."""
+        """Return the same reads for lists and metrics that may be a few seconds old. A store with a replica queries the
+        replica."""
         ...
 
     async def count_jobs(self, tenant: str, at_most: int) -> int:
-        """How many recurring jobs a tenant has that are scheduled or paused; it stops counting there."""
+        """Count a tenant's scheduled and paused recurring jobs, up to ``at_most``."""
         ...
 
     async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
-        """What several runs have printed, each after its position, in order, at most so many lines of each. Runs
-        without a new line are left out."""
+        """Return new log lines of several runs, each after its position, in order, at most ``limit`` lines per run.
+
+        Runs without a new line are left out.
+        """
         ...
 
     async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
-        """Those of these idempotency keys that a submit now would find used, whatever for."""
+        """Return those of these idempotency keys that a submit now would find used, for any purpose."""
         ...
 
     async def queue_policies(self) -> dict[str, QueuePolicy]:
-        """What was said of queues, by name. Those without a policy are missing."""
+        """Return the queue policies by queue name. Queues without a policy are missing."""
         ...
 
     async def ahead_of(self, run: RunId) -> int | None:
-        """How many queued runs of its queue have a better rank, counted up to 10,000; none if it is not queued."""
+        """Return how many queued runs of its queue have a better rank, counted up to 10,000. None: the run is not
+        queued."""
         ...
 
     async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
-        """A gate of a limit as it stands, and some of the runs inside, by id. Not quick where many runs have limits."""
+        """Return the state of a limiter and the ids of some of the runs that hold it. Slow where
+        many runs have limits."""
         ...
 
     async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
-        """Those of them that run now, as their worker holds them, and who that is (``session``); in order."""
+        """Return those runs that are running, as their worker (``session``) holds them, in order; None for others."""
         ...
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
-        """Those that are alive, oldest first."""
+        """Return live sessions, oldest first."""
         ...
 
     async def session(self, session: SessionId) -> SessionView | None:
-        """One of them, also for a day after its end, and at least as long as anything runs under it."""
+        """Return one session, also for a day after its end, and at least as long as a run is running under it."""
         ...
 
     async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:
-        """Batches that follow a position, in order, and the position after them; none that a transaction still under
-        way could precede. Without a position: nothing, and the newest one. ``NotFound`` if it is too old: batches that
-        followed it are forgotten, or there was no reader for a while since, or the text is no position.
+        """Return batches after a position, in order, and the position after them.
 
-        This attaches no reader, and without one nothing is written: attach one first, then ask for the newest position.
+        1. Excludes batches that a transaction in progress could precede.
+        2. Without a position: no batches, and the newest position.
+        3. ``NotFound`` if the position is too old (later batches were deleted, or there was no reader for a while
+           since) or malformed.
+        4. This attaches no reader, and without one no events are written. Attach a reader first, then ask for the
+           newest position.
         """
         ...
 
@@ -379,21 +410,30 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reports(Protocol):
-    """What an attempt tells while it runs. Refused, one by one, when the fence is not the running one. A run that was
-    asked to stop is still running. Texts have no NUL characters; the caller sees to the length of a piece."""
+    """Reports of running attempts. Each one is rejected on its own if its fence is not the running one.
+
+    1. A run that was asked to stop is still running.
+    2. Texts have no NUL characters.
+    3. The caller limits the length of a piece.
+    """
 
     async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]: ...
 
     async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
-        """Of each run the newest stands, and is given out with every later claim of the run. It goes with the run."""
+        """Keep the newest checkpoint of each run. Every later claim of the run includes it; it is
+        deleted with the run."""
         ...
 
     async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
-        """What is beyond the bounds of a log, or beyond what its tenant may print in a day, is heard, and not kept; a
-        last line says so. Reports at the same moment may exceed them by as much as they bring. Days are those of UTC,
-        and count from when a tenant has the quota."""
+        """Append to logs.
+
+        1. Output beyond the limits of a log, or beyond the tenant's daily quota, is accepted but not kept. A last line
+           says so.
+        2. Concurrent reports may exceed the limits by their own size.
+        3. Days are UTC days, and count from when the tenant has the quota.
+        """
         ...
 
 
 class WorkerStore(Workforce, Reports, Protocol):
-    """What a worker asks for."""
+    """The part of the store that a worker uses."""

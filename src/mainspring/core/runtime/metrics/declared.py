@@ -1,6 +1,6 @@
-"""Every metric there is: its name, kind, labels and meaning. What is not declared here cannot be told.
+"""All metrics with their names, kinds, labels and descriptions. A metric must be declared here to be reported.
 
-``docs/reference/metrics.md`` is made of this.
+``docs/reference/metrics.md`` is generated from this module.
 """
 
 import re
@@ -9,11 +9,11 @@ from enum import StrEnum
 import msgspec
 
 _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
-#: Seconds: how long a call may take, from a loopback to a time-out.
+#: Seconds: call durations, from loopback to timeout.
 _CALLS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-#: Seconds: how long work takes.
+#: Seconds: durations of work.
 _WORK = (0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
-#: Seconds: how late something is. 10 is what the alert for lag looks at.
+#: Seconds: lateness. 10 is the threshold of the alert for lag.
 _LATE = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 _SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
 
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 class Whose(StrEnum):
-    """What a figure is about, and so which processes tell it."""
+    """The subject of a metric, and so which processes report it."""
 
     PROCESS = "every process, of itself"
     WORK = "processes that work, submit or settle, of what they did"
@@ -42,22 +42,22 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: Kind
     whose: Whose
-    #: A sentence; in Markdown where the reference shows it.
+    #: The description: one sentence, in Markdown for the reference.
     says: str
     labels: tuple[str, ...] = ()
-    #: Of a histogram, by what is in it.
+    #: Histograms only: the upper bounds of the buckets.
     buckets: tuple[float, ...] = ()
-    #: Only with ``metrics.tenants``.
+    #: Only reported with ``metrics.tenants``.
     on_request: bool = False
 
     @property
     def plain(self) -> str:
-        """What it says, without Markdown."""
+        """The description without Markdown."""
         return _LINK.sub(r"\1", self.says).replace("`", "")
 
     @property
     def unit(self) -> str:
-        """By the name, as Prometheus wants it."""
+        """The unit, taken from the name by Prometheus conventions."""
         words = self.name.removesuffix("_total").split("_")
         return next((unit for unit in ("seconds", "bytes") if words[-1] == unit), "")
 
@@ -408,7 +408,7 @@ STANDBY_BYTES = _gauge(
     "server",
 )
 
-#: What prometheus-client tells of every process by itself, where there is a ``/proc``.
+#: Metrics that prometheus-client reports for every process by itself, where there is a ``/proc``.
 STANDARD = tuple(
     Metric(name=name, kind=kind, whose=Whose.PROCESS, says=says)
     for name, kind, says in (

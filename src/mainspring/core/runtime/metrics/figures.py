@@ -1,4 +1,4 @@
-"""What a process counts of the runs that go through it: submitted, claimed, ended, staged, fired, reaped."""
+"""Counts the runs that pass through a process: submitted, claimed, ended, staged, fired, reaped."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -19,7 +19,7 @@ _TRIED_AGAIN = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST)
 
 
 class Ended(Protocol):
-    """An attempt that has ended: between which moments, by one clock."""
+    """An ended attempt with its start and end by one clock."""
 
     @property
     def held(self) -> HeldRun: ...
@@ -32,10 +32,10 @@ class Ended(Protocol):
 
 
 class Figures:
-    """One for each process. Whoever moves runs tells it of whole batches, after the store has answered."""
+    """The run metrics of one process. Callers report whole batches, after the store has answered."""
 
     def __init__(self, most_names: int = 100, *, tenants: bool = False) -> None:
-        """``most_names``: so many tasks, queues and tenants are told apart; the others are one."""
+        """``most_names``: how many tasks, queues and tenants are counted separately; the others are combined."""
         self._tasks = Names(most_names)
         self._queues = Names(most_names)
         self._tenants = Names(most_names)
@@ -61,13 +61,13 @@ class Figures:
         self.schedules = False
 
     def offers(self, tasks: Collection[str]) -> None:
-        """What will be run here is counted from 0: of a series that begins with 1 nobody sees the first failure."""
+        """Start the counters of these tasks at 0: a series that begins with 1 would hide the first failure."""
         for task in tasks:
             for state in (RunState.SUCCEEDED, RunState.FAILED):
                 self._ended[self._tasks[task], state.value] += 0
 
     def called(self, call: str, took: Micros, runs: int) -> None:
-        """The store has answered."""
+        """Count a store call that was answered."""
         spread = self._call_seconds.get(call)
         if spread is None:
             spread = self._call_seconds[call] = Spread(declared.CALL_SECONDS.buckets, SECOND)
@@ -77,11 +77,11 @@ class Figures:
             self._call_runs[call].add(runs)
 
     def failed(self, call: str) -> None:
-        """It has not, or not in time."""
+        """Count a store call that was not answered, or not in time."""
         self._failures[(call,)] += 1
 
     def submitted(self, runs: Sequence[NewRun]) -> None:
-        """New ones."""
+        """Count new runs."""
         by_task: dict[str, int] = {}
         for run in runs:
             by_task[run.task] = by_task.get(run.task, 0) + 1
@@ -93,7 +93,7 @@ class Figures:
 
     def claimed(self, runs: Sequence[HeldRun]) -> None:
         by_queue: dict[str, list[int]] = {}
-        # Neighbours mostly have the same queue: then it is not looked up again.
+        # Neighbors usually have the same queue, which saves a lookup.
         last, values = None, list[int]()
         for run in runs:
             if run.queue != last:
@@ -104,7 +104,7 @@ class Figures:
             _add(self._lateness, self._queues[queue], values, declared.LATENESS.buckets)
 
     def settled(self, ended: Sequence[tuple[Ended, Settlement]]) -> None:
-        """Attempts whose end the store has accepted. The hot path: what is usual is done for the whole batch."""
+        """Count attempts whose outcome the store has accepted. The hot path: the usual case is handled per batch."""
         success = Outcome.SUCCESS
         by_task: dict[str, list[int]] = {}
         others: list[tuple[str, Settlement]] = []
@@ -132,7 +132,7 @@ class Figures:
                 self._tenant_attempts[self._tenants[attempt.held.tenant], settlement.outcome.value] += 1
 
     def reaped(self, why: str, settled: Iterable[tuple[HeldRun, Settlement]]) -> None:
-        """Attempts that somebody else has ended: how long they took nobody knows."""
+        """Count attempts that were ended by the reaper: their duration is unknown."""
         count = 0
         for held, settlement in settled:
             count += 1
@@ -144,12 +144,12 @@ class Figures:
             self._reaped[("expired",)] += runs
 
     def unattempted(self, ended: Iterable[Unattempted]) -> None:
-        """Runs that ended without an attempt, whoever ended them."""
+        """Count runs that ended without an attempt, in any process."""
         for one in ended:
             self._ended[self._tasks[one.task], one.state.value] += one.runs
 
     def fire(self, fires: Iterable[Fire], now: Micros) -> None:
-        """Recurring jobs whose ticks the store has accepted; ``now`` as the store has it."""
+        """Count recurring jobs whose ticks the store has accepted; ``now`` is the store's time."""
         late = []
         for fire in fires:
             self.fired += len(fire.ticks)
@@ -158,7 +158,7 @@ class Figures:
         self._fire_lateness.add_all(late)
 
     def slo_changed(self, event: str) -> None:
-        """By the name of its event."""
+        """Count a change of an SLO by the name of its event."""
         self._slo_changes[(event.rpartition("_")[2],)] += 1
 
     def tell(self, book: "Book") -> None:

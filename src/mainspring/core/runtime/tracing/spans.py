@@ -1,9 +1,9 @@
 """Spans of submits, attempts and requests, exported by OTLP over HTTP.
 
-We decide ourselves what is recorded, before anything is made: what is not costs no span. What is recorded is written
-down when it is over, as it goes to the collector; what is the same in many spans is written down once. The span of
-an attempt is made when the store has its outcome. Its id is known before, so whatever the handler records stands below
-it, in whichever process the handler runs.
+The sampling decision is made here, before any object is created: an unrecorded operation costs no span. A recorded span
+is serialized when it is over; the parts shared by many spans are serialized once. The span of an attempt is created
+when the store has its outcome. Its id is known before, so spans of the handler are its children, whichever process the
+handler runs in.
 """
 
 import os
@@ -47,27 +47,28 @@ from mainspring.core.runtime.tracing.sender import Sender
 if TYPE_CHECKING:
     from mainspring.core.runtime.metrics.figures import Ended
 
-#: Up to so many runs of one submit are in its trace. Of more, each has its own chance and its own trace, with a link.
+#: Up to this many runs of one submit share its trace. In a larger submit, each run is sampled separately and has its
+#: own trace, with a link.
 TOGETHER = 100
 _LONGEST_ERROR = 4_000
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _FAILED = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST)
-#: Of a span that is recorded, and of one whose parent may be of another process.
+#: Flags of a recorded span, and of one whose parent may be in another process.
 _RECORDED, _FROM_ELSEWHERE = 0x101, 0x301
-#: Somebody has decided that this is not recorded, and those further in need not ask again.
+#: The decision not to record was made here; nested code need not decide again.
 _UNRECORDED = trace.set_span_in_context(
     NonRecordingSpan(SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT))), contexts.Context()
 )
 
-#: A trace, and a span in it.
+#: A trace id, and the id of a span in that trace.
 Ids: TypeAlias = tuple[int, int]
 Attributes: TypeAlias = tuple[tuple[str, str | int], ...]
 
 
 class _Sending(msgspec.Struct):
-    """One or several runs that are submitted."""
+    """One or several runs that are being submitted."""
 
-    #: What is the same in many.
+    #: The serialized part that many spans share.
     same: bytes
     ids: Ids
     parent: Ids | None
@@ -76,10 +77,10 @@ class _Sending(msgspec.Struct):
 
 
 class Submitting:
-    """Runs on their way to the store."""
+    """The spans of runs on their way to the store."""
 
     def __init__(self, tracing: "Tracing", clock: Clock) -> None:
-        #: As they are to be submitted.
+        #: The runs in the form in which they are to be submitted.
         self.runs: Sequence[NewRun] = ()
         self._tracing = tracing
         self._clock = clock
@@ -114,30 +115,30 @@ class Submitting:
 
 class Tracing:
     def __init__(self, endpoint: str, ratio: float, service: str, version: str) -> None:
-        """``endpoint``: of the collector; empty: what the environment says, or this machine. ``ratio``: how much of
-        what nobody else has decided about is recorded."""
+        """``endpoint``: of the collector; empty: from the environment, or this machine. ``ratio``: the share of
+        operations to record where no caller has decided yet."""
         self.ratio = ratio
         self._said = (endpoint, ratio, service, version)
         resource = Resource.create(
             {"service.name": os.environ.get("OTEL_SERVICE_NAME") or service, "service.version": version}
         )
         self.sender = Sender(endpoint, resource, InstrumentationScope("mainspring", version))
-        # For what handlers record.
+        # For spans of handlers.
         self._theirs = TracerProvider(ParentBased(TraceIdRatioBased(ratio)), resource, shutdown_on_exit=False)
         self._theirs.add_span_processor(self.sender)
 
     @property
     def said(self) -> tuple[str, float, str, str]:
-        """What makes the same in a child process."""
+        """The arguments that create the same object in a child process."""
         return self._said
 
     def lend(self) -> None:
-        """To the code of handlers, unless the application has set up tracing itself."""
+        """Offer our tracer to handlers, unless the application has set up tracing itself."""
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             trace.set_tracer_provider(self._theirs)
 
     def flush(self) -> None:
-        """What waits goes out, if it does so soon."""
+        """Send waiting spans, if that succeeds soon."""
         self.sender.force_flush()
 
     def tell(self, book: Book) -> None:
@@ -157,7 +158,8 @@ class Tracing:
         error: str = "",
         status: Status | None = None,
     ) -> None:
-        """What is over. ``same``: what is alike in many spans, and written down already. ``error``: with its trace."""
+        """Record a finished span. ``same``: the serialized part that many spans share. ``error``: the error with its
+        traceback."""
         trace_id, span_id = ids
         span = Span(
             trace_id=trace_id.to_bytes(16, "big"),
@@ -178,8 +180,10 @@ class Tracing:
     # Submits.
 
     def submitting(self, runs: Sequence[NewRun], clock: Clock) -> Submitting | None:
-        """Decide about runs that are submitted now; none: none of them is recorded. One that has a ``traceparent``
-        already stands under it."""
+        """Decide about runs that are submitted now. None: none of them is recorded.
+
+        A run with a ``traceparent`` keeps it as its parent.
+        """
         if not runs:
             return None
         here = trace.get_current_span().get_span_context()
@@ -197,7 +201,7 @@ class Tracing:
         return found
 
     def _submitting_theirs(self, runs: Sequence[NewRun], clock: Clock) -> Submitting:
-        """Each under the span of its own caller."""
+        """Put each run under the span of its own caller."""
         found = Submitting(self, clock)
         by_caller: dict[str, Ids] = {}
         made = []
@@ -210,7 +214,7 @@ class Tracing:
         return found
 
     def _submitting_many(self, runs: Sequence[NewRun], above: Ids | None, clock: Clock) -> Submitting | None:
-        """One trace of all of them would be too large to be read."""
+        """Sample each run on its own: a single trace of all of them would be too large to read."""
         recorded = chosen(len(runs), self.ratio, random.random)
         if above is None and not recorded:
             return None
@@ -228,12 +232,12 @@ class Tracing:
     # Attempts.
 
     def inside(self, held: HeldRun) -> "contexts.Context | None":
-        """What the handler of an attempt finds as the current span; none: nobody records this attempt."""
+        """Return the context in which the handler of an attempt runs. None: this attempt is not recorded."""
         found = trace_of(held, self.ratio)
         return None if found is None else _beneath(found[0], span_of_attempt(held.id, held.attempt))
 
     def settled(self, batch: Sequence[tuple["Ended", Settlement]], clock: Clock) -> None:
-        """Attempts have ended, and the store knows."""
+        """Record attempts whose outcome the store has accepted."""
         for attempt, settlement in batch:
             held = attempt.held
             if held.policy.trace or held.scheduled_at is not None:
@@ -269,15 +273,17 @@ class Tracing:
             (*_own(held), ("mainspring.waited_ms", waited // MILLISECOND)),
             came_at,
             ended_at,
-            # To the attempt before.
+            # A link to the previous attempt.
             links=[(found[0], span_of_attempt(held.id, held.attempt - 1))] if held.attempt > 1 else (),
             error=error,
             status=status,
         )
 
     def _first(self, held: HeldRun, settlement: Settlement, found: Ids, came_at: Instant) -> None:
-        """The span of a tick, which nobody has submitted: all of its attempts stand under it. It is made once, by the
-        first attempt that was neither lost nor given back, or that was the last."""
+        """Record the span of a tick, which has no submit: all of its attempts are children of it.
+
+        It is recorded once, by the first attempt that was neither lost nor released, or by the last attempt.
+        """
         counts = settlement.state.ended or settlement.outcome not in (Outcome.LOST, Outcome.RELEASED)
         if held.policy.trace or held.attempt - held.lost > 1 or not counts:
             return
@@ -286,12 +292,13 @@ class Tracing:
         self.record(same, found, None, _own(held), came_at - waited, came_at)
 
     def given(self, held: HeldRun) -> str:
-        """The ``traceparent`` for a worker that records its attempts itself; empty: nobody records this one."""
+        """Return the ``traceparent`` for a worker that records its attempts itself. Empty: this attempt is not
+        recorded."""
         found = trace_of(held, self.ratio)
         return "" if found is None else traceparent(*found)
 
     def settled_elsewhere(self, held: HeldRun, settlement: Settlement) -> None:
-        """By such a worker: it knows nothing of ticks."""
+        """Record the tick's span for attempts of such a worker, which does not know about ticks."""
         found = trace_of(held, self.ratio)
         if found is not None:
             self._first(held, settlement, found, held.started_at)
@@ -302,7 +309,7 @@ class Tracing:
     def serving(
         self, method: str, path: str, name: str, headers: Mapping[str, str], clock: Clock
     ) -> Iterator[Callable[[int], None]]:
-        """A request is answered inside. What it gives wants to know the status."""
+        """Record a request that is served inside. The yielded function takes the status."""
         sent = headers.get("traceparent", "")
         given = read_traceparent(sent)
         status: int | None = None
@@ -336,7 +343,7 @@ class Tracing:
 
 @contextmanager
 def standing(context: "contexts.Context") -> Iterator[None]:
-    """Whatever is recorded inside stands under this."""
+    """Make this the context of everything recorded inside."""
     token = contexts.attach(context)
     try:
         yield
@@ -346,13 +353,13 @@ def standing(context: "contexts.Context") -> Iterator[None]:
 
 @cache
 def tracing_of(endpoint: str, ratio: float, service: str, version: str) -> Tracing:
-    """One for a process, however many engines it opens."""
+    """Return the tracing object, one per process for all its runtimes."""
     return Tracing(endpoint, ratio, service, version)
 
 
 @lru_cache(1_000)
 def _same(name: str, kind: Span.SpanKind.ValueType, attributes: Attributes) -> bytes:
-    """What is alike in many spans, written down."""
+    """Serialize the part that many spans share."""
     same: bytes = Span(name=name, kind=kind, attributes=[_written(*one) for one in attributes]).SerializeToString()
     return same
 
@@ -367,7 +374,7 @@ def _same_of(
 
 
 def _messaging(kind: str, operation: str, queue: str) -> Attributes:
-    """By OpenTelemetry's conventions for messaging."""
+    """Return attributes by OpenTelemetry's conventions for messaging."""
     return (
         ("messaging.system", "mainspring"),
         ("messaging.operation.type", kind),
@@ -377,7 +384,7 @@ def _messaging(kind: str, operation: str, queue: str) -> Attributes:
 
 
 def _own(held: HeldRun) -> Attributes:
-    """What no other run has."""
+    """Return the attributes that only this run has."""
     run: Attributes = (("messaging.message.id", held.id),)
     return run if held.job_id is None else (*run, ("mainspring.job_id", held.job_id))
 
@@ -408,7 +415,7 @@ def _broken(why: str) -> Status:
 
 
 def _text(text: str) -> str:
-    """As it can be written down: half a character cannot."""
+    """Replace invalid characters (lone surrogates), which cannot be serialized."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -417,7 +424,7 @@ def _new_ids(parent: Ids | None) -> Ids:
 
 
 def _beneath(trace_id: int, span_id: int) -> contexts.Context:
-    """Where the current span is this one."""
+    """Return a context in which this span is the current one."""
     context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=_SAMPLED)
     return trace.set_span_in_context(NonRecordingSpan(context), contexts.Context())
 

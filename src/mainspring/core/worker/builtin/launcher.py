@@ -1,14 +1,14 @@
-"""Starts one program, and answers for everything that comes of it: when this has ended, nothing of that is left.
+"""Starts one program and guarantees that none of its processes remains when the launcher ends.
 
-Run as a file, ``python -I -S launcher.py ORDER LINE``, with nothing of the package and little of the standard library,
-so that it starts in milliseconds. ``ORDER`` is a descriptor with what to do (``process.py`` writes it), ``LINE`` a
-socket: the worker's orders come in (``T``: ask them to end; ``K``, or nobody there any more: end them), and one JSON
-object goes out when all is over.
+Run as a file, ``python -I -S launcher.py ORDER LINE``. It imports nothing of the package and little of the standard
+library, so that it starts in milliseconds. ``ORDER`` is a descriptor with the instructions (written by ``process.py``).
+``LINE`` is a socket for the worker's commands: ``T`` asks the tree to end, ``K`` or a closed socket kills it. One JSON
+object is sent back when all is over.
 
-- It is a *subreaper*: whoever loses its parent below it becomes its child, also after ``setsid`` and a double fork. It
-  has ended them all when it has no child left. Where there are cgroups, the program has one, and that is killed first.
-- Where nothing else limits how many processes there are, it counts them, and kills them all when they are too many.
-- The program begins in a session of its own, with no way to more rights, as the user and with the limits of the order.
+- It is a *subreaper*: any descendant that loses its parent becomes its child, also after ``setsid`` and a double fork.
+  All have ended when it has no child left. Where there are cgroups, the program has one, which is killed first.
+- Where nothing else limits the number of processes, it counts them, and kills them all if there are too many.
+- The program begins in its own session, cannot gain privileges, and has the user and limits of the order.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _LINUX = sys.platform == "linux"
-#: Between two rounds of killing, in milliseconds: who forks as fast as it dies is met again.
+#: Milliseconds between two rounds of killing, which catch processes that fork as fast as they die.
 _ROUND = 5
-#: Between two counts of the processes, in milliseconds: this long, or longer where counting takes long itself.
+#: Milliseconds between two counts of the processes; longer where counting itself takes long.
 _COUNT = 100
 _COUNT_SHARE = 20
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 
 
 class Order:
-    """Words and what they are about, by turns, with zero bytes between them."""
+    """The decoded order: alternating kinds and values, separated by zero bytes."""
 
     def __init__(self, data: bytes) -> None:
         words = [os.fsdecode(word) for word in data.split(b"\0")]
@@ -65,14 +65,14 @@ def prctl(option: int, value: int) -> None:
 
 
 class Cgroup:
-    """A folder of cgroup v2 for one program; without a path it does nothing."""
+    """A cgroup v2 folder for one program; without a path every method does nothing."""
 
     def __init__(self, path: str, limits: dict[str, str]) -> None:
         self._path = path
         if path:
             os.makedirs(path, exist_ok=True)
             for name, value in limits.items():
-                # What an old kernel does not know, nobody can ask of it.
+                # Skip limits that an old kernel does not know.
                 if os.path.exists(f"{path}/{name}"):
                     self._write(name, value)
 
@@ -103,7 +103,7 @@ class Cgroup:
 
 
 def counted(path: str, name: str) -> int:
-    """A number from a file of names and numbers."""
+    """Read a number from a file of names and numbers."""
     try:
         with open(path) as file:
             return next((int(line.split()[1]) for line in file if line.startswith(f"{name} ")), 0)
@@ -112,7 +112,7 @@ def counted(path: str, name: str) -> int:
 
 
 def start(order: Order, cgroup: Cgroup) -> int:
-    """The program's process. Raises ``OSError`` if it cannot be started."""
+    """Fork the program and return its process id. Raises ``OSError`` if it cannot be started."""
     launcher = os.getpid()
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -136,7 +136,7 @@ def start(order: Order, cgroup: Cgroup) -> int:
 
 
 def become(order: Order, cgroup: Cgroup, launcher: int) -> None:
-    """In the new process: who it is and what it may do."""
+    """Set up the new process: session, cgroup, limits, user and privileges."""
     os.setsid()
     cgroup.join()
     for number in _RESET:
@@ -152,7 +152,7 @@ def become(order: Order, cgroup: Cgroup, launcher: int) -> None:
         os.setgroups(groups)
         os.setgid(group)
         os.setuid(user)
-    # After the change of the user, which takes it back. The launcher may have died before this was said.
+    # After the change of user, which resets it. The launcher may have died before this call.
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != launcher:
         os._exit(127)
@@ -162,7 +162,8 @@ def become(order: Order, cgroup: Cgroup, launcher: int) -> None:
 
 
 def replace(order: Order) -> None:
-    """Be the program. Without the standard library's search, which imports what the user may not be able to read."""
+    """Execute the program. Avoids the standard library's search, which imports modules that the user may not be able to
+    read."""
     name = order.argv[0]
     problem = OSError(errno.ENOENT, "")
     for folder in [""] if "/" in name else order.environment.get("PATH", os.defpath).split(":"):
@@ -183,13 +184,13 @@ def send(pid: int, number: int) -> None:
 
 
 def descendants() -> list[int]:
-    """Everybody below this process, by what the kernel says now."""
+    """Return all descendants of this process, according to the kernel."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if _LINUX else ():
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", errors="replace") as file:
-                    # The name of a program, in brackets, may hold spaces and brackets.
+                    # The program's name, in brackets, may contain spaces and brackets.
                     parent = int(file.read().rpartition(")")[2].split()[1])
             except (OSError, ValueError, IndexError):
                 continue
@@ -204,21 +205,21 @@ def descendants() -> list[int]:
 
 
 class Tree:
-    """The program and all that came of it."""
+    """The program and all its descendants."""
 
     def __init__(self, leader: int, cgroup: Cgroup) -> None:
         self._leader = leader
         self._cgroup = cgroup
         #: Of the leader, as ``os.waitpid`` tells it.
         self.status: int | None = None
-        #: How many had to be killed after the leader had ended.
+        #: How many processes had to be killed after the leader had ended.
         self.left = 0
         self.empty = False
-        #: It had more processes than it may have.
+        #: It had more processes than allowed.
         self.too_many = False
 
     def signal(self, number: int) -> None:
-        """To everybody; where the kernel does not tell who they are, to the group of the leader."""
+        """Signal every process of the tree; without ``/proc``, signal the group of the leader."""
         if not _LINUX and self.status is None:
             send(-self._leader, number)
         for pid in descendants():
@@ -239,7 +240,7 @@ class Tree:
                 return
             if pid == self._leader:
                 if not _LINUX:
-                    # Those of its group are not our children: now, or never.
+                    # Processes of its group are not our children: this is the last chance to kill them.
                     send(-pid, signal.SIGKILL)
                 self.status = status
             elif self.status is not None:
@@ -247,7 +248,7 @@ class Tree:
 
 
 def attend(tree: Tree, line: int, bell: int, most: int) -> None:
-    """Wait until nothing is left. ``most``: how many processes it may have; 0 for no limit."""
+    """Wait until no process is left. ``most``: the most processes it may have; 0 for no limit."""
     count_at = monotonic()
     pause = _COUNT if most else None
     poll = select.poll()
@@ -268,11 +269,11 @@ def attend(tree: Tree, line: int, bell: int, most: int) -> None:
         tree.reap()
         if most and not killing and (now := monotonic()) >= count_at:
             killing = tree.too_many = len(descendants()) > most
-            # Counting reads all of /proc: it may take a twentieth of one processor.
+            # Counting reads all of /proc: limit it to a twentieth of one processor.
             spent = monotonic() - now
             pause = max(_COUNT, round(_COUNT_SHARE * spent * 1_000))
             count_at = now + pause / 1_000
-        # What a program leaves behind when it ends goes with it.
+        # Processes that a program leaves behind at its end are killed.
         killing = killing or tree.status is not None
         if killing and not tree.empty:
             tree.kill()
@@ -280,7 +281,7 @@ def attend(tree: Tree, line: int, bell: int, most: int) -> None:
 
 
 def serve(order: Order, line: int) -> str:
-    """Start, attend, and tell how it went."""
+    """Start the program, wait for its end, and return the result as JSON."""
     bell, ringer = os.pipe()
     os.set_blocking(ringer, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -305,7 +306,7 @@ def serve(order: Order, line: int) -> str:
     killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
     no_memory = cgroup.ran_out_of_memory() or (killed and counted("/proc/vmstat", "oom_kill") > before)
     cgroup.remove()
-    # Everybody was reaped here, so this is what all of them have used.
+    # All processes were reaped here, so this is their total usage.
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = round((used.ru_utime + used.ru_stime) * 1_000_000)
     flags = f'"out_of_memory": {str(no_memory).lower()}, "too_many_processes": {str(tree.too_many).lower()}'

@@ -1,4 +1,4 @@
-"""A program that somebody else wrote, run so that nothing of it can be left behind."""
+"""Runs an external program so that none of its processes can be left behind."""
 
 import asyncio
 import os
@@ -19,33 +19,33 @@ from mainspring.core.worker.builtin import launcher
 from mainspring.core.worker.executors.marks import kill_marked
 
 _CHUNK = 64 * 1024
-#: What is read of one line. Whatever follows in it is only counted as kept output.
+#: The number of bytes of a line that are reported. The rest of the line only goes into the kept output.
 _LONGEST_LINE = 64 * 1024
-#: Seconds that a launcher may take to kill everybody.
+#: Seconds that a launcher may take to kill the whole tree.
 _PATIENCE = 2.0
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run, as whom, and with which limits."""
+    """What to run, as which user, and with which limits."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
     folder: str
-    #: User, group and further groups, by their numbers; empty for those of the worker.
+    #: The ids of the user, the group and further groups; empty for those of the worker.
     identity: Sequence[int] = ()
-    #: By the last part of their names, as in ``RLIMIT_NOFILE``.
+    #: Keyed by the last part of the resource name, as in ``RLIMIT_NOFILE``.
     limits: Mapping[str, int] = {}
-    #: The launcher kills a program that it sees with more processes; 0 for no limit.
+    #: The launcher kills a program with more processes than this; 0 for no limit.
     processes: int = 0
-    #: A folder of cgroup v2, to be made for this program, and what to write into it.
+    #: A cgroup v2 folder to create for this program, and what to write into it.
     cgroup: str = ""
     cgroup_limits: Mapping[str, str] = {}
     no_new_privileges: bool = True
-    #: Open files of the worker that the program inherits, by the same numbers.
+    #: Open files of the worker that the program inherits, under the same numbers.
     descriptors: Sequence[int] = ()
 
     def encode(self) -> bytes:
-        """As the launcher reads it: it has no time to import a parser."""
+        """Encode for the launcher, in a format simple enough that it need not import a parser."""
         words = [
             *(("argument", word) for word in self.argv),
             *(("variable", f"{name}={value}") for name, value in self.environment.items()),
@@ -61,26 +61,27 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How it went."""
+    """The result of a program."""
 
-    #: As Python has it: of a signal, its number below zero.
+    #: The exit code as Python has it: a negative number for a signal.
     code: int = 0
-    #: How many processes it left behind, which were killed.
+    #: How many processes were left behind and killed.
     left: int = 0
-    #: Time on a processor that all of it has used.
+    #: The processor time of the whole tree.
     cpu: Micros = 0
     out_of_memory: bool = False
-    #: It was killed for having more than ``Order.processes``.
+    #: The program was killed for having more than ``Order.processes`` processes.
     too_many_processes: bool = False
-    #: Why it could not be started.
+    #: Why the program could not be started.
     errno: int = 0
 
 
 class Output:
-    """Takes all of a stream, so that the program never waits for us, keeps its end, and tells every line."""
+    """Reads a stream to its end, so that the program never blocks on us. Keeps the last bytes and
+    reports every line."""
 
     def __init__(self, stream: IO[bytes], keep: int, tell: Callable[[bytes, bool], None]) -> None:
-        """``tell`` is called with each line, and whether it was longer than what is told."""
+        """``tell`` is called with each line, and with True if the line was longer than what is reported."""
         self._stream = stream
         self._keep = keep
         self._tell = tell
@@ -92,7 +93,10 @@ class Output:
         self._loop.add_reader(stream.fileno(), self._read)
 
     def close(self) -> bytes:
-        """What is left in the pipe, and then the end of it all. Not until it is closed: a stranger may hold it open."""
+        """Read what is left in the pipe and return the kept output.
+
+        Does not read to the end of the stream: an unrelated process may hold it open.
+        """
         for _ in range(32):
             if self._stream.closed or not self._read():
                 break
@@ -121,7 +125,7 @@ class Output:
         return True
 
     def _add(self, data: bytes) -> None:
-        # One more than is told, so that it shows.
+        # Keep one byte more than is reported, so that a cut is visible.
         self._line += data[: max(0, _LONGEST_LINE + 1 - len(self._line))]
 
     def _end_line(self) -> None:
@@ -135,11 +139,12 @@ class Output:
 
 
 class Program:
-    """Starts when it is made, under a launcher that answers for it. ``ended`` says how it went, when all of it is gone.
+    """A program that starts on construction, under a launcher. ``ended`` has the result once the whole tree is gone.
 
-    - Signals go to the whole tree: what it starts, also in other sessions. What is left when it ends is killed.
-    - Should the worker die, the launcher sees its line closed and kills the tree. Should the launcher be killed, the
-      kernel kills the program (on Linux), and the worker whoever carries the mark of the run.
+    - Signals go to the whole tree: every process the program starts, also in other sessions. Processes left at its end
+      are killed.
+    - If the worker dies, the launcher sees its socket closed and kills the tree. If the launcher is killed, the kernel
+      kills the program (on Linux), and the worker kills every process with the mark of the run.
     """
 
     def __init__(self, order: Order, *, stdin: bytes, keep: int, tell: Callable[[bytes, bool], None]) -> None:
@@ -148,7 +153,7 @@ class Program:
         self._marks = _marks(order.environment)
         ours, theirs = socket.socketpair()
         try:
-            # Files and not pipes: a program that does not read cannot make us wait. In memory: there may be secrets.
+            # Files instead of pipes: a program that does not read cannot block us. In memory: there may be secrets.
             with theirs, in_memory(stdin) as given, in_memory(order.encode()) as ordered:
                 line, file = theirs.fileno(), ordered.fileno()
                 self._process = subprocess.Popen(
@@ -172,7 +177,7 @@ class Program:
         threading.Thread(target=self._await_end, name=f"mainspring script {self._process.pid}", daemon=True).start()
 
     async def stop(self, grace: float) -> None:
-        """Ask the tree to end, and kill it when it has not after the grace, or when we are told to stop again."""
+        """Ask the tree to end; kill it after the grace, or when this task is cancelled a second time."""
         asked = asyncio.current_task()
         patience = grace if asked is None or asked.cancelling() < 2 else 0
         self._send(b"T")
@@ -183,15 +188,15 @@ class Program:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self.ended], timeout=_PATIENCE)
             if not self.ended.done():
-                # The program has stopped its launcher, perhaps. Without it the worker looks after the rest.
+                # The program may have stopped its launcher. Without it the worker cleans up the rest.
                 self._process.kill()
 
     def _send(self, order: bytes) -> None:
-        with suppress(OSError):  # It has ended.
+        with suppress(OSError):  # The program has ended.
             self._line.send(order, socket.MSG_DONTWAIT)
 
     def _await_end(self) -> None:
-        """On a thread of its own, the same on every system and under every event loop."""
+        """Wait on a separate thread, which works the same on every system and under every event loop."""
         told = bytearray()
         with suppress(OSError):
             while data := self._line.recv(_CHUNK):
@@ -200,11 +205,11 @@ class Program:
         try:
             ended = msgspec.json.decode(bytes(told), type=Ended)
         except msgspec.MsgspecError:
-            # Somebody killed the launcher.
+            # The launcher was killed.
             kill_marked(self._marks)
             ended = Ended(code=code if code < 0 else -signal.SIGKILL)
         self._line.close()
-        with suppress(RuntimeError):  # The loop is closed: nobody is left to tell.
+        with suppress(RuntimeError):  # The loop is closed: there is no receiver left.
             self._loop.call_soon_threadsafe(self._tell, ended)
 
     def _tell(self, ended: Ended) -> None:
@@ -213,7 +218,7 @@ class Program:
 
 
 def _marks(environment: Mapping[str, str]) -> list[bytes]:
-    """What nobody but this attempt has."""
+    """Return the environment entries that only this attempt has."""
     return [f"{name}={environment[name]}\0".encode() for name in ("MAINSPRING_RUN_ID", "MAINSPRING_FENCE")]
 
 

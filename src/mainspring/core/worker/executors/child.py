@@ -1,7 +1,7 @@
-"""A child process: loads the application and runs sync handlers on its threads, as the worker tells it.
+"""A child process: loads the application and runs sync handlers on its threads, on request of the worker.
 
-Started by the worker as ``python -m mainspring.core.worker.executors.child module:attribute …``; never forked,
-because a fork copies locks and database connections in whatever state they are.
+Started by the worker as ``python -m mainspring.core.worker.executors.child module:attribute …``. It is never forked,
+because a fork copies locks and database connections in an arbitrary state.
 """
 
 import importlib
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
 
 _CHUNK = 256 * 1024
-#: What comes within these seconds is told together.
+#: Reports within this many seconds are sent together.
 _GATHER = 0.1
 
 
@@ -60,7 +60,7 @@ class _Entry(NamedTuple):
 
 
 class Child:
-    """Reads frames on the main thread, and calls handlers on as many threads as there are calls at once."""
+    """Reads frames on the main thread, and calls handlers on as many threads as there are concurrent calls."""
 
     def __init__(self, line: socket.socket, source: str) -> None:
         self._line = line
@@ -75,15 +75,15 @@ class Child:
         self._cpu = of_thread
         self._tracing: Tracing | None = None
         self.captures = False
-        #: Which files the standard descriptors are, once the application is loaded.
+        #: The identity of the standard descriptors once the application is loaded.
         self._standard: list[tuple[int, int] | None] = []
         self._host = HostLoop()
-        #: Attempts with something to tell. What is taken from one is sent before anybody else takes from it.
+        #: Attempts with unsent reports. Reports taken from one are sent before another thread takes from it.
         self._telling: SimpleQueue[Telling[int]] = SimpleQueue()
         self._taking = threading.Lock()
 
     def serve(self) -> None:
-        """Until the worker says that it is enough, or hangs up."""
+        """Serve until the worker sends ``Finish`` or closes the connection."""
         frames = Frames()
         while data := self._line.recv(_CHUNK):
             for frame in frames.feed(data):
@@ -115,7 +115,7 @@ class Child:
                 self._application.adopt(begin.adopts)
             self._handlers = self._application.handlers()
             if begin.tracing is not None:
-                # Here and not above: nobody else pays for importing it.
+                # Imported here, so that only processes that trace pay for it.
                 from mainspring.core.runtime.tracing.spans import tracing_of
 
                 self._tracing = tracing_of(*begin.tracing)
@@ -146,7 +146,7 @@ class Child:
         entry = _Entry(start, Call(), Telling(start.key, self, shows_life=True, tenant=start.held.tenant))
         entry.telling.held = start.held
         self._calls[start.key] = entry
-        # The worker never sends more than it has threads for, so a thread is free or may be added.
+        # The worker never sends more calls than it has threads for, so a thread is free or may be added.
         if len(self._calls) > self._threads:
             self._threads += 1
             threading.Thread(target=self._work, name=f"mainspring {self._threads}", daemon=True).start()
@@ -164,7 +164,7 @@ class Child:
             if result and masks.any:
                 result = masks.json(start.held.tenant, result)
             if result and (problem := result_problem(result)) is not None:
-                # Checked here, so that a result of a gigabyte does not travel first.
+                # Checked here, so that a result of a gigabyte is not transferred first.
                 result, error, cause = None, problem, FINAL
             memory = resident_bytes() if self._measures_memory else 0
             del self._calls[start.key]
@@ -179,7 +179,7 @@ class Child:
         if handler is None:
             raise LookupError(f"{self._source} has no handler for task {held.task!r} in a child process")
         if isinstance(handler, AsyncHandler):
-            # On the loop in general, but this one runs alone because workers died of it.
+            # Usually on the worker's event loop, but this one runs alone because workers died of it.
             return self._host.run(handler.invoke(held))
         return handler.invoke(held)
 
@@ -187,7 +187,7 @@ class Child:
         self._telling.put(telling)
 
     async def heard(self, telling: Telling[int]) -> None:
-        """As far as the worker."""
+        """Send the reports to the worker."""
         self._tell(telling)
 
     def _keep_telling(self) -> None:
@@ -243,11 +243,12 @@ def main() -> None:
     end_with_worker(int(worker), int(read_end))
     os.set_inheritable(int(line), False)
     os.set_inheritable(int(read_end), False)
-    # What handlers print is for the log of the worker, not for whoever reads its output.
+    # Output of handlers belongs in the log of the worker, not in its standard output.
     os.dup2(2, 1)
     connection = socket.socket(fileno=int(line))
     Child(connection, source).serve()
-    # Open until the process is gone: the worker takes a closed line for death, and exit handlers may still have to run.
+    # Open until the process is gone: the worker takes a closed connection for death, and exit handlers may still have
+    # to run.
     connection.detach()
 
 

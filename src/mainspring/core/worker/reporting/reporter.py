@@ -1,4 +1,4 @@
-"""Brings what attempts tell to the store: in batches, at most every quarter of a second, and before their outcomes."""
+"""Sends the reports of attempts to the store: in batches, at most every 250 ms, and before their outcomes."""
 
 import asyncio
 import threading
@@ -20,17 +20,18 @@ from mainspring.core.worker.settings import WorkerSettings
 EVERY: Micros = 250 * MILLISECOND
 _FIRST_BACK_OFF: Micros = 50 * MILLISECOND
 _LONGEST_BACK_OFF: Micros = 2 * SECOND
-#: One flush takes about so much text.
+#: One flush takes about this much text.
 _LARGEST = 2 * 1024 * 1024
 
 _log = get_logger("mainspring.reporter")
 
 
 class Reporter:
-    """Nothing runs here while nobody tells anything.
+    """Batches and sends reports. No task runs while there is nothing to report.
 
-    One flush at a time. It is tried until the store has heard it, as outcomes are: an outcome must not overtake the
-    checkpoint that belongs to it. Reports of a lost answer may be kept twice; only of a log would anybody notice.
+    Only one flush runs at a time. It is retried until the store has accepted it, as outcomes are: an outcome must not
+    overtake the checkpoint that belongs to it. If an answer is lost, reports may be stored twice, which shows only in
+    logs.
     """
 
     def __init__(
@@ -53,12 +54,12 @@ class Reporter:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._waiting: dict[Telling[Attempt], None] = {}
-        #: Outcomes that follow the last reports of their attempts.
+        #: Outcomes that are held back until the last reports of their attempts have arrived.
         self._ended: list[tuple[Attempt, Settlement]] = []
-        #: Who waits until somebody's reports have arrived.
+        #: Callers that wait until the reports of an attempt have arrived.
         self._listeners: list[tuple[Telling[Attempt], asyncio.Future[None]]] = []
         self._pumping: asyncio.Task[None] | None = None
-        #: It was cancelled here, and what came since is to be reported.
+        #: This object cancelled the flush; reports that came since are still to be sent.
         self._dropping = False
         self._flushed_at: Micros = -EVERY
         self.failing_since: Micros | None = None
@@ -73,7 +74,7 @@ class Reporter:
         return len(self._ended)
 
     def wake(self, telling: Telling[Attempt]) -> None:
-        """Something is told. Called from whatever thread tells it."""
+        """Schedule the reports of an attempt. May be called from any thread."""
         if threading.get_ident() == self._thread:
             self._add(telling)
         elif self._loop is not None:
@@ -88,18 +89,18 @@ class Reporter:
         await waiter
 
     def settle_after(self, attempt: Attempt, settlement: Settlement) -> None:
-        """Hand an outcome on when the store has what its attempt told."""
+        """Pass an outcome on once the store has the reports of its attempt."""
         self._ended.append((attempt, settlement))
         self._bell.ring()
         self._pump()
 
     def start_counting_anew(self) -> None:
-        """A new lease was granted: failures before it are no reason to give it up."""
+        """Reset the failure timer: failures before the new lease are no reason to give up that lease."""
         if self.failing_since is not None:
             self.failing_since = self._clock.monotonic()
 
     def drop(self) -> None:
-        """Forget everything that the store has not heard."""
+        """Drop everything that the store has not received."""
         self._waiting.clear()
         self._ended.clear()
         for _, waiter in self._listeners:
@@ -128,7 +129,7 @@ class Reporter:
         self._pumping = None
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("reporting failed", exc_info=error)
-        # Cancelled by anybody else it is over: the loop ends.
+        # If any other code cancelled the task, the event loop is ending.
         if self._has_work and (self._dropping or not task.cancelled()):
             self._pump()
         self._dropping = False
@@ -138,7 +139,7 @@ class Reporter:
         return bool(self._waiting or self._ended or self._listeners)
 
     async def _flush_all(self) -> None:
-        # This is started in the context of whoever tells something first, and is no part of it.
+        # This task starts in the context of the first reporting attempt, but does not belong to it.
         current.set(None)
         while self._has_work:
             left = self._flushed_at + EVERY - self._clock.monotonic()
@@ -153,7 +154,7 @@ class Reporter:
         lines: list[LogReport] = []
         checkpoints: list[Checkpoint] = []
         taken: list[Telling[Attempt]] = []
-        # Those that have ended go first: their outcomes wait.
+        # Attempts that have ended go first: their outcomes are held back.
         urgent = [attempt.telling for attempt, _ in self._ended] + [telling for telling, _ in self._listeners]
         order = dict.fromkeys([*(one for one in urgent if one in self._waiting), *self._waiting])
         size = 0
@@ -199,7 +200,11 @@ class Reporter:
                 waiter.set_result(None)
 
     async def _until_heard(self, send: Callable[[], Awaitable[list[bool]]]) -> None:
-        """What is refused by its fence is somebody else's by now: the verdict on the outcome will say so."""
+        """Send reports until the store has answered.
+
+        If the store rejects a report by its fence, another worker has the run by now; the answer to the outcome will
+        say so.
+        """
         back_off = _FIRST_BACK_OFF
         try:
             while True:
@@ -210,7 +215,7 @@ class Reporter:
                 except (StoreUnavailable, TimeoutError) as error:
                     _log.warning("cannot report", error=str(error), again_in_ms=back_off // MILLISECOND)
                 except Exception:
-                    # It would be refused again. What was told is lost; the outcome is not.
+                    # The store would reject them again. The reports are lost; the outcome is not.
                     _log.exception("reports were refused")
                     return
                 if self.failing_since is None:

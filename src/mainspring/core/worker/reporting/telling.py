@@ -1,7 +1,7 @@
-"""What an attempt tells while it runs: how far it is, that it lives, what it prints, what the next attempt should know.
+"""Reports of a running attempt: progress, signs of life, output, and the checkpoint for the next attempt.
 
-User code calls this from whatever thread it runs on, as often as it likes. Nothing here waits, takes a lock (an
-interrupted thread might keep it for ever) or grows without bound.
+User code calls this from any thread, as often as it likes. Nothing here waits, takes a lock (an interrupted thread
+might hold it forever) or grows without bound.
 """
 
 import threading
@@ -21,10 +21,10 @@ from mainspring.core.runtime import log_lines
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.masking import masks
 
-#: So much waits to be taken, of one attempt. What comes faster is dropped and counted.
+#: The largest amount of unsent output of one attempt. Output that arrives faster is dropped and counted.
 _MOST_WAITING = 256 * 1024
 _MOST_LINES = 2_000
-#: More than the store keeps, so that it has said so; whatever follows goes nowhere.
+#: More than the store keeps, so that the store records the cut; any later output is discarded.
 _MOST_EVER = MOST_LOG_BYTES + _MOST_WAITING
 _LONGEST_LINE = 64 * 1024
 #: The longest piece of a log.
@@ -37,7 +37,7 @@ Listened = TypeVar("Listened")
 
 
 class Told(msgspec.Struct, frozen=True, tag="told"):
-    """What an attempt has told since somebody last asked."""
+    """What an attempt has reported since the last take."""
 
     progress: tuple[float, float | None, str] | None = None
     #: Pieces of the log.
@@ -47,13 +47,13 @@ class Told(msgspec.Struct, frozen=True, tag="told"):
 
 
 class _Boxes:
-    """Where it lies until it is taken: only the newest progress and state, of lines so many."""
+    """Holds reports until they are taken: only the newest progress and state, and a limited number of lines."""
 
     def __init__(self) -> None:
         self.progress: deque[tuple[float, float | None, str]] = deque(maxlen=1)
         self.state: deque[bytes] = deque(maxlen=1)
         self.lines: deque[str] = deque()
-        #: The line that ``print`` has begun.
+        #: The unfinished line that ``print`` has begun.
         self.begun = ""
         self.size = 0
         self.total = 0
@@ -61,51 +61,53 @@ class _Boxes:
 
 
 class Ear(Protocol[Listened]):
-    """Who takes what attempts tell."""
+    """Receives the reports of attempts."""
 
-    #: What handlers print and log is for it, too.
+    #: The receiver also wants what handlers print and log.
     captures: bool
 
     def wake(self, telling: "Telling[Listened]") -> None:
-        """Something lies there. Called on the attempt's thread."""
+        """Notify that reports are waiting. Called on the attempt's thread."""
         ...
 
     async def heard(self, telling: "Telling[Listened]") -> None:
-        """Returns when all of it has arrived."""
+        """Return when all reports of the attempt have arrived."""
         ...
 
 
 class Telling(Generic[Owner]):
-    """One attempt's. Most attempts never tell anything: making one must cost next to nothing."""
+    """The reports of one attempt. Most attempts never report anything, so creating this object must cost next to
+    nothing."""
 
-    #: Why it was told to stop.
+    #: Why the attempt was asked to stop.
     stop: str | None = None
-    #: The attempt, where the owner does not know it.
+    #: The attempt, for owners that do not carry it.
     held: HeldRun | None = None
-    #: It has shown life since somebody last looked.
+    #: The attempt has sent a sign of life since the last check.
     alive = False
-    #: Something lies here, and who takes it knows.
+    #: Reports are waiting here, and the receiver was notified.
     waiting = False
-    #: Something that was taken has not reached the store yet.
+    #: Reports were taken but have not reached the store yet.
     unheard = False
-    #: It has told something.
+    #: The attempt has reported something.
     ever = False
-    #: It has cost something that somebody can tell.
+    #: The attempt has recorded costs.
     costs = False
     _over = False
-    #: What it has spent, by thread: two that add to one sum would lose some of it.
+    #: Spent amounts by thread: two threads that add to one sum would lose updates.
     _spent: dict[int, dict[str, float]] | None = None
     _cpu: Micros | None = None
 
     def __init__(self, owner: Owner, ear: "Ear[Owner]", *, shows_life: bool = False, tenant: str = "") -> None:
-        """If it ``shows_life``, the ear is woken for a sign of life, too. Secrets of the ``tenant`` are not told."""
+        """With ``shows_life``, signs of life notify the receiver, too. Secrets of the ``tenant`` are masked in all
+        reports."""
         self.owner = owner
         self.ear = ear
         self.tenant = tenant
         self._shows_life = shows_life
 
     def spend(self, unit: str, amount: float) -> None:
-        """Told when the attempt ends."""
+        """Add to the attempt's cost in a unit. Reported when the attempt ends."""
         by_thread = self._spent
         if by_thread is None:
             self.costs = True
@@ -120,14 +122,14 @@ class Telling(Generic[Owner]):
         self._cpu = cpu
 
     def was_spent(self, spent: Spent) -> None:
-        """In another process."""
+        """Add the cost that was recorded in another process."""
         if spent.cpu is not None:
             self.used_cpu(spent.cpu)
         for unit, amount in spent.units.items():
             self.spend(unit, amount)
 
     def spent(self) -> Spent:
-        """What it cost beyond its time."""
+        """Return the cost of the attempt beyond its duration."""
         units: dict[str, float] = {}
         for mine in list((self._spent or {}).values()):
             for unit, amount in mine.items():
@@ -154,10 +156,10 @@ class Telling(Generic[Owner]):
         self._lies_here()
 
     def log(self, text: str) -> None:
-        """A line, or several."""
+        """Add one or more lines to the log."""
         boxes = self._boxes()
         if masks.any:
-            # Before it is cut: half a secret is not found.
+            # Mask before cutting: half a secret would not be found.
             text = masks.text(self.tenant, text)
         if len(text) > _LONGEST_LINE:
             text = text[:_LONGEST_LINE] + " … (cut)"
@@ -173,7 +175,7 @@ class Telling(Generic[Owner]):
         self._lies_here()
 
     def write(self, text: str) -> None:
-        """As a file is written to: a line ends where it ends."""
+        """Write like a file: lines end only at newlines."""
         boxes = self._boxes()
         *lines, begun = (boxes.begun + text).split("\n")
         if masks.any and len(begun) > _LONGEST_LINE:
@@ -183,7 +185,7 @@ class Telling(Generic[Owner]):
             self.print("\n".join(lines))
 
     def print(self, text: str) -> None:
-        """Lines that the task has printed: for the run's log, and for the log of the process if it shows output."""
+        """Add lines printed by the task to the run's log, and to the process log if output is shown there."""
         if self.ear.captures:
             self.log(text)
         if log_lines.shows_output():
@@ -192,7 +194,7 @@ class Telling(Generic[Owner]):
                 _output.info(line, **found)
 
     def tell(self, told: Told) -> None:
-        """What was told elsewhere."""
+        """Add reports that were made in another process."""
         self.alive = True
         if told.progress is not None:
             self.progress(*told.progress)
@@ -220,14 +222,14 @@ class Telling(Generic[Owner]):
         )
 
     def close(self) -> bool:
-        """Nothing that comes later counts; whether anything is still on its way to the store."""
+        """Ignore later reports; returns whether any are still on their way to the store."""
         if self.ever:
             self._end_line()
         self._over = True
         return self.waiting or self.unheard
 
     async def heard(self) -> None:
-        """Returns when everything that was told has arrived: for who settles the run by other means."""
+        """Return when all reports have arrived. For code that completes the run by other means."""
         if self.ever:
             self._end_line()
             if self.waiting or self.unheard:
@@ -242,7 +244,7 @@ class Telling(Generic[Owner]):
     def _boxes(self) -> _Boxes:
         found: _Boxes | None = self.__dict__.get("_made")
         if found is None:
-            # One step, so that two threads get the same.
+            # A single atomic step, so that two threads get the same object.
             found = self.__dict__.setdefault("_made", _Boxes())
             self.ever = True
         return found
@@ -254,7 +256,7 @@ class Telling(Generic[Owner]):
 
 
 def _pieces(lines: list[str]) -> list[str]:
-    """Lines put together, as few pieces as can be."""
+    """Join lines into as few pieces as possible."""
     pieces = []
     text = "\n".join(lines).encode("utf-8", "replace").decode().replace("\x00", "�")
     while len(text) > _PIECE:
@@ -264,12 +266,12 @@ def _pieces(lines: list[str]) -> list[str]:
     return [*pieces, text] if lines else pieces
 
 
-#: The attempt whose code this is.
+#: The attempt that the current code belongs to.
 current: ContextVar["Telling[Any] | None"] = ContextVar("mainspring attempt", default=None)
 
 
 def _attempt_here() -> dict[str, Any]:
-    """What a line of the log that is written here belongs to."""
+    """Return the log fields that describe the current attempt."""
     telling = current.get()
     return {} if telling is None else _describe_attempt(telling)
 
@@ -287,7 +289,7 @@ def _describe_attempt(telling: Telling[Any]) -> dict[str, Any]:
         "task": held.task,
         "queue": held.queue,
     }
-    # Also where nobody records spans here.
+    # Include the trace id even where no spans are recorded.
     return found | {"trace": f"{ids_in(held.policy.trace)[0]:032x}"} if held.policy.trace else found
 
 
