@@ -1,4 +1,4 @@
-"""Reads off the store how much there is to do, for whoever starts and stops processes by it."""
+"""Measures the load of queues, for programs that start and stop processes by it."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -10,12 +10,12 @@ from mainspring.core.model.cluster.autoscale import QueueLoad
 from mainspring.core.ports.storage.catalog import Minute, SessionView
 from mainspring.core.store import Depth
 
-#: Figures by the minute are a little behind. Over this long they are steady, and still follow the load.
+#: Per-minute metrics lag a little. Over this span they are stable, and still follow the load.
 RATES_OVER: Micros = 3 * MINUTE
 
 
 class LoadReads(Protocol):
-    """What a tenant may see of it, or everybody's."""
+    """The load that a tenant may see, or that of all tenants."""
 
     async def depths(self, tenant: str | None = None) -> list[Depth]: ...
 
@@ -25,7 +25,7 @@ class LoadReads(Protocol):
 async def read_loads(
     reads: LoadReads, workers: Collection[SessionView], tenant: str | None, now: Instant
 ) -> list[QueueLoad]:
-    """Every queue with work, with workers, or where something has ended a moment ago; by name."""
+    """Return the load of every queue with work, with workers, or with recently ended runs, by name."""
     depths = {depth.queue: depth for depth in await reads.depths(tenant)}
     figures = await reads.minutes(tenant, now - RATES_OVER, now)
     staying = [worker for worker in workers if not worker.draining]
@@ -53,6 +53,6 @@ def _load(
 
 
 def others_of(queue: str, workers: Iterable[SessionView], own: Collection[str]) -> int:
-    """How many take a queue that are none of these, by name."""
+    """Count the workers of a queue other than these, by name."""
     names = Counter(worker.name for worker in workers if queue in worker.queues and not worker.draining)
     return sum(count for name, count in names.items() if name not in own)

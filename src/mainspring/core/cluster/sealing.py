@@ -1,4 +1,4 @@
-"""Shards that an engine outside the store grants, and the store has the last word on."""
+"""Shard ownership granted by an external coordinator and confirmed by the store."""
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -13,26 +13,26 @@ from mainspring.core.runtime.log import get_logger
 
 _log = get_logger("mainspring.shards")
 
-#: Whoever is overtaken by others at the table this often comes back at its next renewal.
+#: After this many lost write conflicts a member tries again at its next renewal.
 _TRIES = 20
-#: How much longer the lease in the registry is. The store's is the short one, by which the dead are found: engines do
-#: not grant one as short as that, or lose it in every election of theirs.
+#: How much longer the coordinator's lease is. The store's lease is the short one, which detects dead members. External
+#: coordinators do not grant leases that short, or lose them in each of their elections.
 LONGER = 2
 
 
 class SealedCoordinator:
-    """A coordinator out of a registry, which grants, and a store, which is told and decides.
+    """A coordinator that combines an external registry, which grants shards, and a store, which confirms them.
 
-    A member is a session of the store that has a lease in the registry as well. It is alive while both say so:
-    whichever lease ends first ends it. A renewal needs both, the store's last, so whoever is cut off from either is
-    soon buried in the store, and stays so; what the registry still holds for it counts for nothing. A shard that was
-    granted is sealed in the store before it counts: its epoch grows there, whichever engine granted it.
+    1. A member is a session of the store that also has a lease in the registry. It is alive while both leases last.
+    2. A renewal needs both, the store's last. A member cut off from either is soon expired in the store, for good;
+       shards that the registry still holds for it count for nothing.
+    3. A granted shard is sealed in the store before it counts: its epoch grows there, whichever coordinator granted it.
     """
 
     def __init__(self, store: Sealing, registry: Registry) -> None:
         self._store = store
         self._registry = registry
-        #: Who was in the registry at the last renewal and is buried in the store: for good.
+        #: Members that were in the registry at the last renewal but have expired in the store, for good.
         self._buried: frozenset[SessionId] = frozenset()
 
     async def start(self) -> None:
@@ -49,7 +49,7 @@ class SealedCoordinator:
         try:
             await self._registry.enter(member, LONGER * ttl)
         except Exception:
-            # Whether it is in there or not, nobody will look under this id again.
+            # Whether it was registered or not, this id is never used again.
             await self._store.leave(member)
             raise
         return member
@@ -62,7 +62,7 @@ class SealedCoordinator:
             with suppress(StoreUnavailable):
                 await self._registry.exit(member)
             raise
-        # In this order: whoever was in the registry had joined the store before, so who is missing there was buried.
+        # In this order: members of the registry have joined the store before, so a member missing there has expired.
         self._buried = view.members - set(known.members)
         held = {shard for shard, owner in view.owners.items() if owner == member}
         if strays := held - known.owned.keys():
@@ -79,7 +79,7 @@ class SealedCoordinator:
     async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
         if not shards:
             return {}
-        # In this order: see Sealing.seal.
+        # For the order see ``Sealing.seal``.
         epochs = await self._store.epochs(shards)
         try:
             granted = await self._grant(member, epochs)
@@ -98,14 +98,16 @@ class SealedCoordinator:
 
     async def leave(self, member: SessionId) -> None:
         try:
-            # First, because it is what the others wait for.
+            # First, because the other members wait for it.
             await self._registry.exit(member)
         finally:
             await self._store.leave(member)
 
     async def _grant(self, member: SessionId, shards: Collection[int]) -> list[int]:
-        """Those of ``shards`` that are the member's now. Who is buried in the store never acts again, however long the
-        registry still holds its lease."""
+        """Return those of ``shards`` that belong to the member now.
+
+        A member that has expired in the store never acts again, however long the registry still holds its lease.
+        """
         for _ in range(_TRIES):
             view = await self._registry.look(member)
             owners = taken(view.owners, view.members - self._buried, member, shards)

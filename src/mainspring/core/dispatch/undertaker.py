@@ -1,4 +1,4 @@
-"""Copies of dead letters for engines that have a place for them, where a team's own tools look."""
+"""Sends copies of dead letters to brokers with a dead-letter destination, where a team's own tools look."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,19 +9,19 @@ from mainspring.core.model.runs.dead_letters import DeadRun, dead_run
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.runtime.engines import Engines
 
-#: So many wait for an engine that is away; of more the oldest are left out. The store has them all.
+#: The most dead letters waiting for an unavailable broker; beyond that the oldest are dropped. The store has them all.
 _WAITING = 10_000
 _BATCH = 500
 
 
 class RunReading(Protocol):
-    """The part of the store that says what became of runs."""
+    """The part of the store that returns runs."""
 
     async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]: ...
 
 
 class Undertaker:
-    """Tells each engine of what failed for good in its queues; one that is away is told when it is back."""
+    """Sends each broker the dead letters of its queues; an unavailable broker gets them when it is back."""
 
     def __init__(self, store: RunReading, engines: Engines) -> None:
         self.buried = 0
@@ -30,7 +30,7 @@ class Undertaker:
         self._waiting = {guarded: deque[DeadRun](maxlen=_WAITING) for guarded in engines.all if guarded.buries}
 
     async def note(self, failed: Sequence[RunId]) -> None:
-        """Where no engine has a place for them, nobody looks them up."""
+        """Queue copies of failed runs. Without a broker that can store them, nothing is looked up."""
         if not self._waiting:
             return
         for start in range(0, len(failed), _BATCH):

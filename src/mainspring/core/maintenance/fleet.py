@@ -23,7 +23,7 @@ from mainspring.core.runtime.remembered import Latest, Remembered
 
 #: Every request is answered within this time, even if the store does not answer.
 _PATIENCE_SECONDS = 5
-#: What a full store takes long to count is told as it was, for so long.
+#: How long stale counts are reported while counting takes long in a full store.
 _BEARABLE: Micros = MINUTE
 #: The number of slots of a worker without other configuration.
 _SLOTS = 100
@@ -56,7 +56,7 @@ class _Work(msgspec.Struct, frozen=True, kw_only=True):
 
     loads: list[QueueLoad]
     pauses: list[Pause]
-    #: By sink, how old the oldest is that it has not got.
+    #: By sink: the age of the oldest undelivered event.
     behind: dict[str, Micros]
     #: By queue.
     hints: dict[str, int]

@@ -1,4 +1,4 @@
-"""Watches what hurts a queue in its store, says who does it, and spares the store what can wait."""
+"""Watches the health of the store, reports what harms it, and postpones background work while it is under pressure."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,7 +15,8 @@ _SHARD = 0
 
 
 class HealthGuard(TickingService):
-    """Every scheduler looks, so that each knows when to hold back; whoever owns the first shard says what it finds."""
+    """Checks in every scheduler, so that each knows when to hold back. The owner of the first shard
+    logs the findings."""
 
     def __init__(self, store: Watched, wakeups: Wakeups, clock: Clock, owned: Callable[[], Mapping[int, int]]) -> None:
         super().__init__("health", clock, wakeups.listen([]))
@@ -25,7 +26,7 @@ class HealthGuard(TickingService):
 
     @property
     def pressed(self) -> bool:
-        """Whether what can wait should."""
+        """True if background work should wait."""
         return is_pressed(self._worst.values())
 
     async def tick(self) -> Micros:

@@ -1,4 +1,4 @@
-"""What ``/metrics`` of a process says: what it counts itself, and what it reads of the fleet and the store."""
+"""Renders ``/metrics`` of a process: its own metrics, and those of the fleet and the store."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,30 +9,30 @@ from mainspring.core.runtime.metrics.book import Book, Press
 
 
 class Monitor:
-    """One registry a process."""
+    """The metrics registry of a process."""
 
     def __init__(self, fleet: Fleet | None = None, vitals: StoreVitals | None = None) -> None:
         self._fleet = fleet
         self._vitals = vitals
         self._everything = Press()
-        #: For who is bound to a tenant: nothing that names tasks or queues of others.
+        #: For callers bound to a tenant: nothing that names tasks or queues of others.
         self._harmless = Press()
 
     def add(self, tell: Callable[[Book], None], *, harmless: bool = False) -> None:
-        """One more who has figures of this process. ``harmless``: whoever may ask at all may know them."""
+        """Add a source of metrics of this process. ``harmless``: every authorized caller may see them."""
         self._everything.add(tell)
         if harmless:
             self._harmless.add(tell)
 
     async def close(self) -> None:
-        """Nothing is read any more."""
+        """Stop all reads."""
         if self._fleet is not None:
             await self._fleet.close()
 
     async def render(self, tenant: str | None = None) -> bytes:
-        """For somebody who is bound to this tenant, or to none."""
+        """Render the metrics for a caller that is bound to this tenant, or to none."""
         book = Book()
-        # At once: a store that does not answer keeps nobody waiting twice.
+        # Concurrently: a store that does not answer delays the caller only once.
         asked = [] if self._fleet is None else [self._fleet.tell(book, tenant)]
         if self._vitals is not None and tenant is None:
             asked.append(self._vitals.tell(book))

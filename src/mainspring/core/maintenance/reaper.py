@@ -1,4 +1,4 @@
-"""The reaper: gives the runs of the dead to the living, and ends what has waited or run too long. Needs no leader."""
+"""The reaper: requeues runs of expired workers, and ends runs that waited or ran too long. Needs no leader."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
@@ -24,9 +24,9 @@ class ReaperStore(Reaping, Reading, Workforce, Protocol):
 
 
 class Reaper(TickingService):
-    """Works by state, not by event: whatever is wrong is found again until it has been put right.
+    """Works by state, not by event: each problem is found again until it is fixed.
 
-    Any number of them may run. They meet in ``settle``, where the fence lets one of them through.
+    Any number of reapers may run. Concurrent ones meet in ``settle``, where the fence accepts only one of them.
     """
 
     def __init__(
@@ -44,11 +44,12 @@ class Reaper(TickingService):
         await self._while_full(self._expire)
         await self._resolve()
         await self._while_full(self._sweep)
-        # Several reapers should not come at the same moment.
+        # Several reapers should not run at the same moment.
         return round(_EVERY * (0.75 + self._random.random() / 2))
 
     async def _while_full(self, step: Callable[[], Awaitable[int]]) -> None:
-        """A full batch was not all of it. A step that achieved nothing is not repeated: others are at it."""
+        """Repeat a step while its batches are full. A step that achieved nothing is not repeated: other reapers are at
+        work."""
         while not self.stopping and await step() >= _LIMIT:
             await self.clock.sleep(0)
 
@@ -56,7 +57,7 @@ class Reaper(TickingService):
         lost = await self._store.lost_runs(_LIMIT)
         if not lost:
             return 0
-        # A worker knows which run killed its child process; of a worker that is gone nobody can say who killed it.
+        # A worker knows which run killed its child process. For a worker that is gone, the culprit is unknown.
         settlements = [settle_loss(held, blamed=False) for held in lost]
         return await self._settle("runs of dead workers", "lost", lost, settlements)
 
@@ -82,7 +83,7 @@ class Reaper(TickingService):
         self.log.warning(what, runs=len(applied), failed=failed)
         if self._figures is not None:
             self._figures.reaped(why, applied)
-        # The end of a run, too, can let another one go, most likely of the same queue.
+        # The end of a run can also release another run, most likely of the same queue.
         topics = dict.fromkeys(queue_topic(run.queue) for run, _ in applied)
         if any(move.state is RunState.SCHEDULED and move.delay <= HORIZON for _, move in applied):
             topics[SCHEDULES] = None
@@ -98,7 +99,7 @@ class Reaper(TickingService):
         return expired
 
     async def _resolve(self) -> None:
-        """Whoever ends a run tells some of its children itself. Here is the rest of large families."""
+        """Decide remaining children: completing a run handles a few of its children, and this handles the rest."""
         while not self.stopping and await self._store.resolve(_LIMIT):
             await self.clock.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Where events go outside: a sink, and what the store says of those whom events are about."""
+"""The ports for publishing events: sinks, and the facts about the objects that events refer to."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,27 +11,30 @@ from mainspring.core.model.events.events import Event, RunFacts, WorkerFacts
 
 
 class Sink(Protocol):
-    """One place that is told. ``open`` needs no answer of it: a process starts while its sink is away."""
+    """A destination of events. ``open`` needs no answer: a process starts even while its sink is unavailable."""
 
-    #: One word, the same in every process: the sink's place in the outbox is kept under it.
+    #: One word, the same in every process: the sink's offset in the outbox is stored under it.
     name: str
 
     async def open(self, source: str) -> None:
-        """``source``: which store this is about, as it stands in the events."""
+        """Open the sink. ``source``: the identity of the store, as included in the events."""
         ...
 
     async def close(self) -> None: ...
 
     def wants(self, kind: str, tenant: str) -> bool:
-        """Whether it hears of such changes at all; ``kind`` as in the outbox. What it does not want costs little."""
+        """Return whether the sink receives such events at all; ``kind`` as in the outbox. Unwanted
+        events cost little."""
         ...
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:
-        """When it returns the sink has all of them, in order for each key. An empty batch does nothing.
+        """Publish events. When it returns, the sink has all of them, in order for each key. An empty batch does
+        nothing.
 
-        ``epoch`` grows whenever another process begins to tell. Where the sink can tell them apart it refuses an older
-        one (``Fenced``), so that nobody who was frozen tells old things after new ones.
-        ``EngineUnavailable``: it did not answer. It may have any part of them, and is told all of them again.
+        1. ``epoch`` grows whenever another process starts to publish. A sink that can distinguish epochs rejects an
+           older one (``Fenced``), so that a frozen process cannot publish old events after new ones.
+        2. ``EngineUnavailable``: the sink did not answer. It may have received any part of the batch, and gets all of
+           it again.
         """
         ...
 
@@ -40,22 +43,24 @@ class ReaderView(msgspec.Struct, frozen=True):
     """A reader of the outbox."""
 
     name: str
-    #: When the oldest happened that it has not acknowledged; None: it is not behind.
+    #: The time of its oldest unacknowledged event. None: it is not behind.
     oldest: Instant | None
 
 
 class EventFacts(Protocol):
-    """The part of the store that says what events are about."""
+    """The part of the store that describes the objects of events."""
 
     async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
-        """Wherever they are, in any order; none of them has ended before ``since``. Those that are not kept any more
-        are missing."""
+        """Return facts about runs in any state, in any order. Runs that are no longer kept are missing.
+
+        ``since``: none of the runs ended before this time.
+        """
         ...
 
     async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
-        """Also for a day after their end; in any order."""
+        """Return facts about workers, also for a day after their end, in any order."""
         ...
 
     async def readers(self) -> list[ReaderView]:
-        """Everybody who reads the outbox, by name."""
+        """Return all readers of the outbox, by name."""
         ...

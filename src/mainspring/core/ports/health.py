@@ -1,4 +1,4 @@
-"""Looking at a store without changing it: not even its schema. And at how a process was told to be."""
+"""The ports for examining a store without changing it, not even its schema, and for showing a process's settings."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -10,25 +10,24 @@ from mainspring.core.model.cluster.diagnosis import Finding, Signs
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
-    #: Of the store itself.
+    #: Findings about the store itself.
     findings: list[Finding]
-    #: Of the engine on it; none where the store cannot be read.
+    #: Signs of the processes that use it. None: the store cannot be read.
     signs: Signs | None = None
 
 
 class TableVitals(NamedTuple):
-    """A table whose rows come and go, as far as the server has counted."""
+    """The row statistics of a table with many changes, as counted by the server."""
 
     name: str
     dead: int
     live: int
-    #: None: it never was.
+    #: None: it was never vacuumed.
     vacuumed_ago: Micros | None
 
 
 class PoolUse(NamedTuple):
-    """Connections of this process to a server: how many are at work, how many wait for work, how many there may be,
-    and how many calls wait for one."""
+    """Connections of this process to a server: in use, idle, the limit, and the number of calls that wait for one."""
 
     used: int
     idle: int
@@ -37,17 +36,18 @@ class PoolUse(NamedTuple):
 
 
 class Vitals(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one server that are watched over time. None: it does not know such a thing."""
+    """Metrics of one server. None: this server does not have such a value."""
 
     dead_letters: int
-    #: Runs that wait for their time, and those that wait for a key, a limit or others; an estimate where they are many.
+    #: Runs that wait for their time, and runs that wait for a key, a limit or other runs; an estimate for large
+    #: numbers.
     scheduled: int
     blocked: int
     #: Schedules that miss an objective.
     missed_objectives: int
-    #: That ended in the last six hours without saying so.
+    #: Workers whose session ended in the last six hours without being closed.
     lost_workers: int | None = None
-    #: How long the oldest has been due that nobody queued or fired.
+    #: How long the oldest run has been due without being queued, and the oldest schedule without being fired.
     staging_lag: Micros
     firing_lag: Micros
     size: int
@@ -56,9 +56,9 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     transaction_id_age: int | None = None
     connections: int | None = None
     connections_limit: int | None = None
-    #: Bytes that are kept for who replicates.
+    #: Bytes of write-ahead log that are kept for replication.
     wal_kept: int | None = None
-    #: How far the standby is behind that is furthest; None: there is none that can be seen.
+    #: How far the most delayed standby is behind. None: there is none that can be seen.
     replication_lag: Micros | None = None
     replication_bytes: int | None = None
     tables: tuple[TableVitals, ...] = ()
@@ -66,41 +66,44 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
 
 class Health(Protocol):
     async def examine(self) -> Examination:
-        """A store that cannot be reached is a finding, too."""
+        """Examine the store. An unreachable store is a finding, too."""
         ...
 
     async def vitals(self) -> list[Vitals]:
-        """Of each server, in order. Cheap enough for every few seconds. ``StoreUnavailable`` if one does not answer."""
+        """Return the metrics of each server, in order. Cheap enough for every few seconds.
+
+        ``StoreUnavailable`` if a server does not answer.
+        """
         ...
 
 
 class Watched(Protocol):
-    """A store that others can hurt."""
+    """A store that other processes can slow down."""
 
     async def pains(self) -> list[Finding]:
-        """What can get worse from one minute to the next; quick enough to be asked all the time.
+        """Return findings about conditions that can get worse within a minute; fast enough to be called all the time.
 
-        :raises StoreUnavailable: it cannot be reached
+        :raises StoreUnavailable: the store cannot be reached
         """
         ...
 
 
 class SettingView(NamedTuple):
-    """A setting as it may be shown."""
+    """A setting in a form that may be shown."""
 
     name: str
     value: str
-    #: It is not as it would be if nobody said anything.
+    #: The value differs from the default.
     changed: bool
 
 
 class System(Protocol):
-    """What an administrator wants to know of a process."""
+    """What an administrator can inspect in a process."""
 
     def settings(self) -> Sequence[SettingView]:
-        """No secret is among them."""
+        """Return the settings without secrets."""
         ...
 
     async def examine(self) -> list[Finding]:
-        """All that ``mainspring doctor`` says. Takes its time."""
+        """Return all findings of ``mainspring doctor``. Takes a while."""
         ...

@@ -1,4 +1,4 @@
-"""Where requests for jobs come from besides the API: a log that others write to and that we read, in batches."""
+"""The port for job requests from an external log (Kafka), which is read in batches."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,62 +11,69 @@ from mainspring.core.model.events.record_mapping import Record
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, as somebody has sent it. Nothing of it has been looked at."""
+    """One request as it was received. Nothing in it has been validated."""
 
     body: bytes
-    #: The same for the same record whenever it is read, and for no other of its tenant.
+    #: The same key whenever the same record is read, and unique within its tenant.
     key: str
-    #: Whom it is for, where whoever sent it says so beside the body.
+    #: The tenant, if the sender gave it outside the body.
     tenant: str | None
     sent_at: Instant
-    #: The id that its job is to have, if it was told to somebody already.
+    #: The id its job must have, if that id was already returned to the client.
     run: str | None = None
-    #: Who has submitted it, if an API vouches for that; None: whoever may write to the log.
+    #: The author, if an API vouches for it. None: any program that may write to the log.
     author: str | None = None
-    #: The ``traceparent`` that it was sent with; empty: none that is recorded.
+    #: The ``traceparent`` sent with it. Empty: none that is recorded.
     trace: str = ""
-    #: Of a topic whose records are mapped: the topic and the record. Otherwise the body is a request as it is.
+    #: For topics with mapped records: the topic and the record. Otherwise the body is the request itself.
     topic: str = ""
     record: Record | None = None
     receipt: object
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why no job was made of a request."""
+    """Why no job was created from a request."""
 
     title: str
     detail: str
-    #: As the request has it; empty: all of it.
+    #: The field as named in the request. Empty: the whole request.
     field: str = ""
     hint: str = ""
-    #: It is not the request's fault: it is asked again.
+    #: The request is not at fault and is tried again.
     later: bool = False
-    #: Of one that is asked again: what comes after it and has the same lane does not overtake it.
+    #: For a request that is tried again: later requests with the same lane do not overtake it.
     lane: str = ""
 
 
 class Accepting(Protocol):
-    """The other end of a log."""
+    """The writing side of the log."""
 
     async def accept(self, body: bytes, *, key: str, tenant: str, run: RunId, author: str) -> None:
-        """When it returns the log has it. The job will have this id. Those of one key are made in order."""
+        """Append a request; returns when the log has it. The job gets this id. Requests with one key are processed in
+        order."""
         ...
 
 
 class RequestLog(Protocol):
-    """``EngineUnavailable`` means that it did not answer. What was taken and is not done, or refused, comes again, here
-    or to another process."""
+    """The reading side of the log. ``EngineUnavailable`` is raised if the log does not answer.
+
+    Requests that were taken and neither ``done`` nor refused are delivered again, to this process or another.
+    """
 
     async def close(self) -> None: ...
 
     async def take(self, limit: int, wait: Micros) -> list[Ask]:
-        """At most ``limit``, each to one process at a time. If there is none it waits for the first."""
+        """Take at most ``limit`` requests, each delivered to one process at a time. Waits for the first if there is
+        none."""
         ...
 
     async def done(self, asks: Sequence[Ask]) -> None:
-        """There are jobs of these in the store."""
+        """Confirm that the jobs of these requests are in the store."""
         ...
 
     async def refuse(self, refused: Sequence[tuple[Ask, Refusal]]) -> None:
-        """There never will be. When it returns they are kept apart, with the reason, for people to look at."""
+        """Move requests that can never become jobs to a separate place, with the reason, for inspection.
+
+        Returns when they are stored there.
+        """
         ...

@@ -1,15 +1,15 @@
-"""Hints that something is worth looking at. Losing every one of them costs lateness, never work."""
+"""The port for notifications between processes. Losing all of them costs latency, never work."""
 
 from collections.abc import Collection
 from typing import Protocol
 
 from mainspring.core.model.base.instant import Micros
 
-#: Topics: a queue has new work, a schedule is due soon, somebody asked a running run to stop, a scheduler came or left.
+#: Topics: a queue has new work, a schedule is due soon, a running run was asked to stop, a scheduler joined or left.
 SCHEDULES = "schedules"
 CANCELS = "cancels"
 SHARDS = "shards"
-#: Rings with the topic of any queue.
+#: Matches the topic of any queue.
 EVERY_QUEUE = "queue:*"
 
 
@@ -18,30 +18,30 @@ def queue_topic(queue: str) -> str:
 
 
 class Bell(Protocol):
-    """Rings when one of its topics was rung since it was last waited for."""
+    """Waits for notifications on its topics."""
 
     async def wait(self, timeout: Micros) -> bool:
-        """Return at once if it has rung since the last wait, else when it rings or after ``timeout``. True: it rang."""
+        """Wait for a notification, at most ``timeout``. True: there was one, possibly since the last wait."""
         ...
 
     def ring(self) -> None:
-        """Ring this bell alone, from the same loop: somebody here knows better than the topics."""
+        """Notify this listener alone, from the same event loop, without a topic."""
         ...
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         ...
 
 
 class Wakeups(Protocol):
-    """Carries hints between the processes that share a store. Rings coalesce."""
+    """Sends notifications between the processes that share a store. Notifications coalesce."""
 
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
 
     def ring(self, topics: Collection[str]) -> None:
-        """Tell everybody who listens, here and elsewhere. Never blocks, never fails."""
+        """Notify all listeners of these topics, in this process and others. Never blocks, never fails."""
         ...
 
     def listen(self, topics: Collection[str]) -> Bell: ...

@@ -1,6 +1,6 @@
-"""Which program this is: what the build has written down, or what git says of a checkout.
+"""The version of this program: recorded by the build, or read from git in a checkout.
 
-Only the standard library is used: while the package is built nothing else is there.
+Uses only the standard library, because the build hook imports it without dependencies.
 """
 
 import json
@@ -8,15 +8,15 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-#: Beside this module in what was built, and nowhere else: tools/build_hook.py.
+#: Exists beside this module only in built packages; see tools/build_hook.py.
 FILE = "build.json"
 
 
 class Build(NamedTuple):
     commit: str = ""
-    """Empty: nobody knows. With a plus where something was changed since."""
+    """Empty: unknown. Ends with a plus if there are uncommitted changes."""
     date: str = ""
-    """Of the commit, so that two builds of it are the same."""
+    """The date of the commit, so that two builds of it are identical."""
 
 
 def read_build() -> Build:
@@ -28,7 +28,7 @@ def read_build() -> Build:
 
 
 def read_checkout(root: Path) -> Build:
-    """Nothing is known of a folder that is none, or without git."""
+    """Read the version from git. Empty for a folder that is not a checkout, or without git."""
     if not (root / ".git").exists():
         return Build()
     told = _git(root, "log", "-1", "--format=%H %cI").split()

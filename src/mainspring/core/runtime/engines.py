@@ -112,7 +112,7 @@ class GuardedEngine:
 
     @property
     def buries(self) -> bool:
-        """It has a place for dead letters."""
+        """The broker can store dead letters."""
         return isinstance(self.engine, Burying)
 
     async def bury(self, dead: Sequence[DeadRun]) -> bool:

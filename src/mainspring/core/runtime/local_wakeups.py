@@ -1,4 +1,4 @@
-"""Wake-ups inside one process: events on its loop."""
+"""Notifications inside one process, as events on its loop."""
 
 import asyncio
 from collections import defaultdict
@@ -9,7 +9,7 @@ from mainspring.core.ports.wakeups import EVERY_QUEUE, queue_topic
 
 
 class LocalBell:
-    """A bell that remembers that it was rung until somebody waits for it."""
+    """A listener that remembers a notification until the next wait."""
 
     def __init__(self, wakeups: "LocalWakeups", topics: Collection[str]) -> None:
         self._wakeups = wakeups
@@ -34,10 +34,11 @@ class LocalBell:
 
 
 class LocalWakeups:
-    """The inert twin of every other kind: it reaches whoever shares the process."""
+    """Notifies only listeners in the same process. The base of every other kind."""
 
     def __init__(self) -> None:
-        # Dictionaries, not sets: bells ring in the order they were hung, so that a simulation repeats itself.
+        # Dictionaries, not sets: listeners are notified in the order of registration, so that simulations are
+        # reproducible.
         self._bells: defaultdict[str, dict[LocalBell, None]] = defaultdict(dict)
 
     async def open(self) -> None: ...
@@ -54,7 +55,7 @@ class LocalWakeups:
                 bell.ring()
 
     def ring_all(self, but: Collection[str] = ()) -> None:
-        """Something may have happened to anything."""
+        """Notify all topics: any object may have changed."""
         self.ring([topic for topic in self._bells if topic not in but])
 
     def listen(self, topics: Collection[str]) -> LocalBell:

@@ -1,4 +1,4 @@
-"""An answer that is good for a while."""
+"""Caches for values that are read from the store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class Remembered(Generic[T]):
-    """Something of the store, as of a moment ago. However many ask at once, the store is asked once.
+    """A cached value. However many callers ask at once, the store is read once.
 
-    What could not be read is not remembered: whoever asked is told, and the next one asks anew.
+    A failed read is not cached: its callers get the error, and the next caller reads again.
     """
 
     def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock, good_for: Micros) -> None:
@@ -49,16 +49,17 @@ class Remembered(Generic[T]):
 
 
 class Latest(Generic[T]):
-    """Something of the store that may take long to read. It is read beside those who ask: they wait for as long as they
-    can, and are told what was read last if that is not too old.
+    """A cached value that may take long to read. Reads run in the background.
 
-    One read at a time. One that failed is tried again when it is due anyway.
+    Callers wait as long as they can, and then get the last value if it is not too old. Only one read runs at a time. A
+    failed read is repeated when the next one is due.
     """
 
     def __init__(
         self, read: Callable[[], Coroutine[None, None, T]], clock: Clock, good_for: Micros, bearable: Micros
     ) -> None:
-        """``good_for``: so long nobody asks anew. ``bearable``: so long it is told while it cannot be had anew."""
+        """``good_for``: serve from cache without refreshing. ``bearable``: keep serving this long
+        if refreshing fails."""
         self._read = read
         self._clock = clock
         self._good_for = good_for
@@ -69,7 +70,7 @@ class Latest(Generic[T]):
         self._reading: asyncio.Task[None] | None = None
 
     async def get(self, seconds: float) -> T | None:
-        """None: nothing is known that is young enough."""
+        """Return the value, waiting at most ``seconds`` for a refresh. None: no sufficiently recent value."""
         if self._reading is None and not self._is_within(self._tried_at, self._good_for):
             self._reading = asyncio.create_task(self._renew())
         reading = self._reading
@@ -80,7 +81,7 @@ class Latest(Generic[T]):
         return self._value if self._is_within(self._read_at, self._good_for + self._bearable) else None
 
     async def close(self) -> None:
-        """No read goes on after this."""
+        """Cancel the running read."""
         reading = self._reading
         if reading is not None:
             await cancel_and_wait(reading)

@@ -1,4 +1,4 @@
-"""Where the ticks of a job go: one run for each of its data centres, or a word in the ledger about who stands in."""
+"""Decides in which data centers a job's ticks run: one run per data center, or a ledger note about a substitute."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.datacenters import Place
 from mainspring.core.ports.storage.datacenters import Places as PlaceReads
 
-#: What is known of the data centres is asked for anew after this.
+#: How long the known data centers are cached.
 _ASK_AGAIN: Micros = SECOND
 
 
 class Places:
-    """Asks the store only where a job needs it. Where nobody uses data centres nothing is asked at all."""
+    """Applies the data center rules of jobs. Queries the store only for jobs that need it."""
 
     def __init__(self, store: PlaceReads, clock: Clock) -> None:
         self._store = store
@@ -24,7 +24,7 @@ class Places:
         self._asked_at: Micros | None = None
 
     async def apply(self, fires: Sequence[Fire], now: Instant) -> Sequence[Fire]:
-        """The fires as they are to be recorded. ``now`` is the store's."""
+        """Return the fires as they are to be recorded. ``now`` is the store's time."""
         if not any(fire.job.spec.datacenters or fire.job.spec.policy.requires for fire in fires):
             return fires
         return [await self._place(fire, now) for fire in fires]
@@ -38,7 +38,8 @@ class Places:
         if preference is None:
             return fire
         seen = {place.name: place.seen_at for place in await self._places() if place.seen_at is not None}
-        # Of one that was never seen nobody knows here since when it is asked for: then nothing is said yet.
+        # For a data center that was never seen, it is unknown here since when it is required: then nothing is noted
+        # yet.
         why = serving(preference, seen, now, now).why
         return noted(fire, why) if why else fire
 

@@ -1,4 +1,4 @@
-"""What everybody calls who wants something run: the API, the SDK and the command line."""
+"""Submits runs and changes jobs; used by the API, the SDK and the command line."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LARGEST_BATCH = 1_000
-#: What one call of the store takes of payloads: stores make several copies of it.
+#: The most payload bytes per call of the store: stores make several copies of them.
 _LARGEST_BYTES = 8 * 1024 * 1024
-#: How long a store that does not answer is asked again, and how soon …
+#: How long calls are retried while the store does not answer, and the pauses between them …
 _PATIENCE: Micros = 5 * SECOND
 _FIRST_PAUSE: Micros = 50 * MILLISECOND
 _LONGEST_PAUSE: Micros = SECOND
-#: … and when the last answer must have come.
+#: … and the time limit of a whole call.
 _LONGEST: Micros = 8 * SECOND
 
 
 class Jobs:
-    """Takes work in. When a method returns, the store has it; whoever should look at it has been told.
+    """Submits work. When a method returns, the store has the work and interested processes were notified.
 
-    Asking a store again that did not answer is safe: ids are made before, and a known id is not made twice.
+    Retrying a call that the store did not answer is safe: ids are created before, and a known id is not created twice.
     """
 
     def __init__(
@@ -57,9 +57,12 @@ class Jobs:
         figures: Figures | None = None,
         tracing: "Tracing | None" = None,
     ) -> None:
-        """``along``: cancels what goes with runs that were cancelled. ``places``: of a store over several servers; 0:
-        of one. ``apart``: only those with the same answer share a commit, so that a server that is away stops no work
-        of others. ``figures``: what counts what was submitted. ``tracing``: what records it."""
+        """Create the service.
+
+        ``along``: cancels runs that depend on cancelled ones. ``places``: the placement groups of a sharded store; 0: a
+        single server. ``apart``: only runs with the same result share a commit, so that an unavailable server does not
+        block runs of others. ``figures``: the metrics. ``tracing``: records spans.
+        """
         self._store = store
         self._along = along
         self._wakeups = wakeups
@@ -77,7 +80,7 @@ class Jobs:
         return self.new_run_ids([ordering_key], tenant=tenant, placement=placement)[0]
 
     def new_run_ids(self, ordering_keys: Iterable[str], *, tenant: str = "default", placement: str = "") -> list[RunId]:
-        """Ids for one batch: what has an ordering key goes to its key's shard, all the rest to one."""
+        """Return ids for one batch: a run with an ordering key goes to its key's shard, all others to one shard."""
         now = self._clock.now()
         chance = self._random.randrange(self._shards)
         shard = self._shard("", chance, tenant, placement)
@@ -86,19 +89,22 @@ class Jobs:
         ]
 
     def new_run_id_beside(self, run: RunId) -> RunId:
-        """For a run that must lie where another one does, in its shard."""
+        """Return an id in the shard of another run."""
         return self._ids.run(self._clock.now(), shard_of(run))
 
     def id_by_key(self, run: NewRun) -> RunId:
-        """For one with an idempotency key that is told before the store has it: the same for the same request, whoever
-        is asked, on one day in UTC. A key is remembered for a day at least, so no other run has this id."""
+        """Return an id for a run with an idempotency key that is announced before the store has it.
+
+        The id is the same for the same request on one UTC day, in every process. A key is remembered for at least a
+        day, so no other run has this id.
+        """
         assert run.idempotency is not None
         words = (run.tenant, run.idempotency.key, run.idempotency.fingerprint.hex())
         shard = self._shard(run.policy.ordering_key or "\x1f".join(words), 0, run.tenant, run.placement)
         return RunId(derived_id(self._clock.now() // DAY * DAY, shard, *words))
 
     def placed(self, identifier: RunId, tenant: str, placement: str = "") -> RunId:
-        """An id that somebody else has made, or one made of it, which lies where it belongs."""
+        """Return an external id, or an id derived from it that lies in the right placement group."""
         if not self._places or place_of(identifier, self._places) == place_for(tenant, placement, self._places):
             return identifier
         return RunId(derived_id(made_at(identifier), self._shard(identifier, 0, tenant, placement), identifier))
@@ -112,7 +118,7 @@ class Jobs:
         return shard_for(key, self._shards) if key else chance
 
     async def submit(self, run: NewRun) -> Accepted:
-        """Submit one run. Those that are submitted at the same time share a commit."""
+        """Submit one run. Runs submitted at the same time share a commit."""
         run.check()
         if self._tracing is not None and (submitting := self._tracing.submitting([run], self._clock)) is not None:
             with submitting:
@@ -129,11 +135,12 @@ class Jobs:
         return batcher.add(run)
 
     async def _submit_alone(self, run: NewRun) -> Accepted:
-        """If one that it waits for is not there, nobody else is refused with it."""
+        """Submit alone: if a parent is missing, no unrelated run is rejected with it."""
         return (await self._submit([run]))[0]
 
     async def submit_many(self, runs: Sequence[NewRun]) -> list[Accepted]:
-        """Submit runs in batches. If it fails halfway, what was accepted stays: submit them again with the same ids."""
+        """Submit runs in batches. If it fails halfway, accepted runs stay: submit all of them again
+        with the same ids."""
         for run in runs:
             run.check()
         return await self._traced(runs, self._submit)
@@ -179,7 +186,8 @@ class Jobs:
     async def _traced(
         self, runs: Sequence[NewRun], submit: Callable[[Sequence[NewRun]], Awaitable[list[Accepted]]]
     ) -> list[Accepted]:
-        """After a key was made of what was asked: the same request again comes with another trace."""
+        """Submit with tracing. Runs after idempotency keys were computed, since a repeated request
+        has another trace."""
         submitting = None if self._tracing is None else self._tracing.submitting(runs, self._clock)
         if submitting is None:
             return await submit(runs)
@@ -195,7 +203,7 @@ class Jobs:
         return accepted
 
     async def _submit_families(self, runs: Sequence[NewRun]) -> list[Accepted]:
-        """Parents before their children, who may be in a later part."""
+        """Submit parents before their children, which may be in a later part."""
         edges = {run.id: () if run.after is None else run.after.parents for run in runs}
         places = {run: place for place, run in enumerate(parents_first(edges))}
         order = sorted(range(len(runs)), key=lambda number: places[runs[number].id])
@@ -229,7 +237,7 @@ class Jobs:
         return accepted
 
     def _is_soon(self, run: NewRun) -> bool:
-        """By this node's clock, which is good enough for a hint."""
+        """Compare with this node's clock, which is accurate enough for a notification."""
         return run.delay <= HORIZON if run.at is None else run.at - self._clock.now() <= HORIZON
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
@@ -253,7 +261,7 @@ class Jobs:
 
 
 def _parts(runs: Sequence[NewRun]) -> Iterator[Sequence[NewRun]]:
-    """In order, each of a size that a store takes at once."""
+    """Split runs in order into parts of a size that a store takes at once."""
     start = size = 0
     for number, run in enumerate(runs):
         size += len(run.payload)

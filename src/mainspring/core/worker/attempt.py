@@ -55,7 +55,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def duration(self) -> Micros:
-        """How long it may take."""
+        """The time limit of the attempt."""
         return self.held.attempt_until - self.held.started_at
 
 

@@ -1,8 +1,8 @@
-"""Keeps the worker's lease alive, and compares notes with the store.
+"""Keeps the worker's lease alive, and reconciles its runs with the store.
 
-In production it is a thread with a loop and a connection of its own: a handler that blocks the worker's loop, or a pool
-without a free connection, must not look like death. There it also watches the worker's loop and names what blocks it.
-(Only code that never lets go of the interpreter lock stops this thread too.) Without a store of its own it is a task on
+In production it is a thread with its own event loop and connection: a handler that blocks the worker's loop, or a pool
+without a free connection, must not look like a dead worker. It also watches the worker's loop and logs what blocks it.
+(Only code that never releases the interpreter lock stops this thread too.) Without a store of its own it is a task on
 the worker's loop, which is how simulations run it.
 """
 
@@ -25,11 +25,11 @@ from mainspring.core.worker.attempt import Holding
 from mainspring.core.worker.settings import WorkerSettings
 
 _RETRY: Micros = 500 * MILLISECOND
-#: However often somebody asks for a beat, they come no closer than this.
+#: The shortest interval between heartbeats, however often one is requested.
 _CLOSEST: Micros = 100 * MILLISECOND
-#: The worker's loop shows itself this often …
+#: The worker's loop updates its pulse this often …
 _PULSE: Micros = 500 * MILLISECOND
-#: … and counts as blocked when it has not for this long.
+#: … and counts as blocked if it has not for this long.
 _BLOCKED_AFTER: Micros = 2 * SECOND
 _TELL_AGAIN_AFTER: Micros = 10 * SECOND
 
@@ -41,8 +41,10 @@ Arguments = ParamSpec("Arguments")
 
 
 class Patient(Protocol):
-    """Whose heart it is. The attributes are read from the heartbeat's thread; the methods run on the worker's loop,
-    except ``lease_renewed``."""
+    """The owner of the heartbeat, the worker.
+
+    The attributes are read from the heartbeat's thread. The methods run on the worker's loop, except ``lease_renewed``.
+    """
 
     @property
     def holding(self) -> Holding | None: ...
@@ -51,7 +53,7 @@ class Patient(Protocol):
     def failing_since(self) -> Micros | None: ...
 
     def lease_renewed(self) -> None:
-        """The lease is good for another term. Called where the beat was sent, before anything else."""
+        """The lease was renewed. Called on the thread that sent the heartbeat, before anything else."""
         ...
 
     def beat_answered(self, holding: Holding, beat: Beat) -> None: ...
@@ -74,15 +76,15 @@ class Heartbeat:
         self._settings = settings
         self._open_workforce = open_workforce
         self._worker_loop: asyncio.AbstractEventLoop | None = None
-        #: Known from the start on, as is the time of the last pulse.
+        #: Set at the start, as is the time of the last pulse.
         self._worker_thread: int
-        #: The loop the beats are sent from.
+        #: The loop from which heartbeats are sent.
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._hurried: asyncio.Event | None = None
         self._stopped = False
-        #: No beat is sent, although one could be: see ``beat``.
+        #: Heartbeats are deliberately not sent; see ``beat``.
         self.withholding = False
         self._pulse_at: Micros
         self._told_at: Micros | None = None
@@ -111,13 +113,13 @@ class Heartbeat:
         await cancel_and_wait(*self._tasks)
 
     def hurry(self) -> None:
-        """Beat now: somebody was asked to stop."""
+        """Send a heartbeat now, because a run was asked to stop."""
         hurried = self._hurried
         if hurried is not None:
             self._tell(self._own_loop, hurried.set)
 
     async def beat(self, store: Workforce) -> Micros:
-        """One beat; how long to wait for the next one."""
+        """Send one heartbeat; returns how long to wait for the next one."""
         holding = self._patient.holding
         if holding is None:
             return self._settings.beat_interval
@@ -127,19 +129,19 @@ class Heartbeat:
             return _RETRY
         failing_since = self._patient.failing_since
         if failing_since is not None and now - failing_since >= self._settings.lease:
-            # Alive, but of no use: what it finishes is never heard of. Others shall have its runs.
+            # Alive, but of no use: its outcomes never reach the store. Other workers shall have its runs.
             if not self.withholding:
                 _log.error("no outcome could be reported for a whole lease: the lease is let go")
             self.withholding = True
             return _RETRY
         self.withholding = False
-        # The order matters. The store takes back what runs under this session if its claim is not newer than
-        # ``last_claim``, is not ``pending``, and the run is not ``held``; and the worker's loop may claim, be answered
-        # and settle between any two of these lines. A claim enters ``pending`` before it becomes ``last_claim``, and
-        # leaves it only after its runs are in ``held``; a run leaves ``held`` only when the store has settled it.
-        # So with this order, for a claim not newer than what the first line sees: if the second does not see it
-        # pending, its runs were held before the third looks, or the store is done with them. The other way round a
-        # claim answered between the looks would be in neither.
+        # The order matters. The store requeues a run of this session if its claim is not newer than ``last_claim`` and
+        # not ``pending``, and the run is not ``held``. The worker's loop may claim, get an answer and complete runs
+        # between any two of these lines. A claim enters ``pending`` before it becomes ``last_claim``, and leaves it
+        # only after its runs are in ``held``. A run leaves ``held`` only when the store has its outcome.
+        # For a claim not newer than what the first line reads: if the second line does not find it pending, its runs
+        # were held before the third line, or are completed. In the reverse order, a claim answered between the lines
+        # would be in neither.
         last_claim = holding.last_claim
         pending = list(holding.pending)
         held = list(holding.held)
@@ -181,7 +183,7 @@ class Heartbeat:
             self._hurried.clear()
 
     async def _live(self) -> None:
-        """The heartbeat's thread."""
+        """Run the heartbeat's thread."""
         assert self._open_workforce is not None
         self._own_loop = asyncio.get_running_loop()
         self._hurried = asyncio.Event()
@@ -196,7 +198,7 @@ class Heartbeat:
         watching.cancel()
 
     async def _show_life(self) -> None:
-        """On the worker's loop, as long as that turns."""
+        """Update the pulse on the worker's loop, as long as that loop is not blocked."""
         while True:
             self._pulse_at = self._clock.monotonic()
             await self._clock.sleep(_PULSE)
@@ -231,19 +233,19 @@ class Heartbeat:
         *arguments: Arguments.args,
         **named: Arguments.kwargs,
     ) -> None:
-        """Call it on that loop, from whichever one this is."""
+        """Call a function on that loop, from any thread."""
         if self._thread is None or loop is None:
             what(*arguments, **named)
             return
         try:
             loop.call_soon_threadsafe(lambda: what(*arguments, **named))
         except RuntimeError:
-            # That loop is closed: nobody is left to tell.
+            # That loop is closed: there is no receiver left.
             return
 
 
 def _where(frame: FrameType | None) -> list[str]:
-    """The innermost calls, innermost first."""
+    """Return the innermost calls, innermost first."""
     calls: list[str] = []
     while frame is not None and len(calls) < 5:
         calls.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")

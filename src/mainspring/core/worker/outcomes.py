@@ -1,4 +1,4 @@
-"""What the end of an attempt means, and what is told of it."""
+"""Turns the end of an attempt into the outcome that is reported to the store."""
 
 from collections.abc import Callable
 from random import Random
@@ -28,7 +28,7 @@ from mainspring.core.worker.slots import Slots
 
 
 class Outcomes:
-    """Executors report here when user code has really ended: the slot is free, and the settlement goes its way."""
+    """Called by executors when user code has really ended: frees the slot and passes the outcome on."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class Outcomes:
         none_left: Callable[[], None],
         log: AttemptLog | None = None,
     ) -> None:
-        #: Attempts that occupy a slot, in the order they came: a simulation must find the same one on replay.
+        #: Attempts that occupy a slot, in the order of their claims: a simulation must be reproducible.
         self.running: dict[Attempt, None] = {}
-        #: How attempts ended here, since the start.
+        #: The number of ended attempts by outcome, since the start.
         self.counts = dict.fromkeys(Outcome, 0)
         self._clock = clock
         self._jitter = jitter
@@ -53,18 +53,18 @@ class Outcomes:
         self._log = log
 
     def succeeded(self, attempt: Attempt, result: bytes | None) -> None:
-        """It returned. That counts even if it had been told to stop: the work is done."""
+        """The attempt returned. That counts even if it was asked to stop: the work is done."""
         if result == SETTLED:
             self._end(attempt, settle_success(attempt.held, None), settled=True)
         elif result is not None and (problem := result_problem(result)) is not None:
             attempt.stop = None
-            # The work was done: another attempt would only do it again.
+            # The work was done: another attempt would only repeat it.
             self.failed(attempt, problem, FINAL)
         else:
             self._end(attempt, settle_success(attempt.held, result))
 
     def failed(self, attempt: Attempt, error: str, cause: Cause = UNKNOWN) -> None:
-        """It raised, or it was told to stop and did."""
+        """The attempt raised an error, or stopped on request."""
         match attempt.stop:
             case None:
                 settlement = settle_failure(
@@ -93,15 +93,15 @@ class Outcomes:
         self._end(attempt, settlement)
 
     def lost(self, attempt: Attempt, *, blamed: bool, how: str) -> None:
-        """The process it ran in died by itself. ``how``: with which exit code or signal."""
+        """The attempt's process died by itself. ``how``: the exit code or signal."""
         self._end(attempt, settle_loss(attempt.held, blamed=blamed, how=how))
 
     def released(self, attempt: Attempt, reason: str, delay: Micros = 0) -> None:
-        """It stopped, or never began, through no fault of its own."""
+        """The attempt stopped, or never began, through no fault of its own."""
         self._end(attempt, self._give_back(attempt, reason, delay))
 
     def drop(self, attempt: Attempt) -> None:
-        """Tell nothing of it, however it ends; its slot stays taken until it does."""
+        """Report nothing about the attempt, however it ends; its slot stays taken until it does."""
         attempt.dropped = True
 
     def _end(self, attempt: Attempt, settlement: Settlement, *, settled: bool = False) -> None:
@@ -115,7 +115,7 @@ class Outcomes:
         if log is not None and (log.every_attempt or settlement.outcome is not Outcome.SUCCESS):
             log.ended(attempt, settlement)
         if settled:
-            # Also of one that was dropped: the store has accepted it, whatever became of the lease.
+            # Also for a dropped attempt: the store has accepted it, whatever happened to the lease.
             self._settler.was_settled(attempt, settlement)
         elif not attempt.dropped:
             telling = attempt.telling
@@ -124,7 +124,7 @@ class Outcomes:
             if telling is not None and telling.ever and telling.close():
                 self._reporter.settle_after(attempt, settlement)
             else:
-                # They point at each other: parted, they need no garbage collection.
+                # They reference each other: unlinked, they need no garbage collection.
                 attempt.telling = None
                 self._settler.add(attempt, settlement)
         if not running:
@@ -138,5 +138,5 @@ class Outcomes:
         return settle_release(held, reason, delay)
 
     def _store_time(self, attempt: Attempt) -> Instant:
-        """The store's clock, as far as this worker can know it: deadlines are told by that one."""
+        """Return the store's time as far as this worker knows it: deadlines refer to that clock."""
         return attempt.held.started_at + self._clock.monotonic() - attempt.came_at

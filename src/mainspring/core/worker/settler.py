@@ -1,4 +1,4 @@
-"""Reports how attempts ended, in batches, until the store has heard it."""
+"""Reports the outcomes of attempts to the store, in batches, until the store has accepted them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -28,10 +28,11 @@ _log = get_logger("mainspring.settler")
 
 
 class Settler:
-    """Flushes at once when idle, and gathers while a flush is under way.
+    """Flushes at once when idle, and gathers outcomes while a flush is in progress.
 
-    A settlement is idempotent by its fence, so one whose answer was lost is simply sent again, for as long as it takes.
-    What is refused as invalid is halved until the culprit stands alone: neighbours do not fail together.
+    An outcome is idempotent by its fence, so it is simply sent again if its answer was lost, without a time limit. A
+    batch that is rejected as invalid is halved until the invalid outcome is alone, so that its neighbors do not fail
+    with it.
     """
 
     def __init__(
@@ -56,12 +57,12 @@ class Settler:
         self._figures = figures
         self._tracing = tracing
         self._waiting: list[tuple[Attempt, Settlement]] = []
-        #: The next one to come is to be flushed at once.
+        #: The next outcome is to be flushed at once.
         self._idle = True
         self._sending: dict[asyncio.Task[None], None] = {}
         self._in_flight = 0
         self._batches: list[list[tuple[Attempt, Settlement]]] = []
-        #: Since when each batch that fails has been failing.
+        #: Since when each failing batch has been failing.
         self._failing: dict[int, Micros] = {}
 
     @property
@@ -70,27 +71,27 @@ class Settler:
 
     @property
     def failing_since(self) -> Micros | None:
-        """Since when something could not be flushed. Read by the heartbeat's thread."""
+        """Since when a batch could not be flushed. Read by the heartbeat's thread."""
         return min(list(self._failing.values()), default=None)
 
     def add(self, attempt: Attempt, settlement: Settlement) -> None:
         self._waiting.append((attempt, settlement))
         if self._idle:
-            # On the next turn of the loop: whatever else ends on this one goes along.
+            # Flush on the next turn of the loop, together with outcomes that arrive on this one.
             self._idle = False
             asyncio.get_running_loop().call_soon(self._pump)
 
     def was_settled(self, attempt: Attempt, settlement: Settlement) -> None:
-        """The handler has done it itself, in its own transaction."""
+        """Record that the handler completed the run in its own transaction."""
         self._heard([(attempt, settlement)], [Verdict.APPLIED])
 
     async def close(self) -> None:
-        """Stop trying; what was not heard by now is found by the reaper."""
+        """Stop retrying; unreported runs are found by the reaper."""
         self.drop()
         await asyncio.gather(*self._sending, return_exceptions=True)
 
     def drop(self) -> None:
-        """Forget everything that was not flushed."""
+        """Drop everything that was not flushed."""
         if self.unflushed:
             _log.warning("unflushed outcomes dropped", runs=self.unflushed)
         self._waiting.clear()
@@ -99,18 +100,18 @@ class Settler:
             task.cancel()
 
     def forget(self, attempt: Attempt) -> None:
-        """Nobody will hear of it: it is somebody else's."""
+        """Drop the outcome of an attempt whose run another worker has."""
         for batch in (self._waiting, *self._batches):
             batch[:] = [entry for entry in batch if entry[0] is not attempt]
 
     def start_counting_anew(self) -> None:
-        """A new lease was granted: failures before it are no reason to give it up."""
+        """Reset the failure timers: failures before the new lease are no reason to give up that lease."""
         now = self._clock.monotonic()
         self._failing = dict.fromkeys(self._failing, now)
 
     def _pump(self) -> None:
         while self._waiting:
-            # A batch that fails is no reason to hold back the others.
+            # A failing batch is no reason to hold back the others.
             healthy = len(self._sending) > len(self._failing)
             if len(self._sending) >= self._most_in_flight or (healthy and len(self._waiting) < self._largest):
                 break
@@ -189,7 +190,7 @@ class Settler:
     def _heard_of_some(
         self, batch: list[tuple[Attempt, Settlement]], verdicts: Sequence[Verdict | None]
     ) -> list[tuple[Attempt, Settlement]]:
-        """A part of the store has answered; the rest is to be tried again."""
+        """Process the answers of one part of the store, and return the outcomes to retry."""
         answered = [(entry, verdict) for entry, verdict in zip(batch, verdicts, strict=True) if verdict is not None]
         self._heard([entry for entry, _ in answered], [verdict for _, verdict in answered])
         return [entry for entry, verdict in zip(batch, verdicts, strict=True) if verdict is None]
@@ -206,7 +207,7 @@ class Settler:
                     outcome=settlement.outcome,
                 )
             held = attempt.holding.held
-            # The same run may be here again under a newer fence; that one is still held.
+            # The same run may be held again under a newer fence; that one stays held.
             if held.get(settlement.run) is attempt:
                 del held[settlement.run]
             if settlement.state is RunState.SCHEDULED:
@@ -218,7 +219,7 @@ class Settler:
         self._tell(batch, verdicts)
 
     def _tell(self, batch: list[tuple[Attempt, Settlement]], verdicts: list[Verdict]) -> None:
-        """Of what the store has taken."""
+        """Report outcomes that the store has accepted to metrics and tracing."""
         taken = batch
         if Verdict.FENCED in verdicts:
             taken = [entry for entry, verdict in zip(batch, verdicts, strict=True) if verdict is not Verdict.FENCED]
@@ -229,7 +230,7 @@ class Settler:
             self._tracing.settled(taken, self._clock)
 
     def _refused(self, attempt: Attempt, refused: Settlement, error: Invalid) -> Settlement:
-        # If the work was done, another attempt would only do it again.
+        # If the work was done, another attempt would only repeat it.
         cause = FINAL if refused.outcome is Outcome.SUCCESS else UNKNOWN
         now: Instant = attempt.held.started_at + self._clock.monotonic() - attempt.came_at
         text = f"its outcome could not be stored: {error}"

@@ -1,4 +1,4 @@
-"""Who owns which shard."""
+"""The ports that decide which scheduler owns which shard."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
@@ -13,70 +13,74 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a renewal."""
 
     now: Instant
-    #: Every member whose lease is live, this one included, in ascending order.
+    #: Every member with a live lease, including this one, in ascending order.
     members: tuple[SessionId, ...]
     #: The shards this member owns, with their epochs.
     owned: dict[int, int]
-    #: How long until the first lease of another member runs out, unless that one renews it; None: there is no other.
+    #: How long until the first lease of another member expires, unless it is renewed. None: there is no other member.
     first_end: Micros | None = None
-    #: How long the lease was really granted for, where an engine of its own has a say in that; None: as was asked.
+    #: How long the lease was granted for, if an external coordinator decides that. None: as requested.
     lease: Micros | None = None
 
 
 class Coordinator(Protocol):
-    """Grants shards to members. At most one live owner of a shard at any time; its epoch grows with every new owner.
+    """Grants shards to members. A shard has at most one live owner at any time; its epoch grows with every new owner.
 
-    A member's lease is trusted from *before* the request for it was sent, on the monotonic clock, less a margin.
+    A member's lease is trusted from *before* the request for it was sent, on the monotonic clock, minus a margin.
     """
 
     async def join(self, name: str, ttl: Micros) -> SessionId:
-        """Become a member under a fresh id, alive for ``ttl``."""
+        """Become a member under a new id, with a lease of ``ttl``."""
         ...
 
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:
-        """Extend the lease, bury members whose lease has run out, and say who is left.
+        """Extend the lease, remove members whose lease has expired, and return the remaining ones.
 
-        Raises ``Fenced`` when this member was buried itself, or has left: it must stop acting and join again. A lease
-        that ran out unnoticed is extended, or the member is fenced; shards that others took meanwhile are theirs.
+        1. ``Fenced`` is raised if this member was removed itself, or has left: it must stop acting and join again.
+        2. A lease that expired unnoticed is either extended, or the member is fenced.
+        3. Shards that other members took meanwhile stay theirs.
         """
         ...
 
     async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
-        """Take those of ``shards`` that have no live owner, raising their epochs. Returns what was newly taken.
+        """Take those of ``shards`` that have no live owner, and raise their epochs. Returns the newly taken shards.
 
-        A member whose own lease has run out takes nothing.
+        A member whose own lease has expired takes nothing.
         """
         ...
 
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
-        """Give shards back, so that another may take them at once. What it does not own is ignored."""
+        """Give shards back, so that another member may take them at once. Shards it does not own are ignored."""
         ...
 
     async def leave(self, member: SessionId) -> None:
-        """Give everything back and end the membership. Idempotent."""
+        """Give all shards back and end the membership. Idempotent."""
         ...
 
 
 class Sealing(Coordinator, Protocol):
-    """A store that coordinates by itself, and that takes another engine's word for who owns what.
+    """A store that coordinates by itself, and that also accepts the grants of an external coordinator.
 
-    Whatever grants a shard, the store has the last word: it lets only the owner in its own rows stage and fire, and
-    its epochs only grow. Whoever was granted a shard elsewhere seals it here before it acts.
+    1. The store has the last word, whatever grants a shard: it lets only the owner in its own rows stage and fire.
+    2. Its epochs only grow.
+    3. A member that was granted a shard elsewhere records it here (``seal``) before it acts.
     """
 
     async def identity(self) -> str:
-        """Which store this is: the same for all who share it, and for nobody else."""
+        """Return the identity of the store: the same for all processes that share it, and different from any other
+        store's."""
         ...
 
     async def epochs(self, shards: Collection[int]) -> dict[int, int]:
-        """The epochs of shards, to seal them with."""
+        """Return the epochs of shards, for ``seal``."""
         ...
 
     async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
-        """Own shards, whoever else did before, where the epoch is still the given one; it is raised. Returns what is
-        newly sealed.
+        """Own those shards whose epoch is still the given one, whoever owned them before, and raise the epoch.
 
-        Read the epochs first, make sure of the grant then, seal last: so a member that was frozen in between does not
-        undo what the next owner has sealed. A member whose own lease has run out seals nothing.
+        1. Returns the newly owned shards.
+        2. Read the epochs first, then confirm the grant, and seal last. A member that was frozen in between then cannot
+           undo what the next owner has sealed.
+        3. A member whose own lease has expired seals nothing.
         """
         ...

@@ -1,4 +1,4 @@
-"""What people change, beyond submitting. Each change and its audit row are one transaction."""
+"""The port for user operations other than submits. Each change and its audit row are one transaction."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -17,76 +17,99 @@ from mainspring.core.store import Accepted
 
 class Operations(Protocol):
     async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
-        """Change a one-off that has never started: everything but its id, tenant and time of making is taken from
-        ``run``; its ``job``, ``replay_of``, ``idempotency`` and ``author`` are not looked at. None if it was ever
-        claimed, has ended, is a recurring job's or another tenant's, or is not there.
+        """Edit a one-off run that has never started.
 
-        It gets the state that a submit would give it now. What stays queued keeps its age. What holds its ordering key
-        keeps it as long as it is due and no other of its line comes before it by (due, id); otherwise it lets the next
-        one go. Audited with what differs, if anything does. No event, but ``run.queued`` for what waited before.
-
-        ``was``: the run as the caller read it, with its payload. If anything that can be edited is not so any more, the
-        answer is a conflict, and nothing is done: somebody was quicker, and their change would be lost.
+        1. Everything but its id, tenant and creation time is taken from ``run``. The fields ``job``, ``replay_of``,
+           ``idempotency`` and ``author`` of ``run`` are ignored.
+        2. Returns None if the run was ever claimed, has ended, belongs to a recurring job or another tenant, or does
+           not exist.
+        3. The run gets the state that a submit would give it now. A run that stays queued keeps its age.
+        4. A run that holds its ordering key keeps it as long as it is due and no other run of its line precedes it by
+           (due, id). Otherwise the next run of the line is released.
+        5. Differences are audited. No event is emitted, except ``run.queued`` for a run that was waiting.
+        6. ``was``: the run as the caller read it, with its payload. If any editable field has changed since, the answer
+           is a conflict and nothing is done, so that no concurrent change is lost.
         """
         ...
 
     async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
-        """Give runs the ends that they are known to have had elsewhere, whatever they are here; what they are now.
-        Unknown ids are missing in the answer, and what has ended stays what it is.
+        """Apply ends that runs are known to have had elsewhere, whatever their state here, and return their states.
 
-        It is no attempt: none is counted or charged, and when it began is not known any more. Otherwise it is an end
-        like others: what waits for the run, its key or its limits goes on by it, and what failed is a dead letter.
-        Whoever runs it just then finds out by its fence.
+        1. Unknown ids are missing in the answer. Runs that have ended keep their state.
+        2. No attempt is counted or charged, and the start time becomes unknown.
+        3. Otherwise it is an end like others: dependents, the ordering key and limits are released, and a failed run is
+           a dead letter.
+        4. A worker that is executing the run finds out by its fence.
         """
         ...
 
     async def discard(self, runs: Collection[RunId], author: Author) -> int:
-        """Mark dead letters as dealt with; how many were. They stay in history. The author says why. What is not a dead
-        letter, or not any more, is passed over."""
+        """Mark dead letters as discarded, and return how many were marked.
+
+        They stay in history. The author gives the reason. Runs that are not, or no longer, dead letters are skipped.
+        """
         ...
 
     async def bring_back(self, runs: Collection[RunId], author: Author) -> int:
-        """Those of them that were discarded, and not replayed since, are dead letters again; how many."""
+        """Restore discarded dead letters that were not replayed since, and return how many were restored."""
         ...
 
     async def purge(self, ids: Collection[RunId | JobId], author: Author) -> list[str]:
-        """Delete for good runs that have ended, with their attempts and logs, and jobs that are cancelled or finished,
-        with versions and ledger, not their runs; which were there and are gone now, in the order given. A purged job's
-        name is free; a run of it that is still on its way goes on."""
+        """Delete ended runs and cancelled or finished jobs for good. Returns the ids that were deleted, in the given
+        order.
+
+        1. Runs are deleted with their attempts and logs.
+        2. Jobs are deleted with their versions and ledger, but not their runs.
+        3. The name of a deleted job is free. Its active runs continue.
+        """
         ...
 
     async def retag(
         self, ids: Collection[RunId | JobId], add: Collection[str], remove: Collection[str], author: Author
     ) -> int:
-        """Change tags; how many were changed. A recurring job gets a new version. What would have too many tags, or is
-        another tenant's than the author's, is left alone; so are a recurring job's runs, which have no tags of their
-        own. What is to be removed and added stays. Wherever a one-off is on its way, also when it has ended. One row
-        a tenant in the audit, of a single change with the tags before and after."""
+        """Change tags, and return how many objects were changed.
+
+        1. A recurring job gets a new version. Its runs have no tags of their own and are left alone.
+        2. Objects that would have too many tags, or belong to another tenant than the author's, are left alone.
+        3. A tag in both ``add`` and ``remove`` stays.
+        4. A one-off run is changed in any state, even if it has ended.
+        5. Audited with one row per tenant; a single change with the tags before and after.
+        """
         ...
 
     async def pause(self, pause: Pause, author: Author) -> None:
-        """Claim nothing of this any more; what runs goes on, ticks fire and runs are queued as ever. Idempotent: one
-        that is there stays as it is, unless it ends at another time. One with an ``until`` is over by the store's
-        clock, whoever looks."""
+        """Stop claiming these runs. Running runs continue, ticks fire and runs are queued as usual.
+
+        1. Idempotent: an existing pause is left unchanged, unless ``until`` differs.
+        2. A pause with an ``until`` expires at that time by the store's clock, even if no scheduler is running.
+        """
         ...
 
     async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
-        """Lift exactly that pause; whether it was there. ``back``: the pause of the same that it had taken the place of
-        is there again, with its time, author and reason, unless it is over."""
+        """Remove exactly this pause, and return whether it existed.
+
+        ``back``: restore the pause that it had replaced, with its time, author and reason, unless that one has expired.
+        """
         ...
 
     async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:
-        """Say how a queue works from now on; a policy without anything in it takes back what was said. Whoever is just
-        claiming ends first. Nothing that runs is stopped, and nothing that waits is lost. Audited if it changes
-        anything."""
+        """Replace the policy of a queue; an empty policy removes it.
+
+        1. Concurrent claims finish first.
+        2. No running run is stopped, and no waiting run is lost.
+        3. Audited if anything changes.
+        """
         ...
 
     async def drain(self, worker: SessionId, author: Author) -> bool:
-        """Ask a worker to finish what it runs and leave; its next beat says so. Idempotent. False: no such worker
-        lives."""
+        """Ask a worker to drain; it learns of it with its next heartbeat. Idempotent. False: no such live worker."""
         ...
 
     async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
-        """Bury a scheduler as if its lease had run out this moment: others may take its shards at once, and whatever
-        it still writes is refused. It finds out by its next renewal. When that was; None: no such scheduler lives."""
+        """Expire a scheduler's lease at once.
+
+        1. Other schedulers may take its shards at once, and its later writes are rejected.
+        2. The scheduler finds out with its next renewal.
+        3. Returns the time. None: no such live scheduler.
+        """
         ...

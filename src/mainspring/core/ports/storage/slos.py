@@ -1,4 +1,4 @@
-"""What schedules owe, and whether they keep it."""
+"""The port for the service-level objectives of schedules."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -12,13 +12,13 @@ from mainspring.core.model.schedules.slo import SloState
 
 
 class SloDue(msgspec.Struct, frozen=True, kw_only=True):
-    """A job whose objectives are to be judged now."""
+    """A job whose objectives are due for evaluation."""
 
     job: Job
     state: SloState
-    #: Grows with every change of the state: whoever settles must have seen the newest.
+    #: Grows with every change of the state: an update requires the newest value.
     rev: int
-    #: The end of a run of it that succeeded, about the newest that is still known.
+    #: When a run of the job last succeeded, as far as still known.
     last_success: Instant | None = None
 
 
@@ -26,29 +26,32 @@ class SloSettled(msgspec.Struct, frozen=True, kw_only=True):
     job: JobId
     rev: int
     state: SloState
-    #: None: it is judged no more.
+    #: None: it is not evaluated again.
     next_check: Instant | None
     events: tuple[str, ...] = ()
 
 
 class Slos(Protocol):
     async def slos_due(self, limit: int) -> list[SloDue]:
-        """Those whose time to be looked at has come, longest ago first. Found by an index, not by a scan.
+        """Return jobs that are due for evaluation, the longest overdue first. Uses an index, not a scan.
 
-        A job is judged from the moment it is declared with a ``slo``, or with another one, until it is declared without
-        or is over.
+        A job is evaluated from the moment it is declared with an ``slo`` or a different one. Evaluation ends when it is
+        declared without one or is over.
         """
         ...
 
     async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
-        """Write down what was judged and tell the events of it, each in one transaction; how many were. Whoever has not
-        seen the newest ``rev`` is passed over: of several who judge at once one is heard, so a miss is told once."""
+        """Store evaluations and emit their events, each in one transaction; returns how many were stored.
+
+        An evaluation without the newest ``rev`` is skipped: of several concurrent ones a single one counts, so a miss
+        is reported once.
+        """
         ...
 
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
-        """How those of these jobs stand that have objectives."""
+        """Return the states of those jobs that have objectives."""
         ...
 
     async def slos_missed(self, tenant: str | None, limit: int) -> dict[JobId, SloState]:
-        """Those that miss an objective now, of a tenant or of all. Looks at all jobs that have objectives."""
+        """Return jobs that miss an objective now, of one tenant or all. Scans all jobs that have objectives."""
         ...

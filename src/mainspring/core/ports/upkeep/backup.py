@@ -1,4 +1,4 @@
-"""A backup: one file with everything that a store holds, as it was at one moment."""
+"""The port for backups: one file with the whole content of a store at one moment."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -9,10 +9,10 @@ import msgspec
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.restored import Restored, Unfinished
 
-#: The form of the file. A program refuses a backup of another form; checkouts before the first release wrote form 1.
+#: The format version of the file. A program refuses other versions; checkouts before the first release wrote version 1.
 FORMAT = 2
-#: Numbers of sessions and places of events, given out after the backup was taken, are not given out again: so many are
-#: left out.
+#: How many session numbers and event positions are skipped after a restore, so that none issued after the backup is
+#: issued again.
 LEFT_OUT = 1 << 20
 
 
@@ -22,32 +22,32 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     bytes: int
     sha256: str
-    #: Of a table.
+    #: Tables only.
     rows: int = 0
     columns: tuple[str, ...] = ()
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition that was there, outermost first."""
+    """A partition in the backup; outer partitions come first."""
 
     name: str
     parent: str
     bound: str
-    #: How it is partitioned itself; empty: it is not.
+    #: How it is partitioned itself. Empty: it is not.
     by: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the file says of itself."""
+    """The description of a backup file."""
 
     kind: Literal["sqlite", "postgresql"]
-    #: The program that took it.
+    #: The program that took the backup.
     program: str
     taken_at: Instant
     store_id: str
     store_epoch: int
     shards: int
-    #: The migrations that had been applied, by number.
+    #: The applied migrations, by number.
     migrations: tuple[int, ...]
     parts: tuple[Part, ...]
     #: Rows of each table.
@@ -59,9 +59,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     format: int = FORMAT
 
 
-#: Of what, how much is done, of how much; 0: nobody knows.
+#: Reports progress: what is processed, how much is done, and the total; 0: unknown.
 Tell = Callable[[str, int, int], None]
-#: Opens a member of the backup, to be read from its beginning.
+#: Opens a member of the backup for reading from its beginning.
 Open = Callable[[str], AsyncIterator[bytes]]
 
 
@@ -69,28 +69,29 @@ class Writing(Protocol):
     """A backup that is being written."""
 
     async def add(self, name: str, fill: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[int]]) -> Part:
-        """One member: ``fill`` is given where to write to, and says how many rows it wrote."""
+        """Add one member. ``fill`` gets a function that writes, and returns how many rows it wrote."""
         ...
 
 
 class Backups(Protocol):
-    """A store that can be backed up while others work on it, and made anew of a backup."""
+    """A store that can be backed up while it is in use, and restored from a backup."""
 
     async def take(self, writing: Writing, program: str, tell: Tell) -> Manifest:
-        """Everything, as it was at one moment. Nobody waits for it."""
+        """Back up everything as of one moment, without blocking other processes."""
         ...
 
     async def restore(
         self, manifest: Manifest, opened: Open, unfinished: Unfinished, tell: Tell, *, replace: bool
     ) -> Restored:
-        """Make the store of a backup: all of it, or nothing has happened. ``Conflict`` if something is in it and it is
-        not to be replaced, if processes work on it, or if the backup needs a newer program.
+        """Restore the store from a backup, completely or not at all.
 
-        It has a new identity and a greater epoch: leases, fences and hints of before are void. Unless what is
-        unfinished shall run, everything is paused.
+        1. ``Conflict`` if the target is not empty and ``replace`` is False, if processes work on it, or if the backup
+           needs a newer program.
+        2. The restored store has a new identity and a greater epoch: earlier leases, fences and hints are void.
+        3. Everything is paused, unless ``unfinished`` says that unfinished runs shall run.
         """
         ...
 
     async def examine(self, manifest: Manifest, opened: Open, folder: Path) -> None:
-        """Whether the content is sound, beyond its checksums. ``Conflict`` says what is not."""
+        """Check the content beyond its checksums. ``Conflict`` names the problem."""
         ...

@@ -1,4 +1,4 @@
-"""What is done to the schema of a store, and who can still work on it."""
+"""The port for schema migrations, and their compatibility with older programs."""
 
 from enum import StrEnum
 from typing import Protocol
@@ -10,11 +10,11 @@ TOO_OLD = "start with a new store, or run that checkout"
 
 
 class MigrationKind(StrEnum):
-    #: Programs that do not know it work on beside those that do.
+    #: Older programs continue to work next to newer ones.
     EXPAND = "expand"
-    #: It takes away what only older programs use: when they are gone.
+    #: Removes what only older programs use; applied when they are gone.
     CONTRACT = "contract"
-    #: Only programs that know it work on such a schema.
+    #: Only programs that know this migration work on the schema.
     BREAKING = "breaking"
 
 
@@ -22,19 +22,19 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     name: str
     kind: MigrationKind
-    #: The schema version that a program must know to work on; 0: whichever worked before.
+    #: The schema version that a program must know to work with it. 0: every program that worked before.
     needs: int
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
     applied: tuple[Migration, ...] = ()
-    #: Contracts that wait until somebody says that the old programs are gone.
+    #: Contract migrations that wait until an operator confirms that the old programs are gone.
     waiting: tuple[Migration, ...] = ()
 
 
 class Migrates(Protocol):
-    """A store whose schema can be changed while programs of two versions work on it."""
+    """A store whose schema can be changed while programs of two versions use it."""
 
     async def migrate(self, *, contract: bool) -> Migrated:
-        """Bring the schema up to date without opening the store; with ``contract`` take away what nobody uses."""
+        """Migrate the schema without opening the store; ``contract`` also removes what no program uses any more."""
         ...

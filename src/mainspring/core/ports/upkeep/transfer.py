@@ -1,7 +1,7 @@
-"""Moving everything from one store to another: one is emptied into the other, kind by kind, in batches of rows.
+"""The ports for moving everything from one store to another, kind by kind, in batches of rows.
 
-A row has the words of the domain: states and outcomes by name, ids as hexadecimal digits, instants as microseconds,
-payloads and results as bytes. The source is locked from ``open`` on: nobody changes it meanwhile.
+Rows use the terms of the model: states and outcomes by name, ids as hexadecimal digits, instants as microseconds,
+payloads and results as bytes. The source is locked from ``open`` on, so that it does not change meanwhile.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import msgspec
 
 Row: TypeAlias = dict[str, Any]
 
-#: What is moved, in this order, and what tells its rows apart.
+#: The kinds of rows in the order they are moved, with the columns that distinguish rows in the checksum.
 KINDS: Mapping[str, tuple[str, ...]] = {
     "session": ("id",),
     "tenant": ("created_at", "quotas"),
@@ -44,7 +44,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "minute": ("at", "succeeded", "failed"),
     "usage": ("day", "unit", "amount"),
     "budget": ("id", "spec"),
-    # After what waits: a budget of retries must not move what is placed already.
+    # After waiting runs: a retry budget must not move runs that already have a time.
     "queue_policy": ("policy", "retries"),
 }
 BATCH = 5_000
@@ -59,20 +59,21 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     fence_seq: int
     last_session: int
     epochs: Mapping[int, int]
-    #: The names that rows use.
+    #: The names used in rows.
     tenants: frozenset[str]
     tasks: frozenset[str]
     queues: frozenset[str]
     #: The sets of labels that runs require.
     requirements: frozenset[tuple[str, ...]]
-    #: Days since 1970 in which something has ended, was tried, ticked or was printed, by kind; history by how it ended.
+    #: Days since 1970 on which runs ended, attempts or ticks happened, or logs were written, by kind; history by end
+    #: state.
     days: Mapping[str, frozenset[int]]
-    #: What ended before this is in the figures by the minute, and nothing else; 0: nothing has ended yet.
+    #: Runs that ended before this are included in the per-minute metrics, later ones are not. 0: no run has ended yet.
     counted_until: int
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How many rows, and a sum over what tells them apart that does not depend on their order."""
+    """The number of rows, and a checksum that does not depend on their order."""
 
     rows: int = 0
     checksum: int = 0
@@ -87,43 +88,45 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """The store that is left. Blocks: a move has nothing else to do."""
+    """The store to move from. Its methods block: a move has nothing else to do."""
 
     def open(self) -> Facts:
-        """Lock it. ``Conflict`` while processes work on it, which are named, or if it was moved before."""
+        """Lock the store. ``Conflict`` if processes work on it, which are named, or if it was moved before."""
         ...
 
     def close(self) -> None:
-        """Let it go; unless it was marked it is as it was."""
+        """Unlock the store; without ``mark_moved`` it is unchanged."""
         ...
 
     def counts(self) -> Mapping[str, int]:
-        """How many rows of each kind there are."""
+        """Return the number of rows of each kind."""
         ...
 
     def batches(self, kind: str) -> Iterator[list[Row]]: ...
 
     def mark_moved(self, to: str) -> None:
-        """From now on whoever opens it, or has it open and writes, is told where it went."""
+        """Record the new location. Later opens, and writes by processes that have it open, fail with it."""
         ...
 
 
 class Target(Protocol):
-    """The store that takes all in: everything or nothing."""
+    """The store to move to: it receives everything or nothing."""
 
     async def open(self, facts: Facts) -> bool:
-        """Whether it holds the very same store already: a move that ended before the source was marked. ``Conflict`` if
-        it holds anything else, or processes work on it."""
+        """Return True if it already holds the same store: a move that ended before the source was marked.
+
+        ``Conflict`` if it holds anything else, or processes work on it.
+        """
         ...
 
     async def write(self, kind: str, rows: Sequence[Row]) -> None: ...
 
     async def tally(self, kind: str) -> Tally:
-        """What it holds now."""
+        """Return the tally of the rows it holds now."""
         ...
 
     async def commit(self) -> None: ...
 
     async def close(self) -> None:
-        """What is not committed is gone."""
+        """Close the store. Uncommitted rows are discarded."""
         ...

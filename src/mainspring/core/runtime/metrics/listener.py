@@ -1,4 +1,4 @@
-"""``/metrics`` and ``/healthz`` of a process that has no API: a few lines of HTTP on a port of their own."""
+"""Serves ``/metrics`` and ``/healthz`` of a process without an API, on a port of its own."""
 
 import asyncio
 import concurrent.futures
@@ -21,19 +21,19 @@ from mainspring.core.runtime.threads import joined
 Answer = TypeVar("Answer")
 _Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 
-#: Whoever does not send a request in this time is sent away, and so is who comes beyond this many.
+#: A client that sends no request within this time is disconnected; so is each connection beyond this number.
 _SECONDS_TO_ASK = 5
 _MOST_AT_ONCE = 16
-#: Of the event loop. It is blocked if it takes longer, and whoever asks for its health should know.
+#: The time limit of the event loop. If it takes longer it is blocked, which the health check should report.
 _SECONDS_TO_ANSWER = 8
 
 _log = get_logger("mainspring.metrics")
 
 
 class MetricsListener:
-    """A service. It takes the first port of its range that is free; without one the process goes on unseen.
+    """A service that listens on the first free port of its range. If none is free, the process runs without metrics.
 
-    It has a thread, so that somebody answers also while the event loop is blocked.
+    It uses a thread, so that requests are answered even while the event loop is blocked.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class MetricsListener:
         health: Callable[[], Coroutine[None, None, Mapping[str, object]]],
         token: str = "",
     ) -> None:
-        """``token``: whoever asks for metrics must say it. Empty: nobody must."""
+        """``token``: required in requests for metrics. Empty: no token is required."""
         self._host = "127.0.0.1" if host == "localhost" else host
         self._ports = ports
         self._render = render
@@ -55,7 +55,7 @@ class MetricsListener:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where it listens."""
+        """The address it listens on."""
         return None if self._server is None else (self._host, self._server.server_address[1])
 
     async def start(self) -> None:
@@ -123,11 +123,11 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        # Not by HTTPServer, which looks its own name up.
+        # Not via HTTPServer, which resolves its own host name.
         socketserver.TCPServer.server_bind(self)
 
     def serve(self) -> None:
-        """In its thread. Without looking around every half second, as ``serve_forever`` does."""
+        """Serve requests on its thread, without the half-second polling of ``serve_forever``."""
         try:
             while not self._ending:
                 self.handle_request()
@@ -153,10 +153,10 @@ class _Server(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: _Request, client_address: Any) -> None:
-        """Whoever asked has hung up. That is nobody's business."""
+        """Ignore the error: the client has disconnected."""
 
     def ask(self, path: str, credentials: str) -> _Page:
-        """From a thread of a request."""
+        """Render a page on the event loop, from the thread of a request."""
         asked = asyncio.run_coroutine_threadsafe(_awaited(self.page(path, credentials)), self.loop)
         try:
             return asked.result(_SECONDS_TO_ANSWER)
@@ -192,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(page.content)
 
     def log_message(self, *_: object) -> None:
-        """Nobody wants to read of every scrape."""
+        """Do not log scrapes."""
 
 
 async def _awaited(what: Awaitable[Answer]) -> Answer:

@@ -210,7 +210,7 @@ class Tree:
     def __init__(self, leader: int, cgroup: Cgroup) -> None:
         self._leader = leader
         self._cgroup = cgroup
-        #: Of the leader, as ``os.waitpid`` tells it.
+        #: The leader's status, as returned by ``os.waitpid``.
         self.status: int | None = None
         #: How many processes had to be killed after the leader had ended.
         self.left = 0

@@ -1,4 +1,4 @@
-"""What a worker and its child processes say to each other: MessagePack frames behind their length."""
+"""The messages between a worker and its child processes: MessagePack frames, each preceded by its length."""
 
 from typing import TypeAlias
 
@@ -15,35 +15,35 @@ _LENGTH = 4
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
     """The first frame to a child."""
 
-    #: The worker's module search path: what it can import, the child can.
+    #: The worker's module search path: the child can import the same modules.
     path: list[str]
-    #: Tell the memory in use with every end.
+    #: Report memory use at the end of every call.
     measures_memory: bool
-    #: The descriptor of the lifeline, and how many seconds it may be still.
+    #: The descriptor of the lifeline, and after how many seconds without a change the child ends.
     lifeline: int
     silence: int
-    #: What the application is told about its worker, before anything starts.
+    #: Passed to the application's ``adopt`` before anything starts.
     adopts: bytes
-    #: Catch what handlers print and log.
+    #: Capture what handlers print and log.
     captures: bool
-    #: It runs one at a time: all that the process uses is that one's.
+    #: It runs one call at a time, so the resource use of the process is that of the call.
     alone: bool = False
-    #: What the worker's tracing was made of; none: nobody records anything.
+    #: The arguments of the worker's tracing object. None: no tracing.
     tracing: tuple[str, float, str, str] | None = None
-    #: How the worker writes its log: the level, whether for people, and with what tasks print; none: as the application
-    #: has it.
+    #: The worker's log settings: the level, whether it is for people, and whether task output is included. None: as
+    #: configured by the application.
     log: tuple[str, bool, bool] | None = None
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """Run this. The key is the worker's: the same run may come twice."""
+    """Run this. The key is chosen by the worker, because the same run may come twice."""
 
     key: int
     held: HeldRun
 
 
 class Interrupt(msgspec.Struct, frozen=True, tag="interrupt"):
-    """Stop that one, in a way that lets it clean up."""
+    """Stop a call in a way that lets it clean up."""
 
     key: int
     cancelled: bool
@@ -65,14 +65,14 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Tells(msgspec.Struct, frozen=True, tag="tells"):
-    """One that runs shows life, and may have something to tell."""
+    """A running call sends a sign of life, and possibly reports."""
 
     key: int
     told: Told
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """One has ended."""
+    """A call has ended."""
 
     key: int
     result: bytes | None
@@ -112,7 +112,7 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what has come; the frames that are complete now."""
+        """Add received bytes, and return the frames that are complete now."""
         buffer = self._buffer
         buffer += data
         complete = []

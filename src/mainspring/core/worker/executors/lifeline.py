@@ -1,12 +1,12 @@
-"""How child processes know that their worker lives and still has its lease.
+"""How child processes detect that their worker is gone or has lost its lease.
 
-Two threads of life, because there are two ways to be left alone:
-- The worker is gone. The kernel closes the write end of a pipe that only the worker holds, and, as the child has asked
-  it to (``O_ASYNC`` with ``F_SETSIG``), kills the child's whole process group: grandchildren too, and also when the
-  child hangs in C code that never lets Python run. Where the kernel cannot do that, the child sees its line closed and
-  ends. Each child has a pipe of its own: whom to kill is kept with the open pipe, not with the process.
-- The worker is frozen, or lost its lease. Every good beat changes a number in a file both can see. A child that has not
-  seen it change for almost a lease ends: its runs are about to be started elsewhere.
+There are two mechanisms for the two cases:
+- The worker is gone. The kernel then closes the write end of a pipe that only the worker holds. On request of the child
+  (``O_ASYNC`` with ``F_SETSIG``) the kernel kills the child's whole process group: grandchildren too, even if the child
+  hangs in C code that never lets Python run. Where the kernel cannot do that, the child sees its connection closed and
+  ends. Each child has its own pipe, because the process to kill is stored with the open pipe.
+- The worker is frozen, or lost its lease. Every answered heartbeat changes a number in a file that both can read. A
+  child that has not seen it change for almost a lease ends: its runs are about to start elsewhere.
 """
 
 import ctypes
@@ -18,13 +18,13 @@ import tempfile
 import threading
 
 _NUMBER = 8
-#: From Linux's fcntl.h; Python does not name it.
+#: From Linux's fcntl.h; missing in Python's ``fcntl``.
 _F_SETSIG = 10
 _PR_SET_PDEATHSIG = 1
 
 
 class Lifeline:
-    """The worker's side of the number. One for all children."""
+    """The worker's side of the number, one for all children."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="mainspring-lifeline-")  # noqa: SIM115 (lives as long as we do)
@@ -35,7 +35,7 @@ class Lifeline:
         return self._file.fileno()
 
     def pulse(self) -> None:
-        """The lease was renewed. Called from the heartbeat's thread."""
+        """Record that the lease was renewed. Called from the heartbeat's thread."""
         self._number += 1
         os.pwrite(self._file.fileno(), self._number.to_bytes(_NUMBER, "big"), 0)
 
@@ -44,23 +44,23 @@ class Lifeline:
 
 
 def end_with_worker(worker: int, read_end: int) -> None:
-    """Called by a child at its start: never outlive the worker."""
+    """End this process with its worker. Called by a child at its start."""
     if sys.platform == "linux":
         fcntl.fcntl(read_end, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(read_end, fcntl.F_SETFL, fcntl.fcntl(read_end, fcntl.F_GETFL) | os.O_ASYNC)
-        # Should a process that the worker forked keep the pipe open. Not KILL, or we might die of it before the kernel
-        # comes to the pipe, and then nobody would end our own children.
+        # For the case that a process forked by the worker keeps the pipe open. Not KILL: we might die of it before the
+        # kernel handles the pipe, and then our own children would survive.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    # While the worker lives it is meant for what handlers have started.
+    # While the worker lives, SIGTERM is meant for processes started by handlers.
     signal.signal(signal.SIGTERM, lambda *_: leave_nobody_behind() if os.getppid() != worker else None)
     if os.getppid() != worker:
-        # It was gone before we could ask to be told.
+        # The worker ended before we could ask the kernel for the signal.
         leave_nobody_behind()
 
 
 def end_when_still(descriptor: int, silence: int) -> None:
-    """Called by a child when it serves: exit when the number has not changed for ``silence`` looks, one a second."""
+    """Exit when the number has not changed for ``silence`` checks, one per second. Called by a child when it serves."""
     threading.Thread(target=_watch, args=(descriptor, silence), name="mainspring lifeline", daemon=True).start()
 
 
@@ -76,7 +76,7 @@ def _watch(descriptor: int, silence: int) -> None:
 
 
 def leave_nobody_behind() -> None:
-    """End at once, and take along what handlers have started: the process group is the child's own."""
+    """End at once, together with all processes started by handlers: the process group is the child's own."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""One child process, seen from the worker."""
+"""The worker's handle of one child process."""
 
 import asyncio
 import os
@@ -32,12 +32,12 @@ from mainspring.core.worker.executors.lifeline import Lifeline
 from mainspring.core.worker.executors.marks import kill_marked, marked
 
 _PROGRAM = "mainspring.core.worker.executors.child"
-#: In the environment of the child, and of whatever it starts.
+#: Set in the environment of the child, and so of all processes it starts.
 _MARK = "MAINSPRING_CHILD"
 
 
 class Owner(Protocol):
-    """Who is told what happens in a child."""
+    """Receives the events of a child."""
 
     def started(self) -> None: ...
 
@@ -51,7 +51,8 @@ class Owner(Protocol):
 
 
 class ChildProcess:
-    """Starts when it is made. Takes attempts at once, and begins them when it has loaded the application."""
+    """A child process that starts on construction. Accepts attempts at once, and begins them when the application is
+    loaded."""
 
     def __init__(
         self,
@@ -73,20 +74,20 @@ class ChildProcess:
         self.started_at = clock.monotonic()
         #: It has loaded the application.
         self.ready = False
-        #: It gets no new work, and leaves when it has done what it has.
+        #: It gets no new work, and exits when its current work is done.
         self.retiring = False
-        #: What it has started was asked to end, and itself would be killed next.
+        #: The processes it started were asked to end; it is killed next.
         self.asked = False
         #: We ended it by force.
         self.condemned = False
         #: Why it cannot run anything.
         self.refusal: str | None = None
-        #: It takes long to start: it gets no new work until it is ready.
+        #: It is slow to start: it gets no new work until it is ready.
         self.slow = False
-        #: Attempts that have returned, and what they have started has not: told when that is gone.
+        #: Attempts that have returned while processes they started are running; reported when those are gone.
         self.withheld: list[tuple[Attempt, bytes | None, str | None, Cause]] = []
         self.finishing_since: Micros | None = None
-        #: How many it was given in all, and the memory it used last.
+        #: The total number of attempts it was given, and its last reported memory use.
         self.given = 0
         self.memory = 0
         self._last_key = 0
@@ -108,7 +109,8 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, _MARK: mark},
                 pass_fds=passed,
-                # A group of its own: what handlers start is killed with it, and a Ctrl-C is for the worker alone.
+                # A separate group: processes started by handlers are killed with it, and Ctrl-C reaches only the
+                # worker.
                 start_new_session=True,
             )
         except OSError:
@@ -162,7 +164,7 @@ class ChildProcess:
             self._backlog[attempt] = None
 
     def forget(self, attempt: Attempt) -> None:
-        """One that has not begun is not wanted any more."""
+        """Remove an attempt that has not begun."""
         del self._backlog[attempt]
 
     def interrupt(self, attempt: Attempt) -> None:
@@ -178,22 +180,23 @@ class ChildProcess:
             self._channel.send(Finish())
 
     def refuse(self, error: str) -> None:
-        """It will never be ready."""
+        """Record that it will never be ready."""
         self.refusal = error
 
     def terminate(self) -> None:
-        """Ask what it has started to end: a handler that waits for that goes on, and sees that it should stop."""
+        """Ask the processes it started to end. A handler that waits for them then continues, and sees that it should
+        stop."""
         self.retiring = self.asked = True
         self._signal(signal.SIGTERM)
 
     def leaves_behind(self) -> bool:
-        """Something that was started here still runs. It is asked to end."""
+        """Ask remaining processes that were started here to end; returns whether there are any."""
         left = self._offspring()
         _signal_all(left, signal.SIGTERM)
         return bool(left)
 
     def condemn(self) -> None:
-        """Kill it with everything it has started. What becomes of its attempts is decided when it is really dead."""
+        """Kill it with all processes it has started. Its attempts are handled when it is really dead."""
         self.condemned = True
         self._kill()
 
@@ -230,7 +233,7 @@ class ChildProcess:
                 self._owner.ended(self, attempt, result, error, cause)
 
     def _hung_up(self) -> None:
-        # Dead, or about to be: a child that closed its line is of no use.
+        # Dead, or about to be: a child with a closed connection is of no use.
         self.retiring = True
         self._kill()
 
@@ -238,20 +241,20 @@ class ChildProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        # While the leader is not reaped, the group's number cannot belong to anybody else.
+        # While the leader is not reaped, the group id cannot belong to another process.
         with self._reaping, suppress(ProcessLookupError, PermissionError):
             if not self._dead:
                 os.killpg(self.pid, number)
-        # What has left the group.
+        # Processes that have left the group.
         _signal_all([pid for pid in self._offspring() if _group_of(pid) != self.pid], number)
 
     def _offspring(self) -> list[int]:
         return [pid for pid in marked(self._marks) if pid != self.pid]
 
     def _await_exit(self) -> None:
-        """On a thread of its own, the same on every system and under every event loop."""
+        """Wait on a separate thread, which works the same on every system and under every event loop."""
         if hasattr(os, "waitid"):
-            # Dead but not reaped: now its group can be emptied without hitting a stranger.
+            # Dead but not reaped: its group can now be killed without hitting an unrelated process.
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             self._kill()
             with self._reaping:
@@ -259,7 +262,7 @@ class ChildProcess:
             kill_marked(self._marks)
         code = self._process.wait()
         self._dead = True
-        with suppress(RuntimeError):  # The loop is closed: nobody is left to tell.
+        with suppress(RuntimeError):  # The loop is closed: there is no receiver left.
             self._loop.call_soon_threadsafe(self._exited, code)
 
     def _exited(self, code: int) -> None:

@@ -1,4 +1,4 @@
-"""Catches what handlers print and log, beside where it goes anyway."""
+"""Captures what handlers print and log, in addition to its usual destination."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ _formatter = logging.Formatter()
 
 
 class Tee:
-    """A file that is written to, and what it stands before."""
+    """Wraps a file: writes are captured for the current attempt and passed on to the file."""
 
     def __init__(self, inner: TextIO) -> None:
         self.inner = inner
@@ -40,7 +40,7 @@ class Tee:
 
 
 class Veil(Tee):
-    """The same for a file that is not caught: only what must not be seen is hidden."""
+    """Wraps a file that is not captured: writes are passed on with secrets masked."""
 
     def write(self, text: str) -> int:
         self.inner.write(masks.everything(text))
@@ -48,10 +48,10 @@ class Veil(Tee):
 
 
 class _Capture:
-    """Of the whole process; there as long as somebody wants it.
+    """The capture of the whole process; active as long as at least one user wants it.
 
-    Log records are caught where they are made: a handler of our own would be removed by whoever sets up logging after
-    us, or would keep ``basicConfig`` from doing it, and would hear nothing of loggers that do not propagate.
+    Log records are captured where they are created. A log handler of our own would be removed by code that sets up
+    logging later, or would keep ``basicConfig`` from working, and would miss loggers that do not propagate.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class _Capture:
             self._wanted += 1
             if not self._there:
                 factory = logging.getLogRecordFactory()
-                # Code that saved our factory while we captured may have set it again after we had removed it.
+                # Code that saved our factory while we captured may have restored it after we had removed it.
                 if factory != self._record:
                     self._make_record = factory
                 logging.setLogRecordFactory(self._record)
@@ -77,7 +77,7 @@ class _Capture:
         with self._lock:
             self._wanted -= 1
             if self._wanted == 0:
-                # Somebody may have come after us; then they still pass through here, and nothing is caught.
+                # Another factory may wrap ours; then records still pass through here, and nothing is captured.
                 if logging.getLogRecordFactory() == self._record:
                     logging.setLogRecordFactory(self._make_record)
                     self._there = False
@@ -85,17 +85,17 @@ class _Capture:
                     sys.stdout = sys.stdout.inner
 
     def hide(self) -> None:
-        """From now on the process also hides secrets in what it prints and logs itself, until it ends."""
+        """From now on, also mask secrets in the process's own output and logs, until it ends."""
         if not self._hides:
             self._hides = True
             self.begin()
-        # Somebody may have replaced them since.
+        # They may have been replaced since.
         self._tee()
         if not isinstance(sys.stderr, Veil) and sys.stderr is not None:
             sys.stderr = cast(TextIO, Veil(sys.stderr))
 
     def show(self) -> None:
-        """For tests: as it was."""
+        """Stop masking. For tests."""
         if self._hides:
             self._hides = False
             self.end()
@@ -103,7 +103,7 @@ class _Capture:
                 sys.stderr = sys.stderr.inner
 
     def renew(self) -> None:
-        """For who replaces ``sys.stdout`` now and then, as pytest does."""
+        """Wrap ``sys.stdout`` again. For code that replaces it now and then, such as pytest."""
         if self._wanted:
             self._tee()
 
@@ -122,14 +122,14 @@ class _Capture:
 
 
 def _is_theirs(name: str | None) -> bool:
-    # Our own lines are about the worker, even if they come of what a handler did. ``context.log`` is kept anyway.
+    # Our own lines are about the worker, even if a handler caused them. ``context.log`` is kept anyway.
     return name is not None and not name.startswith("mainspring.")
 
 
 def _hide_in(record: logging.LogRecord) -> None:
-    """Every handler of it, the application's too, sees the text without secrets."""
+    """Mask the record for all of its log handlers, including the application's."""
     if isinstance(record.msg, dict):
-        # Of structlog, which makes a text of it later; what shows its exception hides in that.
+        # From structlog, which renders it later; the renderer of the exception masks that part.
         record.msg = {name: value if name == "exc_info" else _hidden(value) for name, value in record.msg.items()}
         return
     text = message_of(record)
@@ -139,12 +139,12 @@ def _hide_in(record: logging.LogRecord) -> None:
     if record.exc_info and record.exc_info[0] is not None:
         trace = _formatter.formatException(record.exc_info)
         if (shown := masks.everything(trace)) != trace:
-            # As a part of the message: whoever was given the exception would show it anew.
+            # As part of the message: a log handler that gets the exception would render it again, unmasked.
             record.msg, record.args, record.exc_info = f"{hidden}\n{shown}", (), None
 
 
 def _hidden(value: object) -> object:
-    """A value as it is, unless its text has a secret in it."""
+    """Return a value unchanged, unless its text contains a secret."""
     if isinstance(value, str):
         return masks.everything(value)
     try:
@@ -158,7 +158,7 @@ def message_of(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except Exception:
-        # As logging itself: a bad format must not break the program.
+        # Like logging itself: a bad format must not break the program.
         return f"{record.msg} {record.args!r}"
 
 

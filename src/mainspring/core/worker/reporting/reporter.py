@@ -70,7 +70,7 @@ class Reporter:
 
     @property
     def unflushed(self) -> int:
-        """How many outcomes wait here."""
+        """The number of outcomes held back here."""
         return len(self._ended)
 
     def wake(self, telling: Telling[Attempt]) -> None:

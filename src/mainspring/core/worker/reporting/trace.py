@@ -1,4 +1,4 @@
-"""An exception as the short text that is kept with the attempt."""
+"""Formats an exception as the short text that is kept with the attempt."""
 
 import os
 import traceback
@@ -11,18 +11,20 @@ from mainspring.core.worker.reporting.telling import current
 
 _ROOT = Path(__file__).resolve().parents[3]
 _PACKAGE = f"{_ROOT}{os.sep}"
-#: Tasks of an application, although they are in the package.
+#: The demo's tasks are application code, although they are in the package.
 _DEMO = f"{_ROOT / 'demo'}{os.sep}"
 _LAST_FRAMES = 12
 
 
 class Told(Exception):
-    """A failure of something outside, told in full by its message. Where it was raised is of no interest."""
+    """A failure outside this program whose message says everything: its traceback is omitted."""
 
 
 def describe(error: BaseException) -> str:
-    """The last frames, without our own in front of them, and ``TypeName: message`` as the last line. Without the
-    secrets of the tenant whose attempt this is."""
+    """Return the last frames, without our own leading ones, and ``TypeName: message`` as the last line.
+
+    Secrets of the attempt's tenant are masked.
+    """
     text = _describe(error)
     if not masks.any:
         return text
@@ -33,18 +35,18 @@ def describe(error: BaseException) -> str:
 def _describe(error: BaseException) -> str:
     try:
         if isinstance(error, Told):
-            # Its last line is what failures are grouped by; what was printed stands before it.
+            # Failures are grouped by the last line; printed output precedes it.
             before, _, last = str(error).rpartition("\n")
             return f"{before}\n{type(error).__name__}: {last}".lstrip("\n")
         theirs = _without_ours(error.__traceback__)
         if theirs is None and isinstance(error, MainspringError) and _stands_alone(error):
-            # Our own words: they say what is wrong, and where they were raised helps nobody.
+            # Our own error: the message says what is wrong, and a traceback would not help.
             return f"{type(error).__name__}: {error}"
         trace = theirs or error.__traceback__
         lines = traceback.format_exception(type(error), error, trace, limit=-_LAST_FRAMES)
         return "".join(lines).rstrip()
     except Exception:
-        # An exception whose own text cannot be had must not take the worker down with it.
+        # An exception that fails to render its own text must not crash the worker.
         return type(error).__name__
 
 
@@ -60,5 +62,5 @@ def _is_ours(file: str) -> bool:
 
 
 def _stands_alone(error: BaseException) -> bool:
-    """Nothing else is shown as what led to it."""
+    """Return True if no other exception would be shown as its cause."""
     return error.__cause__ is None and (error.__suppress_context__ or error.__context__ is None)
