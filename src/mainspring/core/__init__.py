@@ -1,1 +1,1 @@
-"""The engine: what every installation runs. It imports nothing of Mainspring but itself."""
+"""The core that every installation runs. It imports no other package of Mainspring."""

@@ -1,1 +1,1 @@
-"""Several processes: shard leases, the clock guard, data centers, scaling."""
+"""Coordination of several processes: shard leases, the clock guard, data centers, scaling."""

@@ -1,4 +1,4 @@
-"""Compares this node's clock with the store's, tells of the difference, and says whether the node may schedule."""
+"""Compares this node's clock with the store's, reports the difference, and decides whether the node may schedule."""
 
 from collections.abc import Callable, Collection
 
@@ -12,7 +12,7 @@ from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.scheduler.store_time import StoreTime
 
-#: How often the store is asked. A clock that is set is noticed at once all the same, by the monotonic one.
+#: How often the store is asked. A clock that is set is noticed at once by comparison with the monotonic clock.
 _ASK_EVERY: Micros = 5 * SECOND
 #: A smaller change is not worth a write.
 _WORTH_TELLING: Micros = 50 * MILLISECOND
@@ -29,7 +29,7 @@ class ClockGuard(TickingService):
         *,
         schedules: bool = True,
     ) -> None:
-        """``sessions``: those of this process, at this moment. ``schedules``: a scheduler is among them."""
+        """``sessions``: returns the current sessions of this process. ``schedules``: one of them is a scheduler."""
         super().__init__("clock", clock, wakeups.listen([]))
         self._store = store
         self._rules = rules
@@ -40,7 +40,7 @@ class ClockGuard(TickingService):
         self._told: tuple[tuple[SessionId, ...], ClockReading] | None = None
 
     async def start(self) -> None:
-        """Looks once before anything else starts. Whether the store answers is the others' business."""
+        """Check once before anything else starts. A store that does not answer is handled by other services."""
         await self.step()
         await super().start()
 
@@ -52,13 +52,14 @@ class ClockGuard(TickingService):
         return _ASK_EVERY
 
     def reading(self) -> ClockReading | None:
-        """As it is now; the store is not asked. None before it ever answered."""
+        """Return the current reading without asking the store. None before the store has answered once."""
         if not self._time.known:
             return None
         return read_clock(self.clock.now(), self.clock.monotonic(), self._time.ahead())
 
     def fit(self) -> bool:
-        """Whether this node may schedule. Asked before every renewal of a lease, so a set clock is noticed there."""
+        """Return whether this node may schedule. Called before every renewal of a lease, so a set clock is noticed
+        there."""
         reading = self.reading()
         if reading is None:
             return True

@@ -1,1 +1,1 @@
-"""Telling workers that runs wait, through brokers."""
+"""Dispatch of hints about queued runs to workers, through brokers."""

@@ -1,4 +1,4 @@
-"""Looks at the engines of a process once in a while: whether each answers, and whether it is set up well."""
+"""Checks the brokers of a process periodically: whether each answers, and whether it is configured well."""
 
 from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
 from mainspring.core.ports.clock import Clock
@@ -6,12 +6,12 @@ from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.engines import Engines
 from mainspring.core.runtime.service import TickingService
 
-#: Of one that is away: in a process that asks it nothing else nobody would notice that it is back.
+#: The interval for an unavailable broker: a process that calls it for nothing else would not notice its return.
 _PROBE_EVERY: Micros = 5 * SECOND
 
 
 class EngineWatch(TickingService):
-    """What is wrong is in the log when it is first seen, and in the health of the process for as long as it is."""
+    """Logs each problem when it is first seen, and keeps it in the health of the process as long as it lasts."""
 
     def __init__(self, engines: Engines, wakeups: Wakeups, clock: Clock) -> None:
         super().__init__("engines", clock, wakeups.listen(()))

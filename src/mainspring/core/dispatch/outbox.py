@@ -1,4 +1,4 @@
-"""Rows of the outbox, in parts of a size that can be told at once."""
+"""Splits rows of the outbox into parts of a limited size."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +6,7 @@ from mainspring.core.store import EventBatch
 
 
 def parts_of(batches: Sequence[EventBatch], events: int) -> Iterator[Sequence[EventBatch]]:
-    """In order, each with about as many events: the row that reaches the number is the last of its part."""
+    """Split batches in order into parts of about this many events: a part ends with the row that reaches the number."""
     start = size = 0
     for number, batch in enumerate(batches, 1):
         size += len(batch.runs)
@@ -17,6 +17,6 @@ def parts_of(batches: Sequence[EventBatch], events: int) -> Iterator[Sequence[Ev
         yield batches[start:]
 
 
-#: Before the name of a sink: its name as a reader of the outbox, for all schedulers. Whoever owns the shard goes on
-#: where the last one was.
+#: The prefix of a sink's name as a reader of the outbox, shared by all schedulers: a new owner of the shard continues
+#: at its offset.
 SINK = "events:"

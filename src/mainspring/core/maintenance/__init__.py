@@ -1,1 +1,1 @@
-"""One background service a file: reaper, housekeeper, samplers, guards."""
+"""Background services, one per file: reaper, housekeeper, samplers, guards."""

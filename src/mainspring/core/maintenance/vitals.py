@@ -1,4 +1,4 @@
-"""Figures of the store itself, for Prometheus: what grows, what holds vacuum back, what nobody takes care of."""
+"""Metrics of the store itself: growth, transactions that hold back vacuum, and unattended work."""
 
 import asyncio
 
@@ -18,8 +18,10 @@ _log = get_logger("mainspring.metrics")
 
 
 class StoreVitals:
-    """Read on a connection of its own, so that a pool without a free one hides nothing. That takes some milliseconds,
-    so an answer is good for a while."""
+    """Reads metrics of the store on a separate connection, so that an exhausted pool does not hide them.
+
+    A read takes some milliseconds, so its result is cached for a while.
+    """
 
     def __init__(self, health: Health, clock: Clock, every: Micros) -> None:
         self._read = Remembered(health.vitals, clock, every)
@@ -41,7 +43,7 @@ class StoreVitals:
         book.put(declared.MISSED, sum(one.missed_objectives for one in servers))
         lost = [one.lost_workers for one in servers if one.lost_workers is not None]
         if lost:
-            # Who is gone is gone from each of them.
+            # A lost worker is lost on every server, so the counts are not added.
             book.put(declared.LOST_WORKERS, max(lost))
         book.put(declared.STAGING_LAG, max(one.staging_lag for one in servers) / SECOND)
         book.put(declared.FIRING_LAG, max(one.firing_lag for one in servers) / SECOND)

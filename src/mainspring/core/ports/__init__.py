@@ -1,1 +1,1 @@
-"""What the engine needs from the outside: clock, wake-ups, brokers, files, mail."""
+"""The ports of the core: clock, notifications, brokers, files, mail."""

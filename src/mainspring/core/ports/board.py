@@ -1,6 +1,6 @@
-"""A place outside the store where other programs read how runs and workers are, and where a cancel is heard at once.
+"""The port of the status cache: a copy of run and worker states outside the store, for other programs.
 
-It is a copy with an end to its life: nobody here reads it, and losing it costs nothing that is ours.
+Entries expire. Mainspring itself reads only cancel flags from it, and losing the cache costs nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,17 +10,17 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE, Micros
 from mainspring.core.model.runs.view import RunView
 
-#: How long each is shown after it was last written.
+#: How long each entry is kept after its last write.
 RUNS_SHOWN: Micros = HOUR
 WORKERS_SHOWN: Micros = 5 * MINUTE
 FLAGS_SHOWN: Micros = 5 * MINUTE
 
 
 class Board(Protocol):
-    """``EngineUnavailable`` means that it did not answer; the next call may work. ``open`` needs no answer."""
+    """The status cache. ``EngineUnavailable``: no answer; the next call may work. ``open`` needs no answer."""
 
     async def open(self, namespace: str) -> None:
-        """``namespace``: which store this is about. Flags of others are not heard."""
+        """Open the cache. ``namespace``: the identity of the store. Flags of other stores are ignored."""
         ...
 
     async def close(self) -> None: ...
@@ -32,9 +32,9 @@ class Board(Protocol):
     async def hide_worker(self, name: str) -> None: ...
 
     async def flag(self, runs: Collection[RunId]) -> None:
-        """Somebody has asked these to stop, and the store knows."""
+        """Flag runs that were asked to stop, after the store has recorded it."""
         ...
 
     async def flagged(self, wait: Micros) -> bool:
-        """Wait for a flag, so long at most; True: look at the store. Also when it may have missed one."""
+        """Wait for a flag, at most ``wait``. True: check the store. Also True if a flag may have been missed."""
         ...

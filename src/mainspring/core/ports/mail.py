@@ -1,4 +1,4 @@
-"""The way out for mail. Where to is in the settings: nobody who submits jobs chooses a server or an address."""
+"""The port for sending mail. Servers and addresses come from the settings, never from submitted jobs."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -13,24 +13,25 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     to: Sequence[str]
     subject: str
     text: str
-    #: The same when it is sent again.
+    #: The same id when the mail is sent again.
     id: str
 
 
 class NotTaken(Exception):
-    """The server was not there, or did not take it. Its words may stand in the message, no password does."""
+    """The server was unavailable or rejected the mail. The message may quote the server, never a password."""
 
     def __init__(self, message: str, *, for_good: bool) -> None:
         super().__init__(message)
-        #: Another try would be refused, too.
+        #: A retry would be rejected, too.
         self.for_good = for_good
 
 
 class Mail(Protocol):
     async def send(self, server: MailServer, password: str, letter: Letter) -> None:
-        """When it returns the server has it for every address. Raises ``NotTaken``; for good if some of several
-        addresses have it, since they would get it twice.
+        """Send a mail; returns when the server has accepted it for every address.
 
-        Nothing is sent in the clear where ``tls`` is asked for, and the server has to prove its name.
+        1. Raises ``NotTaken``. The failure is final if the server accepted only some of several addresses: these would
+           get the mail twice.
+        2. With ``tls``, nothing is sent unencrypted, and the server's certificate is verified.
         """
         ...

@@ -1,4 +1,4 @@
-"""An engine outside the store that knows who is alive, and keeps one table for all of them."""
+"""The port of external coordinators: they know which members are alive, and keep one table of shard owners."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -10,43 +10,46 @@ from mainspring.core.model.base.instant import Micros
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is in a registry at one moment."""
+    """The content of a registry at one moment."""
 
-    #: Whose lease is live.
+    #: Members with a live lease.
     members: frozenset[SessionId]
-    #: Who was granted which shard; an owner that is no member any more counts for nothing.
+    #: The owner of each shard; an owner that is no longer a member counts for nothing.
     owners: dict[int, SessionId]
-    #: Which state of the table this is.
+    #: The version of the table.
     version: int
-    #: How long the lease of whoever looked was granted for, from before it looked.
+    #: How long the caller's lease was granted for, counted from before the call.
     lease: Micros
 
 
 class Registry(Protocol):
     """Members by lease, and the table of owners by compare-and-swap.
 
-    Every method raises ``StoreUnavailable`` when the engine does not answer in time: what was asked may have happened.
-    A member's lease ends by itself when it does not look for that long, whatever else its process does.
+    1. Every method raises ``StoreUnavailable`` if the coordinator does not answer in time: the call may have taken
+       effect.
+    2. A member's lease ends by itself if it does not call ``look`` for that long, whatever else its process does.
     """
 
     async def open(self, namespace: str) -> None:
-        """Get ready to connect. Those who share a namespace see each other."""
+        """Prepare to connect. Processes with the same namespace see each other."""
         ...
 
     async def close(self) -> None:
-        """Leave the leases of members that are still there to run out."""
+        """Disconnect. Leases of remaining members expire by themselves."""
         ...
 
     async def enter(self, member: SessionId, ttl: Micros) -> None:
-        """Become a member. The engine may grant another lease than was asked for: the view says which."""
+        """Become a member. The coordinator may grant a different lease; the view has the granted one."""
         ...
 
     async def look(self, member: SessionId) -> View:
-        """Renew the lease, prove it, and say what there is. Raises ``Fenced`` when it has run out, or was ended."""
+        """Renew and confirm the lease, and return the current view. Raises ``Fenced`` if the lease has expired or was
+        ended."""
         ...
 
     async def write(self, member: SessionId, owners: Mapping[int, SessionId], version: int) -> bool:
-        """Replace the table, if it is still the one of ``version`` and the member is live; else nothing, and False."""
+        """Replace the table if its version is still ``version`` and the member is live. Otherwise nothing happens:
+        False."""
         ...
 
     async def exit(self, member: SessionId) -> None:
@@ -54,5 +57,6 @@ class Registry(Protocol):
         ...
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call this, on the loop, when a member came, went or died, or the table changed. A hint: some may be lost."""
+        """Call the listener, on the loop, when a member joined, left or died, or the table changed.
+        Calls may be lost."""
         ...

@@ -1,5 +1,4 @@
-"""How a process writes its log: readable on a terminal, elsewhere a line of JSON each, in the fields of the Elastic
-Common Schema."""
+"""The log format of a process: readable on a terminal, otherwise JSON lines with Elastic Common Schema fields."""
 
 import logging
 import os
@@ -17,7 +16,7 @@ from mainspring.core.runtime.tracing.current import current_ids
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
 
-#: What we call something in the code, and its field. Whatever else a line says of itself is in ``labels``.
+#: Our names in code and their fields. All other values of a line go to ``labels``.
 FIELDS = {
     "timestamp": "@timestamp",
     "level": "log.level",
@@ -36,7 +35,7 @@ FIELDS = {
     "error": "error.message",
     "traceback": "error.stack_trace",
 }
-#: Those that every line, or every error, has beside these.
+#: Additional fields that every line, or every error, has.
 MORE_FIELDS = (
     "ecs.version",
     "service.name",
@@ -48,25 +47,25 @@ MORE_FIELDS = (
 )
 LABELS = "labels"
 _WHOLE = ("attempt", "session")
-#: Of the process, and of what runs inside an attempt.
+#: The event dataset of the process itself, and of code inside an attempt.
 OURS, THEIRS = "mainspring.log", "mainspring.task"
-#: Names that a caller outside of us gives to the same.
+#: Alternative names that application code uses for ours.
 _SYNONYMS = {"run_id": "run", "job_id": "job"}
 _encode = msgspec.json.Encoder().encode
 _plain = logging.Formatter()
 
-#: Who can say what the code that logs belongs to: run, job, attempt, tenant, task, trace.
+#: Functions that return the context of the code that logs: run, job, attempt, tenant, task, trace.
 surroundings: list[Callable[[], dict[str, Any]]] = []
 
 
 class Style(NamedTuple):
     level: str
     readable: bool
-    #: Lines that tasks print are log lines with the run they belong to.
+    #: Lines printed by tasks are log lines with the run they belong to.
     show_output: bool = False
 
 
-#: How this process writes, if we have set that up.
+#: The style of this process, if it was configured here.
 chosen: Style | None = None
 
 
@@ -92,7 +91,7 @@ def configure(level: str, readable: bool, show_output: bool = False) -> None:
         _add_surroundings,
     ]
     renderer: list[Processor] = (
-        # A plain traceback: a pretty one shows local variables, and secrets are among them.
+        # A plain traceback: a pretty one shows local variables, which include secrets.
         [
             _shorten,
             structlog.dev.ConsoleRenderer(
@@ -119,12 +118,12 @@ def configure(level: str, readable: bool, show_output: bool = False) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(number)
-    # It tells of every request, and who renews a lease makes some eight a second.
+    # It logs every request, and renewing a lease makes about eight per second.
     logging.getLogger("httpx2").setLevel(max(number, logging.WARNING))
 
 
 def _add_surroundings(logger: "WrappedLogger", method: str, event: "EventDict") -> "EventDict":
-    """What a line says of itself goes before what it stands in."""
+    """Add context to a line; values of the line itself take precedence."""
     for name, synonym in _SYNONYMS.items():
         if name in event:
             event.setdefault(synonym, event.pop(name))
@@ -138,7 +137,7 @@ def _add_surroundings(logger: "WrappedLogger", method: str, event: "EventDict") 
 
 
 def _shorten(logger: "WrappedLogger", method: str, event: "EventDict") -> "EventDict":
-    """For a terminal: no names of our loggers, ``attempt=2/4``, and a traceback below its line."""
+    """Format for a terminal: no names of our loggers, ``attempt=2/4``, and a traceback below its line."""
     if str(event.get("logger", "")).startswith("mainspring."):
         del event["logger"]
     event.pop("inside", None)
@@ -159,7 +158,7 @@ def _show(out: TextIO, error: Any) -> None:
 
 
 def _hide(logger: "WrappedLogger", method: str, line: Any) -> str:
-    """In what was made of a line: whatever its values are, they are text by now."""
+    """Mask secrets in the rendered line, where all values are text by now."""
     return masks.everything(line)
 
 
@@ -168,7 +167,7 @@ def _render(service: dict[str, str], logger: "WrappedLogger", method: str, event
 
 
 def ecs(event: "EventDict", version: str) -> dict[str, object]:
-    """A line in the fields of the Elastic Common Schema, written with dots."""
+    """Return a line in the fields of the Elastic Common Schema, with dotted names."""
     error = event.pop("exc_info", None)
     found: dict[str, object] = {
         FIELDS[name]: _said(name, event.pop(name)) for name in FIELDS if event.get(name) is not None
@@ -197,7 +196,9 @@ def _said(name: str, value: object) -> object:
 
 
 def _text(value: object) -> str:
-    """Labels are words: two lines that give a name a number and a word would not fit into one index.
-    And they are UTF-8: the name of a file need not be."""
+    """Return a label value as text: numbers and words under one name would conflict in an index.
+
+    The text is valid UTF-8, which file names, for example, need not be.
+    """
     text = value if isinstance(value, str) else str(value)
     return masks.everything(text).encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""A service: starts, runs until it is stopped, and stops once."""
+"""Background services: they start, run until they are stopped, and stop once."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ _LONGEST_BACK_OFF: Micros = 2 * SECOND
 
 
 class Service(Protocol):
-    """Something with a life: ``start`` returns when it is ready, ``stop`` when it has ended; stopping twice is fine."""
+    """A service. ``start`` returns when it is ready, ``stop`` when it has ended; ``stop`` may be called twice."""
 
     async def start(self) -> None: ...
 
@@ -24,7 +24,7 @@ class Service(Protocol):
 
 
 class TickingService(ABC):
-    """A service that is a loop: ``tick`` does one step and returns how long to wait; a bell cuts the wait short.
+    """A service with a loop: ``tick`` does one step and returns how long to wait; a notification cuts the wait short.
 
     A step that fails is logged and tried again after a growing pause: a background service never dies of an error.
     """
@@ -40,7 +40,7 @@ class TickingService(ABC):
 
     @abstractmethod
     async def tick(self) -> Micros:
-        """One step; how long to wait before the next one."""
+        """Do one step; returns how long to wait before the next one."""
 
     async def start(self) -> None:
         self._stopping = False
@@ -72,13 +72,13 @@ class TickingService(ABC):
             if self._stopping:
                 return
             if wait <= 0:
-                # A loop that always has more to do must still let the others breathe.
+                # A loop that always has more to do must still let other tasks run.
                 await asyncio.sleep(0)  # noqa: TID251
             else:
                 await self.bell.wait(wait)
 
     async def step(self) -> Micros:
-        """One tick with its errors turned into a pause."""
+        """Run one tick; an error becomes a pause."""
         try:
             wait = await self.tick()
         except StoreUnavailable as error:

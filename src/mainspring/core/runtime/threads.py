@@ -1,4 +1,4 @@
-"""Threads, seen from a loop."""
+"""Thread helpers for event loops."""
 
 import asyncio
 import threading
@@ -6,13 +6,16 @@ from contextlib import suppress
 
 
 async def joined(thread: threading.Thread) -> None:
-    """Returns when a thread has ended. Waits on a thread of its own: handlers may have taken all that the loop has."""
+    """Return when a thread has ended.
+
+    Waits on a separate thread, because handlers may occupy all threads of the loop's pool.
+    """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 
     def wait() -> None:
         thread.join()
-        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+        with suppress(RuntimeError):  # The loop is closed: no caller waits any more.
             loop.call_soon_threadsafe(ended.set)
 
     try:

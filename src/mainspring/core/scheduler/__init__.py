@@ -1,1 +1,1 @@
-"""The scheduler: a wheel that says when to look, a loader that fills it, and the service that stages and fires."""
+"""The scheduler: an agenda of due times, a loader that fills it, and the service that stages runs and fires ticks."""

@@ -1,4 +1,4 @@
-"""What the wheel holds: when to look for runs that come due, and the ticks that were planned ahead."""
+"""The scheduler's agenda: when to look for due runs, and ticks that were planned in advance."""
 
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import MILLISECOND, Instant
@@ -7,42 +7,42 @@ from mainspring.core.scheduler.wheel import TimingWheel
 
 
 class Agenda:
-    """Marks and planned fires, each once, however often they are loaded. Losing all of it loses no work."""
+    """Marks and planned fires, each held once, however often they are loaded. Losing all of it loses no work."""
 
     def __init__(self) -> None:
         self._wheel: TimingWheel[Instant | Fire] | None = None
         self._marks: set[Instant] = set()
-        #: The revision of each job that is planned for; what the wheel holds of an older one is void.
+        #: The planned revision of each job; entries of older revisions in the wheel are void.
         self._planned: dict[JobId, int] = {}
 
     def __len__(self) -> int:
         return 0 if self._wheel is None else len(self._wheel)
 
     def mark(self, due: Instant, now: Instant) -> None:
-        """Runs come due then."""
+        """Note that runs are due then."""
         due = -(-due // MILLISECOND) * MILLISECOND
         if due not in self._marks:
             self._marks.add(due)
             self._insert(due, due, now)
 
     def knows(self, job: JobId, rev: int) -> bool:
-        """Whether this revision or a newer one is planned for."""
+        """Return whether this revision or a newer one is planned."""
         planned = self._planned.get(job)
         return planned is not None and planned >= rev
 
     def plan(self, fire: Fire, now: Instant) -> None:
-        """The job's next tick is then, and this is what it does."""
+        """Plan a job's next tick."""
         job = fire.job
         if job.next_fire is not None and not self.knows(job.id, job.rev):
             self._planned[job.id] = job.rev
             self._insert(job.next_fire, fire, now)
 
     def forget(self, job: JobId) -> None:
-        """Somebody else takes care of this job's next tick."""
+        """Drop the plan of a job: its next tick is handled elsewhere."""
         self._planned.pop(job, None)
 
     def take_due(self, now: Instant) -> tuple[list[Instant], list[Fire]]:
-        """Marks and fires whose time has come."""
+        """Return marks and fires that are due."""
         marks: list[Instant] = []
         fires: list[Fire] = []
         for item in self._wheel.advance(now) if self._wheel is not None else ():

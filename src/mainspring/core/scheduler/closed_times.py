@@ -1,4 +1,4 @@
-"""The calendars that a scheduler minds, as of the newest change that it has heard of."""
+"""The calendars that a scheduler applies, as of the newest known change."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 
 class ClosedTimes:
-    """Read when a job says that there is something newer, for all tenants at once. Where nobody has calendars nothing
-    is read at all. What is planned by an old version cannot be fired: the change has grown the job's ``rev``."""
+    """Caches calendars, and reads them again when a job refers to a newer version, for all tenants at once.
+
+    Without calendars nothing is read. Ticks planned with an old version cannot be fired: the change has increased the
+    job's ``rev``.
+    """
 
     def __init__(self, store: Almanacs, log: "FilteringBoundLogger") -> None:
         self._store = store
@@ -24,7 +27,7 @@ class ClosedTimes:
         self._known: dict[str, tuple[int, list[Closed]]] = {}
 
     async def of(self, jobs: Sequence[Job]) -> dict[JobId, Closings]:
-        """Those of these jobs that calendars hold for, with them."""
+        """Return the closed periods of those of these jobs that calendars apply to."""
         minding = [job for job in jobs if job.calendar_rev]
         if not minding:
             return {}
@@ -46,6 +49,6 @@ class ClosedTimes:
         try:
             return Closed(calendar)
         except Invalid as error:
-            # Its zone is not known here. That must not hold up the others.
+            # Its time zone is unknown here. That must not hold up the other calendars.
             self._log.error("a calendar cannot be read and is not minded", calendar=calendar.name, why=str(error))
             return None

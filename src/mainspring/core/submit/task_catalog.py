@@ -1,4 +1,4 @@
-"""A copy of the task catalog, so that a submit reads nothing from the store."""
+"""A cached copy of the task catalog, so that a submit reads nothing from the store."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -13,23 +13,23 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.tasks import TaskRegistry
 from mainspring.core.runtime.tasks import cancel_and_wait
 
-#: A copy this old is renewed beside the request that finds it so. A request for an unknown task waits for that.
+#: A copy older than this is refreshed in the background. A request for an unknown task waits for the refresh.
 _FRESH: Micros = SECOND
-#: Older than this, a request waits for the renewal.
+#: A request waits for the refresh if the copy is older than this.
 _STALE: Micros = 10 * SECOND
-#: Now and then everything is read, because a store that was restored begins with lower revisions.
+#: How often everything is read, because a restored store begins with lower revisions.
 _WHOLE: Micros = MINUTE
 
 
 class TaskCatalog:
-    """Belongs to one event loop. While the store is away, the copy is used as it is."""
+    """Belongs to one event loop. While the store is unavailable, the copy is used unchanged."""
 
     def __init__(self, store: TaskRegistry, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._known: dict[str, KnownTask] = {}
         self._rev = 0
-        #: The compiled schemas, each of one revision of its task.
+        #: The compiled schemas, each for one revision of its task.
         self._checks: dict[str, tuple[int, Check | None]] = {}
         self._read_at: Micros | None = None
         self._whole_at: Micros | None = None
@@ -38,12 +38,12 @@ class TaskCatalog:
         self._away = False
 
     async def find(self, task: str) -> TaskEntry | None:
-        """The newest entry of a task; None if no worker has declared it."""
+        """Return the newest entry of a task; None if no worker has declared it."""
         known = await self.find_known(task)
         return None if known is None else known.entry
 
     async def find_known(self, task: str) -> KnownTask | None:
-        """The same with its version."""
+        """Return the newest entry of a task with its version; None if no worker has declared it."""
         age = self._age(self._read_at)
         if age is None or age >= _FRESH:
             reading = self._renew()
@@ -63,9 +63,9 @@ class TaskCatalog:
             compiled[1](payload)
 
     async def fill_in(self, runs: Sequence[NewRun], given: Mapping[RunId, Collection[str]]) -> Sequence[NewRun]:
-        """Check the runs that ``given`` names and fill in what their callers left open.
+        """Check the runs that ``given`` names, and fill in the options that their callers left open.
 
-        ``given``: the options that a caller gives, of runs whose task is declared elsewhere.
+        ``given``: by run, the options its caller has set, for runs whose task is declared elsewhere.
         """
         if not given:
             return runs
@@ -79,19 +79,19 @@ class TaskCatalog:
         return filled
 
     async def entries(self) -> Mapping[str, TaskEntry]:
-        """Every known entry by name, as of a second ago."""
+        """Return every known entry by name, at most one second old."""
         age = self._age(self._read_at)
         if age is None or (age >= _FRESH and not self._away):
             await asyncio.shield(self._renew())
         return {name: known.entry for name, known in self._known.items()}
 
     async def all(self) -> Mapping[str, KnownTask]:
-        """Every known task by name, as of now."""
+        """Return every known task by name, freshly read."""
         await asyncio.shield(self._renew())
         return self._known
 
     async def close(self) -> None:
-        """Cancel a read that is under way."""
+        """Cancel a running read."""
         if self._reading is not None:
             await cancel_and_wait(self._reading)
 
@@ -114,7 +114,7 @@ class TaskCatalog:
             if whole:
                 self._known, self._rev, self._whole_at = named, 0, began
             else:
-                # Not in place: a reader may be looking through the old one.
+                # Not in place: a reader may be iterating over the old one.
                 self._known = {**self._known, **named} if named else self._known
             self._rev = max((known.rev for known in found), default=self._rev)
         finally:

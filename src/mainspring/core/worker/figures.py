@@ -1,4 +1,4 @@
-"""What Prometheus is told of a worker as it is right now."""
+"""Current metrics of a worker for Prometheus."""
 
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.runtime.metrics import declared

@@ -1,4 +1,4 @@
-"""Gives runs the secrets that they may have."""
+"""Gives runs access to the secrets they may use."""
 
 import msgspec
 
@@ -12,29 +12,34 @@ from mainspring.core.worker.reporting.trace import Told
 
 
 class SecretRefused(Told, GiveUp):
-    """There is no such secret, it cannot be used, or not by this tenant. Another try would not change that."""
+    """The secret does not exist, is unusable, or not allowed for this tenant. A retry would not change that."""
 
 
 class Keyring:
-    """Whoever gets a value has it masked from then on, in everything that this process tells."""
+    """Reads secrets. Every value that is read is masked from then on in all output of this process."""
 
     def __init__(self, secrets: Secrets, rules: SecretRules) -> None:
         self._secrets = secrets
         self._rules = rules
 
     def check(self, tenant: str, payload: object) -> None:
-        """Raises ``Invalid`` for a reference that could never be resolved. Whether there is a value, only who runs it
-        knows: the process that accepts jobs may have none at all."""
+        """Raise ``Invalid`` for a reference that could never be resolved.
+
+        Only the process that executes the run knows whether there is a value: the process that accepts jobs may have
+        none.
+        """
         for name in sorted(names_in(payload)):
             self._rules.check("payload", tenant, name)
 
     def check_name(self, where: str, tenant: str, name: str) -> None:
-        """The same for a field that is the name itself."""
+        """Raise ``Invalid`` if a field that is itself the name of a secret could never be resolved."""
         self._rules.check(where, tenant, name)
 
     def needed(self, tenant: str, payload: bytes) -> bool:
-        """Whether a payload that is about to be run refers to secrets. Raises ``SecretRefused`` if not as it may: not
-        every way in has asked before."""
+        """Return whether a payload that is about to be executed refers to secrets.
+
+        Raises ``SecretRefused`` for a reference that is not allowed: not every way of submitting checks it.
+        """
         if not mentions(payload):
             return False
         try:
@@ -44,7 +49,7 @@ class Keyring:
         return True
 
     def read(self, tenant: str, name: str) -> str:
-        """Raises ``SecretRefused``, which names the secret."""
+        """Return the value of a secret. Raises ``SecretRefused``, which names the secret."""
         try:
             self._rules.check("secret", tenant, name)
             value = self._secrets.read(name)
@@ -58,7 +63,7 @@ class Keyring:
         return value
 
     def fill(self, tenant: str, value: object) -> object:
-        """A JSON value with the secrets in its strings."""
+        """Return a JSON value with the secrets filled into its strings."""
         return fill_json(value, lambda name: self.read(tenant, name))
 
 
@@ -67,5 +72,5 @@ class _Nowhere:
         return None
 
 
-#: For who has no secrets at all.
+#: For processes without any secrets.
 NO_SECRETS = Keyring(_Nowhere(), SecretRules())

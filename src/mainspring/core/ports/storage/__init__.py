@@ -1,1 +1,1 @@
-"""What the engine and the features need from a store beyond ``core/store.py``."""
+"""Storage ports that the core and the features need in addition to ``core/store.py``."""

@@ -1,4 +1,4 @@
-"""The calendars of tenants. Seldom changed, often minded: a change reaches every schedule in the same transaction."""
+"""The port for the calendars of tenants. Changes are rare and reach every schedule in the same transaction."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -10,10 +10,10 @@ from mainspring.core.ports.storage.access import Author
 
 
 class Almanac(msgspec.Struct, frozen=True):
-    """All the calendars of a tenant, as of one moment."""
+    """All the calendars of a tenant at one moment."""
 
     tenant: str
-    #: How many changes there were, as ``Job.calendar_rev`` counts them.
+    #: The number of changes so far, as counted by ``Job.calendar_rev``.
     rev: int
     #: By name.
     calendars: list[Calendar]
@@ -21,17 +21,20 @@ class Almanac(msgspec.Struct, frozen=True):
 
 class CalendarReads(Protocol):
     async def calendars(self, tenant: str | None) -> list[Calendar]:
-        """Those there are now, by tenant and name; of one tenant or of all."""
+        """Return the current calendars by tenant and name, of one tenant or of all."""
         ...
 
     async def calendar_versions(self, tenant: str, name: str, limit: int = 100) -> list[Calendar]:
-        """Newest first; also of one that was deleted."""
+        """Return the versions, newest first; also of a deleted calendar."""
         ...
 
 
 class Almanacs(Protocol):
     async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
-        """What a scheduler minds, of those tenants that ever had a calendar. At least as new as any job read before."""
+        """Return the calendars that a scheduler must apply, of those tenants that ever had one.
+
+        They are at least as new as any job that was read before.
+        """
         ...
 
 
@@ -39,15 +42,19 @@ class Calendars(CalendarReads, Almanacs, Protocol):
     async def put_calendar(
         self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None
     ) -> Calendar:
-        """Make a calendar, or change it: a new version by this author, who says why. The same again changes nothing.
+        """Create or change a calendar: a new version by this author, with a reason. An identical spec changes nothing.
 
-        ``Conflict`` if another version was expected; 0 is none. A change grows the ``rev`` of every active schedule of
-        the tenant, and its ``calendar_rev``: what was planned by the old calendars cannot be fired any more. A job that
-        looks ahead is due at once, so that somebody works out anew when to look at its next tick.
+        1. ``Conflict`` is raised if the current version is not ``expected_version``; 0 means that there is none.
+        2. A change increments ``rev`` and ``calendar_rev`` of every active schedule of the tenant: ticks planned with
+           the old calendars can no longer be fired.
+        3. A job that looks ahead is due at once, so that a scheduler recomputes when to look at its next tick.
         """
         ...
 
     async def delete_calendar(self, tenant: str, name: str, author: Author) -> bool:
-        """Its last version says that it is gone; whether it was there. ``Conflict`` while a scheduled or paused job
-        names it: a job cannot name what is not there, however the two requests meet."""
+        """Delete a calendar, and return whether it existed. Its last version records the deletion.
+
+        ``Conflict`` while a scheduled or paused job names it: a job cannot name a missing calendar, even if the two
+        requests are concurrent.
+        """
         ...

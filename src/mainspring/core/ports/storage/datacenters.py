@@ -1,4 +1,4 @@
-"""Where processes are, and who stands in for whom."""
+"""The port for data centers: which processes are where, and which data center substitutes for which."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,19 +10,19 @@ from mainspring.core.model.base.instant import Instant
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A data centre that a process named when it started, for as long as the store remembers that process: a day."""
+    """A data center that a process named at its start. Known as long as the store remembers the process: a day."""
 
     name: str
-    #: Alive; those that were asked to leave are counted apart.
+    #: Live workers; draining ones are counted separately.
     workers: int = 0
     draining: int = 0
     schedulers: int = 0
-    #: When it last had a live worker, now if it has one; none: never.
+    #: When it last had a live worker; now, if it has one. None: never.
     seen_at: Instant | None = None
 
 
 class PlaceLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """How much there is for a data centre: what only it may run, or what it serves now by an order of preference."""
+    """The load of a data center: runs that only it may execute, or that it serves now because of a preference order."""
 
     name: str
     queued: int = 0
@@ -32,41 +32,46 @@ class PlaceLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """An order of preference that runs require, and who serves it."""
+    """A preference order that runs require, and the data center that serves it."""
 
-    #: As it stands among what a run requires.
+    #: The order in the form in which runs require it.
     word: str
     serving: str
-    #: Why it is not the first of them.
+    #: Why the serving data center is not the first of the order.
     why: str = ""
-    #: When it was first asked for.
+    #: When it was first required.
     since: Instant
 
 
 class Places(Protocol):
     async def places(self) -> list[Place]:
-        """By name. Whoever said nothing about where they are is nowhere."""
+        """Return the data centers by name. Processes without a data center are not included."""
         ...
 
 
 class Datacenters(Places, Protocol):
     async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
-        """Of a process that did not say where it is, and of which version, when it introduced itself. Idempotent."""
+        """Record the data center and version of a process that did not give them at registration. Idempotent."""
         ...
 
     async def serve_orders(self) -> Sequence[Order]:
-        """Give what requires an order of preference to the workers of the data centre that serves it now
-        (``datacenters.serving``), and to no others; the orders there are.
+        """Assign runs with a preference order to the workers of the data center that serves it now
+        (``datacenters.serving``).
 
-        When another one comes to serve it, the ledger says so of every tick whose run has not started. Several may ask
-        at once; asked again it changes nothing. A worker that has come since is given its share with the next call.
+        1. No other workers may take them. Returns the existing orders.
+        2. When the serving data center changes, the ledger notes it for every tick whose run has not started.
+        3. Several processes may call it at once; a repeated call changes nothing.
+        4. A worker that has joined since gets its share with the next call.
         """
         ...
 
     async def orders(self) -> list[Order]:
-        """As ``serve_orders`` left them. One that it has not seen yet is missing."""
+        """Return the orders as ``serve_orders`` left them. Orders it has not processed yet are missing."""
         ...
 
     async def place_loads(self) -> list[PlaceLoad]:
-        """By name. What runs is counted where its worker is. Looks at all that is queued: not for a hot path."""
+        """Return the loads by name. Running runs count where their worker is.
+
+        Scans all queued runs: not for a hot path.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Dead letters that are watched, and replays that are under way."""
+"""The port for alarms about dead letters, and for replays in progress."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,28 +8,29 @@ from mainspring.core.model.runs.replay import Replay
 
 class DeadLetters(Protocol):
     async def watch_dead_letters(self) -> int:
-        """Tell of groups that are new or grow quickly (``domain.dead_letters``): an event each, of the kind of its
-        alarm, with the newest run; how many. Looks at what died since the last look and more than 15 s ago, so that
-        nothing is counted twice or missed. Several processes may ask at once; one of them does it.
+        """Emit an event for each group of dead letters that is new or grows quickly (``domain.dead_letters``).
 
-        Also forgets replays that ended more than 30 days ago.
+        1. The event kind is that of the alarm, with the newest run. Returns the number of events.
+        2. Covers runs that failed since the last call and more than 15 s ago, so that none is counted twice or missed.
+        3. Several processes may call it at once; one of them does the work.
+        4. Also deletes replays that ended more than 30 days ago.
         """
         ...
 
     async def put_replay(self, replay: Replay) -> None:
-        """Keep a new one. Idempotent: a known id stays as it is."""
+        """Store a new replay. Idempotent: a known id is left unchanged."""
         ...
 
     async def move_replay(self, replay: Replay) -> bool:
-        """Write it down, with the next ``rev``, if the stored one has its ``rev``; otherwise somebody was quicker."""
+        """Store a replay with the next ``rev``. False: the stored ``rev`` differs, because of a concurrent change."""
         ...
 
     async def open_replays(self) -> Sequence[Replay]:
-        """Those that go on, oldest first; at most 100."""
+        """Return replays in progress, oldest first; at most 100."""
         ...
 
     async def replays(self, tenant: str | None, limit: int) -> Sequence[Replay]:
-        """Newest first, of a tenant or of all."""
+        """Return replays, newest first, of one tenant or of all."""
         ...
 
     async def replay(self, identifier: str) -> Replay | None: ...

@@ -1,4 +1,4 @@
-"""What is kept of notifications: open problems, and what waits to be told."""
+"""The port for the state of alerts: open problems, and alerts that are still to be sent."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,21 +7,21 @@ import msgspec
 
 
 class NotificationRows(msgspec.Struct, frozen=True):
-    """All of it, by name, as one state of the store."""
+    """All rows by name, as one consistent state of the store."""
 
-    #: Grows with every change; 0: there never was one.
+    #: Grows with every change; 0: there has never been a change.
     rev: int
     rows: Mapping[str, bytes]
 
 
 class NotificationStore(Protocol):
-    """One writer at a time: whoever has not seen the newest change changes nothing."""
+    """A store with optimistic locking: a writer that has not seen the newest change changes nothing."""
 
     async def notification_rows(self) -> NotificationRows: ...
 
     async def change_notification_rows(self, rev: int, changes: Mapping[str, bytes | None]) -> bool:
-        """Set rows, or take them away (None), all of them or none; the next ``rev`` is one more.
+        """Set or delete (None) rows, all of them or none, and increase ``rev`` by one.
 
-        False, and nothing is changed, if ``rev`` is not the newest. The bodies are JSON.
+        Returns False, and changes nothing, if ``rev`` is not the newest. The bodies are JSON.
         """
         ...

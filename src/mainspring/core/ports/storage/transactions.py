@@ -1,4 +1,4 @@
-"""Work inside a transaction of the application, where the store lies in the same database."""
+"""The port for work inside a transaction of the application, if the store is in the same database."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -20,36 +20,37 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Completion(Protocol):
-    """An open transaction that a handler works in."""
+    """An open transaction in which a handler works."""
 
-    #: The driver's own.
+    #: The driver's own connection.
     connection: Any
 
     async def complete(self, result: bytes | None) -> None:
-        """Settle the run as succeeded, inside the transaction. ``Fenced``: it is somebody else's by now."""
+        """Complete the run as succeeded, inside the transaction. ``Fenced``: another worker has it by now."""
         ...
 
 
 @runtime_checkable
 class Transactional(Protocol):
-    """A store that can take part in transactions of others."""
+    """A store that can take part in transactions of the application."""
 
     async def requests_for(self, runs: Sequence[NewRun]) -> list[Request]:
-        """What submits these runs, in order, on a connection that is not ours. Nothing is made by asking."""
+        """Return the statements that submit these runs, in order, on a connection of the application. This changes
+        nothing."""
         ...
 
     def read_answer(self, answer: str) -> list[Accepted]:
-        """What such a statement has answered, a run each. What is accepted counts when the caller commits."""
+        """Decode the answer of such a statement, one entry per run. It is valid once the caller commits."""
         ...
 
     def refused(self, code: str) -> Invalid | None:
-        """What an SQLSTATE says of the connection that was given; nothing if the connection is not at fault."""
+        """Return the error that an SQLSTATE means for the given connection. None: the connection is not at fault."""
         ...
 
     def completing(self, held: HeldRun) -> AbstractAsyncContextManager[Completion]:
-        """A transaction for a handler. It commits if ``complete`` was called, and rolls back otherwise.
+        """Open a transaction for a handler. It commits if ``complete`` was called, and rolls back otherwise.
 
-        An error while it commits leaves open whether it has: a settlement under the same fence then waits for it, and
-        is ``already applied`` if it had.
+        An error while it commits leaves open whether it has. Reporting an outcome under the same fence then waits for
+        it, and is answered ``already applied`` if it had committed.
         """
         ...

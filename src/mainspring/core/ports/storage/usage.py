@@ -1,4 +1,4 @@
-"""What work has cost, and what it may cost. Nothing here is on a hot path."""
+"""The port for usage and budgets. Nothing here is on a hot path."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -13,33 +13,38 @@ class UsageReads(Protocol):
     async def usage(
         self, tenant: str | None, since: Instant, until: Instant, by: GroupBy, *, key: str = "", limit: int = 10_000
     ) -> list[Usage]:
-        """Sums by day, tenant, key and unit, of days that begin in ``since <= day < until``, oldest first; of one key
-        if one is given. As rolled up by ``tidy``: what ended in the last quarter of a minute may be missing."""
+        """Return sums by day, tenant, key and unit, of days that begin in ``since <= day < until``, oldest first.
+
+        With ``key``, only that key. The sums are rolled up by ``tidy``: runs that ended in the last 15 s may be
+        missing.
+        """
         ...
 
     async def budgets(self, tenant: str | None) -> list[BudgetStatus]:
-        """By tenant and name."""
+        """Return the budgets by tenant and name."""
         ...
 
 
 class Budgeting(UsageReads, Protocol):
     async def put_budget(self, budget: Budget, author: Author) -> BudgetStatus:
-        """Declare a budget; one of this tenant and name is replaced, and keeps how it stands."""
+        """Declare a budget. An existing one of this tenant and name is replaced, and keeps its status."""
         ...
 
     async def drop_budget(self, tenant: str, name: str, author: Author) -> bool:
-        """Forget one; whether it was there."""
+        """Delete a budget, and return whether it existed."""
         ...
 
     async def spent(self, status: BudgetStatus, since: Instant) -> float:
-        """What was used of a budget's unit on the days from ``since`` on."""
+        """Return how much of a budget's unit was used on the days from ``since`` on."""
         ...
 
     async def mark_budget(self, before: BudgetStatus, after: BudgetStatus, events: Collection[str]) -> bool:
-        """Write how a budget stands, with these events, if it stands as it did ``before``: of several who found the
-        same, one tells it."""
+        """Store a budget's new status with these events, if its status is still ``before``.
+
+        If several processes find the same change, only one reports it.
+        """
         ...
 
     async def lower(self, budget: Budget, limit: int) -> int:
-        """Put queued runs that a budget is for behind all others, by the lowest priority; how many were."""
+        """Give queued runs of a budget the lowest priority, behind all others, and return how many were changed."""
         ...

@@ -1,1 +1,1 @@
-"""What looks after a whole store: schema, backup, transfer, promotion, archive."""
+"""Ports for maintaining a whole store: schema, backup, transfer, promotion, archive."""

@@ -1,1 +1,1 @@
-"""Figures of a process: what is counted, where it is counted, how it is told to Prometheus."""
+"""Metrics of a process: their declarations, counters and rendering for Prometheus."""

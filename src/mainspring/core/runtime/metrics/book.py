@@ -1,4 +1,4 @@
-"""The figures of one scrape, and how they are written down for Prometheus."""
+"""The metrics of one scrape, and their rendering for Prometheus."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
@@ -22,7 +22,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Book:
-    """Filled by whoever has figures. The same metric with the same labels is put in once."""
+    """Collects the metrics of one scrape. Each combination of metric and labels is added once."""
 
     def __init__(self) -> None:
         self._families: dict[str, Family] = {}
@@ -34,7 +34,7 @@ class Book:
         family.add_metric(labels, value)
 
     def counts(self, metric: Metric, tally: Tally) -> None:
-        """All that was counted. A metric without labels is there from the start, with 0."""
+        """Add all counts of a tally. A metric without labels is always present, even with 0."""
         if not metric.labels:
             self.put(metric, sum(tally.values()))
             return
@@ -49,14 +49,14 @@ class Book:
         family.add_metric(labels, list(zip(bounds, accumulate(spread.counts), strict=True)), sum_value=spread.total)
 
     def spreads(self, metric: Metric, spreads: Mapping[str, Spread]) -> None:
-        """By the one label it has. What never happened is left out: a histogram is many lines."""
+        """Add histograms by their single label. Empty ones are left out, because a histogram has many lines."""
         self._family(metric)
         for label, spread in list(spreads.items()):
             if any(spread.counts):
                 self.spread(metric, spread, label)
 
     def sums(self, metric: Metric, count: int, total: float, *labels: str) -> None:
-        """Of a summary."""
+        """Add a summary."""
         family = self._family(metric)
         assert isinstance(family, SummaryMetricFamily)
         family.add_metric(labels, count_value=count, sum_value=total)
@@ -72,7 +72,7 @@ class Book:
 
 
 class Press(Collector):
-    """The one registry of a process: writes a book down, and what prometheus-client knows of the process itself."""
+    """The registry of a process: renders a book, and prometheus-client's metrics of the process itself."""
 
     def __init__(self, tell: Iterable[Callable[[Book], None]] = ()) -> None:
         self._tell = list(tell)
@@ -82,11 +82,11 @@ class Press(Collector):
         ProcessCollector(registry=self._registry)
 
     def add(self, tell: Callable[[Book], None]) -> None:
-        """One more who has figures of this process."""
+        """Add a source of metrics of this process."""
         self._tell.append(tell)
 
     def print(self, book: Book) -> bytes:
-        """Nothing in here waits, so one book is not mixed with another."""
+        """Render a book. Nothing in here waits, so books are never mixed."""
         for tell in self._tell:
             tell(book)
         self._book = book

@@ -1,4 +1,4 @@
-"""Figures of the engines that bring this process hints."""
+"""Metrics of the brokers that bring hints to this process."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ _COUNTED: tuple[tuple[Metric, Callable[[GuardedEngine], int]], ...] = (
 
 
 def tell_of_engines(engines: Engines | None, book: Book) -> None:
-    """Counted where the calls are made, and read when somebody asks."""
+    """Report counters that are incremented where the calls are made."""
     for name, engine in ({} if engines is None else engines.named()).items():
         for metric, count in _COUNTED:
             book.put(metric, count(engine), name)

@@ -1,10 +1,10 @@
-"""Counting that costs next to nothing: plain numbers, added up by the batch, read when somebody asks."""
+"""Counters at almost no cost: plain numbers, added up per batch, read on a scrape."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 
-#: What stands for every name beyond the bound.
+#: The label for every name beyond the limit.
 OTHER = "other"
 
 
@@ -16,7 +16,8 @@ class Tally(defaultdict[tuple[str, ...], int]):
 
 
 class Names(dict[str, str]):
-    """Names that may be labels: the first so many; all others are one. Asking is a look into a dictionary."""
+    """Names that may be labels: the first ``most`` names; all others become ``OTHER``. A call is
+    one dictionary lookup."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -24,14 +25,14 @@ class Names(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         if len(self) >= self._most:
-            # Not kept: there may be no end of them.
+            # Not kept: their number may be unlimited.
             return OTHER
         self[name] = name
         return name
 
 
 class Spread:
-    """How often a value fell between which bounds. ``scale``: of the values, to what the bounds are in."""
+    """A histogram. ``scale``: converts values to the unit of the bounds."""
 
     __slots__ = ("_bounds", "_scale", "bounds", "counts", "total")
 
@@ -39,7 +40,7 @@ class Spread:
         self.bounds = tuple(bounds)
         self._bounds = [bound * scale for bound in bounds]
         self._scale = scale
-        #: Between each two bounds, and beyond the last.
+        #: One count per interval between bounds, and one beyond the last.
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
 
@@ -48,7 +49,7 @@ class Spread:
         self.total += value / self._scale
 
     def add_all(self, values: list[int]) -> None:
-        """Sorts them. Of many a look for each bound is cheaper than one for each value."""
+        """Add many values; sorts the list. For many values, one search per bound is cheaper than one per value."""
         if len(values) < len(self._bounds):
             for value in values:
                 self.add(value)

@@ -1,1 +1,1 @@
-"""Traces of a process. Only ``spans`` and ``sender`` import OpenTelemetry: nobody imports them unless it is on."""
+"""Traces of a process. Only ``spans`` and ``sender`` import OpenTelemetry; they are imported only if tracing is on."""

@@ -1,13 +1,13 @@
-"""Where the code that runs right now stands, for who passes that on. Imports no OpenTelemetry."""
+"""The current span, for code that passes it on. Imports no OpenTelemetry."""
 
 import sys
 from typing import Any
 
 
 def current_ids() -> tuple[int, int, bool] | None:
-    """Trace, span, and whether they are recorded; none where nobody traces."""
+    """Return the current trace id, span id, and whether they are recorded. None: there is no current span."""
     trace: Any = sys.modules.get("opentelemetry.trace")
-    # Somebody may be about to import it.
+    # Another thread may be importing it.
     get = getattr(trace, "get_current_span", None)
     if get is None:
         return None
@@ -16,6 +16,6 @@ def current_ids() -> tuple[int, int, bool] | None:
 
 
 def current_traceparent() -> str:
-    """For a request that goes out; empty where nobody traces."""
+    """Return the ``traceparent`` for an outgoing request; empty without a current span."""
     found = current_ids()
     return "" if found is None else f"00-{found[0]:032x}-{found[1]:016x}-{int(found[2]):02x}"

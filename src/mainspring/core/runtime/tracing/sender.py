@@ -1,8 +1,7 @@
-"""Brings spans to a collector, by OTLP over HTTP, every few seconds.
+"""Exports spans to a collector, by OTLP over HTTP, every few seconds.
 
-OpenTelemetry's own exporter takes 60 µs to write down a span. Ours come written down already (``spans.py``), and
-those of handlers are written down here, on a thread of its own. Most of what the exporter reads from the environment is
-read here as well.
+OpenTelemetry's own exporter takes 60 µs to serialize a span. Our spans arrive serialized (``spans.py``), and those of
+handlers are serialized here, on a separate thread. Most environment variables of the standard exporter are supported.
 """
 
 import gzip
@@ -33,28 +32,28 @@ from mainspring.core.runtime.log import get_logger
 
 _log = get_logger("mainspring.tracing")
 
-#: So many spans wait for the collector. What comes beyond that is dropped and counted.
+#: The most spans that wait for the collector. Further ones are dropped and counted.
 ROOM = 8_192
-#: So many go with one request, and as soon as so many wait; fewer, if they are larger: proxies take 1 MB.
+#: The most spans per request, which also triggers a request; fewer if they are larger, because proxies accept 1 MB.
 _TOGETHER = 2_048
 _LARGEST = 900_000
-#: Bytes of a span that is not written down yet.
+#: The estimated size of a span that is not serialized yet.
 _USUAL = 1_000
 _PAUSE_MILLISECONDS = 5_000
-#: How long each step of a request may take, and how long a process that ends waits for the last of them.
+#: The time limit of each step of a request, and how long an ending process waits for the last spans.
 _REQUEST_SECONDS = 5.0
 _FLUSH_SECONDS = 2.0
-#: What the collector may say that is worth another try, and the pauses before these.
+#: Status codes of the collector that are retried, and the pauses before the retries.
 _BUSY = (429, 502, 503, 504)
 _AGAIN_SECONDS = (1.0, 2.0)
 _PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 
-#: As ``ScopeSpans`` with one span: any number of these, one after the other, are one with all of them.
+#: A serialized ``ScopeSpans`` with one span. Concatenating several gives one with all of them.
 Written: TypeAlias = bytes
 
 
 class Sender(SpanProcessor):
-    """Never waits, and takes no more than there is room for."""
+    """Sends spans. Never blocks its callers, and holds no more than ``ROOM`` spans."""
 
     def __init__(self, endpoint: str, resource: Resource, scope: InstrumentationScope) -> None:
         self.exported = 0
@@ -70,11 +69,11 @@ class Sender(SpanProcessor):
         self._about = _about(resource, scope)
         self._together = _number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _TOGETHER)
         self._pause = _number("OTEL_BSP_SCHEDULE_DELAY", _PAUSE_MILLISECONDS) / 1_000
-        # Said once by us, and not for each attribute.
+        # Logged once by us, instead of for each attribute.
         logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.CRITICAL + 1)
         self._away = False
         self._begin()
-        # A copy of this process has none of its threads.
+        # A forked process has no copy of its threads.
         os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
@@ -106,7 +105,8 @@ class Sender(SpanProcessor):
             self.put(span)
 
     def force_flush(self, timeout_millis: int = round(_FLUSH_SECONDS * 1_000)) -> bool:
-        """What waits goes out, if it does so soon. Waits on a thread that nobody waits for when the process ends."""
+        """Send waiting spans, if that succeeds soon. Uses a daemon thread, which does not delay the
+        end of the process."""
         sending = threading.Thread(target=self._send_all, name="mainspring last spans", daemon=True)
         try:
             sending.start()
@@ -119,7 +119,7 @@ class Sender(SpanProcessor):
         self.force_flush()
 
     def _start(self) -> None:
-        # Where no thread can be had, the next span asks again: nobody's work fails for that.
+        # If no thread can be started, the next span tries again: no caller fails because of it.
         with self._few, suppress(RuntimeError):
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="mainspring spans", daemon=True)
@@ -134,7 +134,7 @@ class Sender(SpanProcessor):
                 self._send_all()
 
     def _send_all(self) -> None:
-        # Whoever records calls that go out must not record these.
+        # Instrumentation of outgoing calls must not record these.
         token = contexts.attach(contexts.set_value(_SUPPRESS_INSTRUMENTATION_KEY, value=True))
         try:
             with self._sending:
@@ -145,7 +145,7 @@ class Sender(SpanProcessor):
             contexts.detach(token)
 
     def _taken(self) -> list[Written | ReadableSpan]:
-        """What goes with the next request."""
+        """Take the spans of the next request."""
         taken: list[Written | ReadableSpan] = []
         size = 0
         while self._waiting and len(taken) < self._together and size < _LARGEST:
@@ -166,7 +166,7 @@ class Sender(SpanProcessor):
         try:
             why = self._brought(theirs.SerializeToString())
         except Exception as error:
-            # Without its words: they may be those of a header.
+            # Without its message, which may contain a header's value.
             why = type(error).__name__
         if why:
             self._failed += len(spans) - broken
@@ -177,7 +177,7 @@ class Sender(SpanProcessor):
         self._away = bool(why)
 
     def _brought(self, body: bytes) -> str:
-        """Why it could not be; empty: it could."""
+        """Send a request; returns why it failed, or an empty text."""
         if self._packed_by in _PACKERS:
             body = _PACKERS[self._packed_by](body)
         for pause in (*_AGAIN_SECONDS, 0):
@@ -201,7 +201,7 @@ class Sender(SpanProcessor):
 
 
 def _of_handlers(spans: Sequence[ReadableSpan]) -> tuple[ExportTraceServiceRequest, int]:
-    """Written down by OpenTelemetry, and how many it could not."""
+    """Serialize the spans of handlers with OpenTelemetry; also returns how many could not be serialized."""
     try:
         return encode_spans(spans), 0
     except Exception:
@@ -216,12 +216,12 @@ def _of_handlers(spans: Sequence[ReadableSpan]) -> tuple[ExportTraceServiceReque
 
 
 def _environment(name: str) -> str:
-    """What OpenTelemetry calls so, for traces or for all."""
+    """Read an OpenTelemetry variable, for traces or for all signals."""
     return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
 
 
 def _number(name: str, usual: int) -> int:
-    """At least 1."""
+    """Read a number of at least 1."""
     try:
         return max(int(os.environ[name]), 1)
     except (KeyError, ValueError):
@@ -229,7 +229,7 @@ def _number(name: str, usual: int) -> int:
 
 
 def _address(endpoint: str) -> str:
-    """As with OTEL_EXPORTER_OTLP_ENDPOINT: the path is ours to say."""
+    """Return the URL of the collector; as with OTEL_EXPORTER_OTLP_ENDPOINT, the path is appended."""
     if not endpoint and (whole := os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
         return whole
     base = endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
@@ -249,7 +249,7 @@ def _tls(endpoint: str) -> ssl.SSLContext | bool:
 
 
 def _about(resource: Resource, scope: InstrumentationScope) -> ResourceSpans:
-    """Whose spans ours are, as OpenTelemetry writes it down; without any."""
+    """Return the resource and scope of our spans as OpenTelemetry serializes them, without spans."""
     one = ReadableSpan("", SpanContext(1, 1, is_remote=False), resource=resource, instrumentation_scope=scope)
     about: ResourceSpans = encode_spans([one]).resource_spans[0]
     about.scope_spans[0].ClearField("spans")

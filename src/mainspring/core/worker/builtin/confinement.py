@@ -1,4 +1,4 @@
-"""As whom programs run, and how much of the machine they may use."""
+"""The user and the resource limits of programs that tasks run."""
 
 import os
 import pwd
@@ -18,20 +18,20 @@ _PERIOD = 100_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one program with all that it starts, as far as the system can count that. 0: no limit."""
+    """The limits of one program with all its processes, as far as the system can measure that. 0: no limit."""
 
     #: Bytes.
     memory: int = 0
-    #: Processors' worth of time, as in 0.5.
+    #: Processors, possibly fractional, as in 0.5.
     cpus: float = 0
-    #: Time on a processor.
+    #: Processor time.
     cpu_time: Micros = 0
     open_files: int = 0
     processes: int = 0
 
     @property
     def by_cgroup(self) -> dict[str, str]:
-        """What a cgroup counts, by controller."""
+        """The limits that a cgroup enforces, by controller."""
         found = {}
         if self.memory:
             found["memory"] = str(self.memory)
@@ -43,7 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confinement:
-    """Found out once, when the first program is to start."""
+    """Turns limits into orders for the launcher. The available cgroups are detected when the first program starts."""
 
     def __init__(self, limits: Limits | None = None, *, user: str = "", cgroup: str = "") -> None:
         self.limits = limits or Limits()
@@ -52,7 +52,7 @@ class Confinement:
         self._home: tuple[Path | None, frozenset[str]] | None = None
 
     def check(self) -> None:
-        """Raises ``Invalid`` if programs could never be started like this."""
+        """Raise ``Invalid`` if programs could never be started with these settings."""
         if self._user:
             _entry(self._user)
             if os.geteuid() != 0 and pwd.getpwnam(self._user).pw_uid != os.geteuid():
@@ -66,7 +66,7 @@ class Confinement:
         files = {"memory": "memory.max", "cpu": "cpu.max", "pids": "pids.max"}
         held = {files[each]: value for each, value in wanted.items() if each in controllers}
         if "memory.max" in held:
-            # Swapped out is not within the limit.
+            # Otherwise swapped-out memory would not count toward the limit.
             held["memory.swap.max"] = "0"
             held["memory.oom.group"] = "1"
         identity: Sequence[int] = ()
@@ -100,7 +100,7 @@ class Confinement:
         return os.geteuid() == 0 and (not self._user or _entry(self._user).pw_uid == 0)
 
     def weak_limits(self) -> dict[str, str]:
-        """The settings whose limit no cgroup enforces, each with what holds instead. Changes nothing."""
+        """Return the settings whose limit no cgroup enforces, each with what applies instead. Changes nothing."""
         wanted = self.limits.by_cgroup
         home = self._cgroup_home(wanted)
         return self._describe(wanted.keys() - (frozenset() if home is None else _offered(home)))
@@ -122,7 +122,7 @@ class Confinement:
 
     @property
     def counts_memory(self) -> bool:
-        """Whether there is a limit of memory that the kernel kills for."""
+        """Whether the kernel kills programs that exceed a memory limit of their cgroup."""
         return "memory" in self._find()[1]
 
     def _cgroup_home(self, wanted: Mapping[str, str]) -> Path | None:
@@ -132,7 +132,7 @@ class Confinement:
         return home if home is not None and _writable(home) else None
 
     def _find(self) -> tuple[Path | None, frozenset[str]]:
-        """Where cgroups are made, if anywhere, and what they hold."""
+        """Return the folder in which cgroups are created, if any, and the controllers they have."""
         if self._home is None:
             wanted = self.limits.by_cgroup
             self._home = (None, frozenset())
@@ -150,7 +150,7 @@ class Confinement:
 
 
 def own_cgroup(proc: Path = Path("/proc/self")) -> Path | None:
-    """The folder of the worker's own cgroup (v2)."""
+    """Return the folder of the worker's own cgroup (v2)."""
     try:
         mounts = [line.split() for line in (proc / "mounts").read_text().splitlines()]
         lines = (proc / "cgroup").read_text().splitlines()
@@ -166,7 +166,10 @@ def _writable(folder: Path) -> bool:
 
 
 def _enable(folder: Path, wanted: Mapping[str, str]) -> frozenset[str]:
-    """Of these controllers, those that hold for cgroups in this folder. Refused where processes live in it."""
+    """Enable these controllers for cgroups in this folder, and return those that are enabled.
+
+    The kernel refuses this if the folder itself contains processes.
+    """
     control = folder / "cgroup.subtree_control"
     for name in wanted:
         try:
@@ -180,13 +183,13 @@ def _enable(folder: Path, wanted: Mapping[str, str]) -> frozenset[str]:
 
 
 def _offered(folder: Path) -> frozenset[str]:
-    """The controllers that cgroups in this folder have, or will have once a worker enables them."""
+    """Return the controllers that cgroups in this folder have, or will have once a worker enables them."""
     try:
         enabled = (folder / "cgroup.subtree_control").read_text().split()
     except OSError:
         enabled = []
     try:
-        # The kernel refuses to enable more while processes live in the folder itself.
+        # The kernel refuses to enable more while the folder itself contains processes.
         occupied = bool((folder / "cgroup.procs").read_text().strip())
         available = [] if occupied else (folder / "cgroup.controllers").read_text().split()
     except OSError:

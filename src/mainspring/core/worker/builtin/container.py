@@ -1,4 +1,4 @@
-"""The task ``container``: run a program in an image, by the command line of podman or docker."""
+"""The task ``container``: run a program in an image, using the command line of podman or docker."""
 
 import asyncio
 import os
@@ -26,7 +26,8 @@ from mainspring.core.worker.secrets import NO_SECRETS, Keyring
 
 TASK = "container"
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,499}")
-#: The client gets these of the worker's environment, and nothing of the payload. The container gets none of them.
+#: Variables that the client gets from the worker's environment. The payload cannot set them, and the container gets
+#: none.
 CLIENT_VARIABLES = (
     *("HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "CONTAINER_HOST", "CONTAINER_SSHKEY"),
     *("DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
@@ -53,7 +54,7 @@ _decode = msgspec.json.Decoder(ContainerCall).decode
 
 
 class Containers:
-    """The engine, and what may be run with it."""
+    """The container engine, and the rules for running images with it."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Containers:
         return bool(self._engine)
 
     def check(self, payload: bytes) -> ContainerCall:
-        """Raises ``Invalid`` if such a payload cannot be run with these settings."""
+        """Raise ``Invalid`` if such a payload cannot be run with these settings."""
         if not self.on:
             raise Invalid("task", "running containers is off here", "tasks.containers = podman or docker")
         try:
@@ -98,10 +99,10 @@ class Containers:
         return call
 
     def argv(self, call: ContainerCall, held: HeldRun, variables: int) -> list[str]:
-        """Return the client's arguments: no network, no files of the machine, no privileges.
+        """Return the client's arguments: no network, no files of the host, no privileges.
 
-        ``variables`` is the descriptor of the env file. Values are not among the arguments, which every user of the
-        machine can read, and not in the client's environment, where they would choose the engine that it talks to.
+        ``variables`` is the descriptor of the env file. Values are not passed as arguments, which every user of the
+        host can read, nor in the client's environment, where they would choose the engine that it talks to.
         """
         limits = self._limits
         words = [self._engine, "run", "--interactive", f"--name={name_of(held)}", f"--label=mainspring.run={held.id}"]
@@ -124,12 +125,12 @@ class Containers:
                 raise for_good(ContainerFailed, str(error)) from None
             if keyring.needed(held.tenant, held.payload):
                 call = filled(call, lambda value: keyring.fill(held.tenant, value))
-            # What an attempt before this one left, whose worker has died.
+            # Remove the container of an earlier attempt whose worker died.
             await asyncio.to_thread(self._remove, held)
             try:
                 return await self._run(call, held)
             finally:
-                # Also when it was cancelled: the engine's client is gone then, and the container need not be.
+                # Also after a cancellation: the engine's client is gone then, but the container may still run.
                 await _whatever_happens(asyncio.to_thread(self._remove, held))
 
         return AsyncHandler(TASK, invoke, harmless=True)
@@ -139,7 +140,7 @@ class Containers:
         try:
             variables = env_file({**_run_variables(held), **call.env})
         except Invalid as error:
-            # A secret may hold what a payload cannot.
+            # A secret may contain characters that a payload cannot.
             raise for_good(ContainerFailed, str(error)) from None
         with in_memory(variables) as file:
             task = Task(
@@ -190,7 +191,7 @@ class Containers:
 
 
 def name_of(held: HeldRun) -> str:
-    """The same for every attempt of a run, so that the next one finds what the last one left."""
+    """Return the container's name: the same for every attempt of a run, so that the next one finds leftovers."""
     return f"mainspring-{held.id}"
 
 
@@ -200,7 +201,7 @@ def filled(call: ContainerCall, fill: Callable[[Any], Any]) -> ContainerCall:
 
 
 def find_engine(name: str) -> None:
-    """Raises ``Invalid`` if there is no such program."""
+    """Raise ``Invalid`` if there is no such program."""
     if not any((Path(folder) / name).exists() for folder in os.get_exec_path()):
         raise Invalid("tasks.containers", f"there is no {name} here")
 
@@ -227,12 +228,12 @@ def _run_variables(held: HeldRun) -> dict[str, str]:
 
 
 def _allows(pattern: str, image: str) -> bool:
-    """A name as it is, or, with a star at its end, whatever begins with it."""
+    """Match an image name exactly, or by prefix if the pattern ends with a star."""
     return image.startswith(pattern[:-1]) if pattern.endswith("*") else image == pattern
 
 
 async def _whatever_happens(work: Any) -> None:
-    """To its end, also if this task is cancelled meanwhile."""
+    """Run to the end, even if this task is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""Bodies made of values: ``{"$run": "id"}`` and ``{"$data": "order.id"}`` stand for a JSON value, never for text."""
+"""Request bodies with placeholders: ``{"$run": "id"}`` and ``{"$data": "order.id"}`` become JSON values, never text."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from mainspring.core.model.runs.run import HeldRun
 RUN, DATA = "$run", "$data"
 MOST_DATA = 1024 * 1024
 
-#: What can be said of the run.
+#: The properties of a run that a template can use.
 _OF_A_RUN: Mapping[str, Callable[[HeldRun], object]] = {
     "id": lambda held: held.id,
     "attempt": lambda held: held.attempt,
@@ -28,12 +28,12 @@ _OF_A_RUN: Mapping[str, Callable[[HeldRun], object]] = {
 
 
 def is_template(body: bytes) -> bool:
-    """Whether there can be anything to fill in; what has nothing is sent as it was given, to the byte."""
+    """Return whether there may be placeholders; a body without any is sent unchanged, byte for byte."""
     return b'"$run"' in body or b'"$data"' in body
 
 
 def check_template(body: Any, data: Any) -> None:
-    """Raises ``Invalid`` for what could never be filled in."""
+    """Raise ``Invalid`` for a template that could never be filled in."""
     try:
         _Filling(data, None).fill(body)
     except RecursionError:
@@ -45,7 +45,7 @@ def fill_template(body: Any, data: Any, held: HeldRun) -> Any:
 
 
 class _Filling:
-    """One body. Counts what comes from the data: a short body could name a long value a thousand times."""
+    """Fills in one body. Limits the inserted data: a short body could name a long value a thousand times."""
 
     def __init__(self, data: Any, held: HeldRun | None) -> None:
         self._data = data
@@ -69,7 +69,7 @@ class _Filling:
         return None if self._held is None else _OF_A_RUN[name](self._held)
 
     def _of_data(self, path: object) -> object:
-        """By names and places in lists with dots between them; empty for all of it."""
+        """Return a value by its path: names and list indexes, separated by dots; empty for all data."""
         if not isinstance(path, str):
             raise Invalid("payload.body", f"{path!r:.60} is no path", "as in order.lines.0.price")
         found = self._data

@@ -1,1 +1,1 @@
-"""Where a handler runs: on the loop, in a thread, in a child process."""
+"""Executors of handlers: on the event loop, in a thread, in a child process."""

@@ -1,4 +1,4 @@
-"""The worker's end of the line to a child process: frames over a socket, on the loop."""
+"""The worker's end of the connection to a child process: frames over a socket, on the event loop."""
 
 import asyncio
 import socket
@@ -10,8 +10,11 @@ _CHUNK = 256 * 1024
 
 
 class Channel:
-    """Never blocks. Plain ``add_reader`` instead of a transport: when a child has died, what it had already said can be
-    read to the last byte before anybody decides what became of its runs."""
+    """A non-blocking connection.
+
+    It uses plain ``add_reader`` instead of a transport: after a child has died, its last messages can be read
+    completely before the fate of its runs is decided.
+    """
 
     def __init__(self, line: socket.socket, heard: Callable[[FromChild], None], hung_up: Callable[[], None]) -> None:
         self._line = line
@@ -37,7 +40,7 @@ class Channel:
             self._loop.add_writer(self._line.fileno(), self._flush)
 
     def read_the_rest(self) -> None:
-        """Read what is there, then close."""
+        """Read the remaining data, then close."""
         while self._open and self._read():
             pass
         self.close()
@@ -75,5 +78,5 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            # The child is gone. Reading says so too, and that is where it is dealt with.
+            # The child is gone. Reading reports that too, and it is handled there.
             return len(data)

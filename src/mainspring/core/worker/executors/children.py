@@ -18,19 +18,20 @@ from mainspring.core.worker.reporting.telling import Ear, Telling
 
 _log = get_logger("mainspring.children")
 
-#: After runs had to wait for a thread, their queue asks for no more than there is room, for this long.
+#: After runs had to wait for a thread, their queue claims no more than there is room for, during this time.
 _NARROW: Micros = 10 * SECOND
 UNLIMITED = 1 << 30
-#: Who is stopped for this is asked once more before the process is killed. A worker that leaves has no time for that.
+#: Processes of attempts stopped for these reasons are asked to end before they are killed. A worker that drains has no
+#: time for that.
 _PATIENT = (Stop.TIMEOUT, Stop.SILENT, Stop.CANCEL)
 
 
 class ChildPool:
-    """Child processes of one kind, started when they are needed.
+    """Child processes of one kind, started on demand.
 
-    - An attempt that must stop is interrupted. If that does not end it, its child is killed: it settles as what it was
-      stopped for, and its neighbours, innocent, go back to the queue uncharged.
-    - A child that dies by itself takes its attempts along. If it hosted one, that one is to blame.
+    - An attempt that must stop is interrupted. If that does not end it, its child is killed: the attempt gets the
+      outcome it was stopped for. The innocent attempts in that child are released, uncharged.
+    - If a child dies by itself, its attempts are lost. If it hosted a single one, that one is to blame.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class ChildPool:
         self._tracing = tracing
         self._start_timeout = start_timeout
         self._start_patience = start_patience
-        #: Why the last child that was to start did not; None once one is ready.
+        #: Why the last child failed to start; None once one is ready.
         self._start_error: str | None = None
         self._patience = patience
         self._kill_grace = kill_grace
@@ -79,14 +80,14 @@ class ChildPool:
         self._recycle_memory_bytes = recycle_memory_bytes
         self._children: set[ChildProcess] = set()
         self._where: dict[Attempt, ChildProcess] = {}
-        #: Attempts without a thread, with when they began to wait.
+        #: Attempts without a thread, with the time they began to wait.
         self._waiting: deque[tuple[Attempt, Micros]] = deque()
         self._closed = False
         self._all_gone = asyncio.Event()
 
     @property
     def room(self) -> int:
-        """How many more could be started at once."""
+        """How many more attempts could be started at once."""
         free = sum(self._threads - child.load for child in self._children if child.accepts)
         return free + max(self._size - len(self._children), 0) * self._threads - len(self._waiting)
 
@@ -96,7 +97,7 @@ class ChildPool:
 
     def start(self, attempt: Attempt) -> None:
         attempt.executor = self
-        # Its time is counted from when it begins.
+        # Its time limit runs from the moment it begins.
         attempt.until = NEVER
         if not self._place(attempt):
             now = self._clock.monotonic()
@@ -131,7 +132,7 @@ class ChildPool:
             child.condemn()
 
     def sweep(self, now: Micros) -> None:
-        """Give back runs that wait too long for a thread, and end children that do not start or do not leave."""
+        """Release runs that wait too long for a thread, and end children that do not start or do not exit."""
         while self._waiting and now - self._waiting[0][1] >= self._patience:
             attempt, _ = self._waiting.popleft()
             self._give_back(attempt, "no thread was free for it", now)
@@ -152,7 +153,8 @@ class ChildPool:
                 child.condemn()
 
     def _give_back(self, attempt: Attempt, reason: str, now: Micros) -> None:
-        """Uncharged, and its queue asks for no more than there is room. If no child starts at all, the run fails."""
+        """Release the run, uncharged, and limit its queue to the available room. If no child starts at all, the run
+        fails."""
         if self._start_error is not None:
             self._outcomes.failed(attempt, self._start_error)
             return
@@ -161,7 +163,7 @@ class ChildPool:
         self._outcomes.released(attempt, reason)
 
     async def close(self) -> None:
-        """End all children. What still runs in them is killed."""
+        """End all children. Attempts that still run in them are killed."""
         self._closed = True
         for child in list(self._children):
             if child.load:
@@ -236,7 +238,8 @@ class ChildPool:
         del self._where[attempt]
         left = attempt.stop is not None and child.leaves_behind()
         if left:
-            # It ends with the child. Where that has other runs, nobody knows whose it is, and they come first.
+            # The leftover processes end with the child. In a child with other runs their owner is unknown, and those
+            # runs come first.
             child.retiring = True
         if left and not child.load:
             child.withheld.append((attempt, result, error, cause))
@@ -256,11 +259,11 @@ class ChildPool:
             self._outcomes.failed(attempt, error, cause)
 
     def exited(self, child: ChildProcess, code: int) -> None:
-        """The process is gone, and everything that it had said was heard."""
+        """The process is gone, and all of its messages were received."""
         self._children.discard(child)
         if not self._children:
             self._all_gone.set()
-        # If the worker was frozen, its children may have ended themselves: then nothing is to be told of them.
+        # If the worker was frozen, its children may have ended themselves: then no outcome may be reported.
         self._check_lease()
         hosted = child.hosted
         if child.refusal is not None:
@@ -295,7 +298,7 @@ class ChildPool:
 
 
 def describe_exit(code: int) -> str:
-    """How a process ended, by the code that ``Popen.wait`` returns: negative for a signal."""
+    """Describe how a process ended, by the code that ``Popen.wait`` returns: negative for a signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

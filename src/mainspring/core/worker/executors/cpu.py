@@ -1,4 +1,4 @@
-"""How much CPU an attempt used, as far as it can be told apart from its neighbours."""
+"""Measures the CPU time of an attempt, as far as it can be separated from its neighbors."""
 
 import resource
 import time
@@ -7,12 +7,12 @@ from mainspring.core.model.base.instant import SECOND, Micros
 
 
 def of_thread() -> Micros:
-    """Of this thread, so far. Threads and processes that it starts are not in it."""
+    """Return the CPU time of this thread so far, without threads and processes that it starts."""
     return time.thread_time_ns() // 1_000
 
 
 def of_process() -> Micros:
-    """Of this process with all its threads, so far, and of the processes that it has waited for."""
+    """Return the CPU time so far of this process with all its threads, and of the processes it has waited for."""
     return sum(
         cpu_of(usage)
         for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))

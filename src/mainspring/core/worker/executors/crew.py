@@ -1,4 +1,4 @@
-"""Everybody who runs what does not run on the worker's loop: threads, children, and children for one run alone."""
+"""All executors outside the worker's event loop: threads, child processes, and children for a single run."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _log = get_logger("mainspring.children")
 
 
 class Crew:
-    """Pools are made when the first attempt needs them, so a worker of async tasks has none."""
+    """Creates each pool when the first attempt needs it, so a worker of async tasks has none."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Crew:
 
     @property
     def processes(self) -> list[int]:
-        """The child processes there are now."""
+        """The ids of the current child processes."""
         return [pid for pool in self._pools.values() for pid in pool.processes]
 
     def start(self, attempt: Attempt, handler: SyncHandler) -> None:
@@ -65,7 +65,8 @@ class Crew:
         self._threads.start(attempt, handler)
 
     def start_alone(self, attempt: Attempt) -> None:
-        """Workers died while they ran it. If this process dies too, there is only one suspect."""
+        """Run an attempt alone in a child, because workers died while they ran it. If the child dies too, it is the
+        culprit."""
         self._pool("alone").start(attempt)
 
     def sweep(self, now: Micros) -> None:
@@ -73,13 +74,13 @@ class Crew:
             pool.sweep(now)
 
     def pulse(self) -> None:
-        """The lease was renewed. Called from the heartbeat's thread."""
+        """Record that the lease was renewed. Called from the heartbeat's thread."""
         lifeline = self._lifeline
         if lifeline is not None:
             lifeline.pulse()
 
     def kill_all(self) -> None:
-        """The lease is gone. Idle children go too: they would soon end by themselves, for want of a pulse."""
+        """Kill all children because the lease is lost. Idle ones would soon end by themselves without a pulse."""
         for pool in self._pools.values():
             pool.kill_all()
 
@@ -116,7 +117,7 @@ class Crew:
             clock=self._clock,
             outcomes=self._outcomes,
             lifeline=self._lifeline,
-            # Rounded up: when a child gives its worker up, the worker must have given up its lease.
+            # Rounded up: when a child considers its worker gone, the worker must have given up its lease.
             silence=-(-(self._settings.lease - self._settings.lease_margin) // SECOND),
             watch=self._watch,
             check_lease=self._check_lease,

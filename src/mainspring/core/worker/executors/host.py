@@ -1,4 +1,4 @@
-"""The event loop of a child process: where the application opens what its handlers need, and async code runs."""
+"""The event loop of a child process, on which the application opens resources and async code runs."""
 
 import asyncio
 import threading
@@ -11,12 +11,12 @@ from mainspring.core.worker.executors.interruption import Interrupted
 from mainspring.core.worker.handler import Host
 
 T = TypeVar("T")
-#: How often a thread that waits looks whether it was interrupted.
+#: How often a waiting thread checks whether it was interrupted.
 _LOOK = 0.05
 
 
 class HostLoop:
-    """On a thread of its own, begun when it is first needed."""
+    """An event loop on a separate thread, started on first use."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -24,22 +24,22 @@ class HostLoop:
         self._stack = AsyncExitStack()
 
     def open(self, source: object) -> None:
-        """Before the first run."""
+        """Open the application's resources, before the first run."""
         hosting = source.hosting() if isinstance(source, Host) else None
         if hosting is not None:
             self.run(self._stack.enter_async_context(hosting))
 
     def close(self) -> None:
-        """After the last run."""
+        """Close the application's resources, after the last run."""
         if self._loop is not None:
             self.run(self._stack.aclose())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait here for something that happens there. If this thread is interrupted, it is cancelled there."""
-        # It runs with the context variables of this thread: whose attempt it is, first of all.
+        """Run a coroutine on the loop and wait for it. If this thread is interrupted, the coroutine is cancelled."""
+        # It runs with the context variables of this thread, which include the current attempt.
         future = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
-            # A wait without end would not notice an interruption.
+            # An unlimited wait would not notice an interruption.
             while not future.done():
                 wait([future], _LOOK)
         except Interrupted:

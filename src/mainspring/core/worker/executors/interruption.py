@@ -1,4 +1,4 @@
-"""Calls user code on a thread that can be told to stop."""
+"""Calls user code on a thread in a way that can be interrupted."""
 
 import ctypes
 import threading
@@ -8,12 +8,13 @@ from typing import TypeAlias
 from mainspring.core.model.runs.cause import UNKNOWN, Cause, cause_of
 from mainspring.core.worker.reporting.trace import describe
 
-#: The result, or the text of the error and what else is known of it.
+#: The result, or the text and cause of the error.
 Ending: TypeAlias = tuple[bytes | None, str | None, Cause]
 
 
 class Interrupted(BaseException):
-    """Raised in the thread of a sync handler that must stop. Not an ``Exception``: only who means to catches it.
+    """Raised in the thread of a sync handler that must stop. Not an ``Exception``, so that it is only caught
+    deliberately.
 
     It arrives between two steps of Python code. Code that waits inside C (a long ``time.sleep``, a query without a time
     limit) does not see it before that returns.
@@ -21,7 +22,7 @@ class Interrupted(BaseException):
 
 
 class Call:
-    """One call. ``interrupt`` strikes at most once, and never whatever its thread does after the call."""
+    """One call. ``interrupt`` takes effect at most once, and never after the call has ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +31,7 @@ class Call:
         self._over = False
 
     def run(self, invoke: Callable[[], bytes | None]) -> Ending:
-        """Call it on this thread; an exception becomes its text."""
+        """Call the function on this thread; an exception becomes its text."""
         ending: Ending = (None, "Interrupted", UNKNOWN)
         try:
             try:
@@ -40,12 +41,12 @@ class Call:
                 ending = (None, describe(error), cause_of(error))
             self._leave()
         except Interrupted:
-            # It struck between two steps of ours. There is no second one to disturb this.
+            # The interruption arrived between two steps of our own. There is no second one to disturb this.
             self._leave()
         return ending
 
     def interrupt(self) -> None:
-        """Raise ``Interrupted`` in the thread of the call; if it has not begun, it will not."""
+        """Raise ``Interrupted`` in the thread of the call; a call that has not begun will not begin."""
         with self._lock:
             if not self._interrupted and not self._over:
                 self._interrupted = True

@@ -1,4 +1,4 @@
-"""Runs async handlers on the worker's own loop, one task each."""
+"""Runs async handlers on the worker's own event loop, one task each."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,7 +14,7 @@ from mainspring.core.worker.reporting.trace import describe
 
 
 class LoopExecutor:
-    """A task gives every attempt its own context variables and a handle to cancel it by; there is nothing else."""
+    """Creates one task per attempt, which provides its context variables and a handle for cancellation."""
 
     def __init__(self, outcomes: Outcomes, ear: Ear[Attempt]) -> None:
         self._outcomes = outcomes
@@ -22,17 +22,17 @@ class LoopExecutor:
 
     def start(self, attempt: Attempt, invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]) -> None:
         attempt.executor = self
-        # The name is what a blocked loop is reported with.
+        # A blocked event loop is reported with the name of the task.
         attempt.task = asyncio.get_running_loop().create_task(self._attend(attempt, invoke), name=attempt.held.task)
 
     def stop(self, attempt: Attempt) -> None:
         """Cancel its task: the handler may catch that and clean up."""
-        # A task that has not begun would end without ever coming by here; it looks at ``stop`` itself when it begins.
+        # A cancelled task that has not begun would never run this code; it checks ``stop`` itself when it begins.
         if attempt.begun and attempt.task is not None:
             attempt.task.cancel()
 
     def kill(self, attempt: Attempt) -> None:
-        """There is nothing harder than to cancel it again."""
+        """Cancel it again: there is no stronger means."""
         self.stop(attempt)
 
     async def _attend(self, attempt: Attempt, invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]) -> None:
@@ -45,11 +45,11 @@ class LoopExecutor:
         try:
             result = await invoke(attempt.held)
         except LookAgain as wait:
-            # Whatever it has done so far may be repeated, also where nothing else may.
+            # Its work so far may be repeated, even for at-most-once runs.
             attempt.begun = False
             self._outcomes.released(attempt, str(wait), wait.delay)
         except BaseException as error:
-            # Whatever user code raises is its own failure: let through, it would end the worker, or nobody would hear.
+            # Every exception of user code is its own failure: passed on, it would end the worker or be lost.
             self._outcomes.failed(attempt, describe(error), cause_of(error))
         else:
             if result and masks.any:

@@ -1,6 +1,6 @@
-"""Processes that are found by what they were started with in their environment, wherever they have gone since.
+"""Finds processes by entries in the environment they were started with, wherever they have moved since.
 
-A group or a session can be left, and a parent can end first; the environment goes along. Only where there is ``/proc``.
+A process can leave its group or session, and its parent can end first; the environment stays. Requires ``/proc``.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def kill_marked(marks: Sequence[bytes]) -> None:
-    """Kill whoever was started with these in its environment, until nobody is found. Only where there is ``/proc``."""
+    """Kill processes with these environment entries until none is found. Without ``/proc`` it does nothing."""
     for _ in range(100):
         if not (found := marked(marks)):
             return
@@ -21,7 +21,7 @@ def kill_marked(marks: Sequence[bytes]) -> None:
 
 
 def marked(marks: Sequence[bytes]) -> list[int]:
-    """The processes with these in their environment; those that are dead have none any more."""
+    """Return the processes with these entries in their environment. Dead processes have no environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Handlers of attempts that are recorded find their span as the current one."""
+"""Makes the span of a recorded attempt the current span of its handler."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def standing_in(handlers: Mapping[str, Handler], tracing: "Tracing") -> dict[str, Handler]:
-    """The same handlers, each inside the span of its attempt. What nobody records is called as before."""
+    """Wrap handlers, so that each runs inside the span of its attempt. Unrecorded attempts are called as before."""
     return {
         task: msgspec.structs.replace(
             handler,
@@ -35,7 +35,7 @@ def _on_loop(
             return await invoke(held)
 
     def choose(held: HeldRun) -> Coroutine[None, None, bytes | None]:
-        # Most are neither: they pay for this line alone.
+        # Most attempts have neither: they pay for this line only.
         context = tracing.inside(held) if held.policy.trace or held.scheduled_at is not None else None
         return invoke(held) if context is None else inside(context, held)
 
