@@ -1,4 +1,4 @@
-"""Keeps track of the data centres: where this process is, and who stands in for one without a live worker."""
+"""Maintains the data centers: records where this process is, and reassigns work of those without a live worker."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ _EVERY: Micros = SECOND
 
 
 class DatacenterKeeper(TickingService):
-    """Needs no leader: the store does nothing where everything is as it should be."""
+    """Needs no leader: the store changes nothing if all assignments are right."""
 
     def __init__(
         self,
@@ -25,8 +25,10 @@ class DatacenterKeeper(TickingService):
         version: str = "",
         member: Callable[[], SessionId | None] = lambda: None,
     ) -> None:
-        """``member``: what this process is known as, which changes when it has to join again. Whoever joins by it is
-        asked for a name alone: where it is, and of which version, is said here."""
+        """``member``: returns the current session id, which changes when the process joins again.
+
+        Joining transmits only a name, so the data center and the version are recorded here.
+        """
         super().__init__("data centres", clock, wakeups.listen([]))
         self._store = store
         self._datacenter = datacenter

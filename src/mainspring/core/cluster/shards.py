@@ -1,4 +1,4 @@
-"""Keeps this scheduler's share of the shards: joins, renews, takes what is its own and gives up what is another's."""
+"""Keeps this scheduler's share of the shards: joins, renews, takes its own shards and gives up those of others."""
 
 from collections.abc import Callable
 
@@ -12,12 +12,11 @@ from mainspring.core.ports.wakeups import SHARDS, Wakeups
 from mainspring.core.runtime.service import TickingService
 
 DEFAULT_TTL: Micros = 1_500 * MILLISECOND
-#: Of a shorter lease the margin, and renewals that take a moment, would leave nothing in which to act.
+#: A shorter lease would be used up by the margin and by renewals that take a moment.
 SHORTEST_TTL: Micros = 500 * MILLISECOND
-#: Rung when a member came, went or gave shards up: the others look at once instead of at their next renewal.
 
 _LONGEST_PAUSE: Micros = 250 * MILLISECOND
-#: Who is silent is looked for when its lease ends, and this often while somebody else is about to bury it.
+#: Expired members are looked for when their lease ends, and this often while another member is about to remove them.
 _SHORTEST_PAUSE: Micros = 10 * MILLISECOND
 _LEAST_MARGIN: Micros = 100 * MILLISECOND
 _BEFORE_JOINING_AGAIN: Micros = 20 * MILLISECOND
@@ -28,10 +27,12 @@ def _always() -> bool:
 
 
 class ShardKeeper(TickingService):
-    """Which shards this process may act on, right now.
+    """Knows which shards this process may act on right now.
 
-    The lease is trusted from before its renewal was sent, on the monotonic clock, less a margin: when ``owned`` still
-    names a shard, the store has not given it to anybody else. A frozen process finds nothing owned when it wakes.
+    The lease is trusted from before its renewal was sent, on the monotonic clock, minus a margin. As long as ``owned``
+    names a shard, the store has not given it to another member. A frozen process finds nothing owned when it wakes.
+
+    A member that joins, leaves or gives up shards notifies the others, which then renew at once.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class ShardKeeper(TickingService):
         ttl: Micros = DEFAULT_TTL,
         fit: Callable[[], bool] = _always,
     ) -> None:
-        """``fit``: whether this node may own anything, as by its clock. Without that it gives all of it up."""
+        """``fit``: whether this node may own shards, for example according to its clock. If not, it gives up all of
+        them."""
         super().__init__("shards", clock, wakeups.listen([SHARDS]))
         self._coordinator = coordinator
         self._shards = shards
@@ -60,7 +62,8 @@ class ShardKeeper(TickingService):
         self._share: frozenset[int] = frozenset()
         self._owned: dict[int, int] = {}
         self._trusted_until: Micros = 0
-        #: In how long the first of the others is dead, unless it renews: well after our next renewal, for who is alive.
+        #: How long until another member expires unless it renews. Live members renew long before this node's next
+        #: renewal.
         self._first_end: Micros | None = None
         self._told: dict[int, int] = {}
         self._unreachable = False
@@ -68,11 +71,11 @@ class ShardKeeper(TickingService):
 
     @property
     def member(self) -> SessionId | None:
-        """The id this process has joined under; a new one after it was fenced."""
+        """The id under which this process has joined; a new one after it was fenced."""
         return self._member
 
     def owned(self) -> dict[int, int]:
-        """The shards that are ours at this moment, with their epochs; ask again after every wait."""
+        """Return the currently owned shards with their epochs; call again after every wait."""
         if self.clock.monotonic() >= self._trusted_until or not self._fit():
             return {}
         return self._owned
@@ -83,7 +86,7 @@ class ShardKeeper(TickingService):
         return max(self._trusted_until - self.clock.monotonic(), 0) if self._owned else 0
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call this whenever shards were gained or lost."""
+        """Call the listener whenever shards were gained or lost."""
         self._listeners.append(listener)
 
     async def tick(self) -> Micros:
@@ -97,7 +100,7 @@ class ShardKeeper(TickingService):
             self._forget()
             return _BEFORE_JOINING_AGAIN
         except StoreUnavailable as error:
-            # The pace stays: after an outage nobody should wait longer than a renewal for somebody to own the shards.
+            # The pause does not grow: after an outage, shards must have an owner again within one renewal interval.
             if not self._unreachable:
                 self.log.warning("cannot renew the lease", member=self._member, error=str(error))
             self._unreachable = True
@@ -114,7 +117,7 @@ class ShardKeeper(TickingService):
         await self._leave()
 
     async def _leave(self) -> None:
-        """First it stops acting, then it says so: others may take the shards at once."""
+        """Stop acting first, then leave: other members may take the shards at once."""
         member = self._member
         self._forget()
         if member is None:
@@ -144,7 +147,7 @@ class ShardKeeper(TickingService):
     def _learn(self, member: SessionId, membership: Membership) -> None:
         if membership.members != self._members:
             self._members = membership.members
-            # An answer that leaves this member out is odd; owning nothing is the safe reading of it.
+            # An answer without this member is unexpected; owning nothing is the safe interpretation.
             known = member in self._members
             self._share = shards_of(member, self._shards, self._members) if known else frozenset()
             self.log.debug("members", member=member, members=list(self._members), share=len(self._share))
@@ -154,7 +157,7 @@ class ShardKeeper(TickingService):
     async def _give_up(self, member: SessionId) -> None:
         surplus = sorted(self._owned.keys() - self._share)
         if surplus:
-            # First it stops acting on them, then it says so.
+            # Stop acting on them first, then give them up.
             self._owned = {shard: epoch for shard, epoch in self._owned.items() if shard in self._share}
             await self._coordinator.give_up(member, surplus)
             self._wakeups.ring([SHARDS])

@@ -1,8 +1,8 @@
-"""A run's log as one object: lines of JSON, compressed in frames.
+"""A run's log as one object: JSON lines, compressed in frames.
 
-The object is a file of gzip's, which any tool unpacks. Each frame is a member of its own, so a reader who wants some
-lines unpacks the frames that hold them. The first member is empty and has the index in its header: of each frame the
-first position in it and its length.
+The object is a gzip file, which any tool unpacks. Each frame is a separate gzip member, so a reader of some lines
+unpacks only the frames that contain them. The first member is empty and has the index in its header: the first position
+and the length of each frame.
 """
 
 import struct
@@ -14,25 +14,25 @@ import msgspec
 from mainspring.core.model.base.instant import isoformat, parse_instant
 from mainspring.core.ports.storage.catalog import LogLine
 
-#: Of a frame, before it is compressed.
+#: The size of a frame before compression.
 _FRAME = 64 * 1024
-#: gzip, deflate, with an extra field, no time, unknown system; then come the length of the extra field, the two letters
-#: that name it, and the length of what is in it.
+#: gzip, deflate, with an extra field, no time, unknown system; then the length of the extra field, the two letters that
+#: name it, and the length of its content.
 _HEADER = struct.Struct("<4sIBBH2sH")
 _MAGIC = b"\x1f\x8b\x08\x04"
 _OURS = b"MS"
 _ENTRY = struct.Struct("<QI")
-#: Nothing, compressed; its checksum and its length.
+#: An empty compressed text, with its checksum and length.
 _EMPTY = b"\x03\x00" + bytes(8)
 _AS_GZIP = 16 + zlib.MAX_WBITS
 
 
 class Damaged(Exception):
-    """This is no log, or a part of it is missing."""
+    """This is not a log, or a part of it is missing."""
 
 
 class _Line(msgspec.Struct, frozen=True, rename="camel"):
-    """As the API shows it."""
+    """A line as shown by the API."""
 
     position: int
     time: str
@@ -41,7 +41,7 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """Where a frame lies in the object, and the first position in it."""
+    """The location of a frame in the object, and the first position in it."""
 
     position: int
     first: int
@@ -73,7 +73,7 @@ def pack(lines: Iterable[LogLine]) -> bytes:
 
 
 def index_size(head: bytes) -> int:
-    """How many bytes come before the frames. ``head``: the first 16 bytes, or more."""
+    """Return how many bytes precede the frames. ``head``: at least the first 16 bytes."""
     if len(head) < _HEADER.size:
         raise Damaged("is too short to be a log")
     magic, _, _, _, _, ours, size = _HEADER.unpack_from(head)
@@ -94,7 +94,7 @@ def read_index(head: bytes) -> list[Frame]:
 
 
 def from_position(frames: Sequence[Frame], after: int) -> Sequence[Frame]:
-    """Those that may have lines after a position."""
+    """Return the frames that may have lines after a position."""
     following = [frame.position for frame in frames[1:]]
     passed = sum(position <= after + 1 for position in following)
     return frames[passed:]

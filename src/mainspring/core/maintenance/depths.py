@@ -1,4 +1,4 @@
-"""How much waits in each queue. Runs that only an absent data center may run are counted apart."""
+"""Computes the depth of each queue. Runs that only an absent data center may execute are counted separately."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,7 +10,7 @@ from mainspring.core.store import Depth
 
 
 class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as its workers see it: the lag counts only runs that one of them may run."""
+    """A queue as its workers see it: the lag counts only runs that one of them may execute."""
 
     queue: str
     queued: int = 0
@@ -22,7 +22,7 @@ class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge_depth(depth: Depth, workers: Iterable[SessionView]) -> QueueDepth:
-    """Set apart what no live worker of the queue may run because of its data center."""
+    """Separate the runs that no live worker of the queue may execute because of its data center."""
     served = {worker.datacenter for worker in workers if depth.queue in worker.queues and not worker.draining}
     reached = [pinned for pinned in depth.pinned if pinned.datacenter in served]
     dues = [depth.oldest_due, *(pinned.oldest_due for pinned in reached)]
@@ -37,5 +37,5 @@ def judge_depth(depth: Depth, workers: Iterable[SessionView]) -> QueueDepth:
     )
 
 
-#: Over this a rate is taken.
+#: The span over which rates are computed.
 RATE_OVER: Micros = 5 * MINUTE

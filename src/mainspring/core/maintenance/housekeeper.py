@@ -1,4 +1,4 @@
-"""Keeps the store quick while it works."""
+"""Runs the store's periodic upkeep."""
 
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
@@ -11,7 +11,7 @@ _EVERY: Micros = 2 * SECOND
 
 
 class Housekeeper(TickingService):
-    """Needs no leader: the store sees to it that one of several does the work."""
+    """Needs no leader: the store ensures that only one of several callers does the work."""
 
     def __init__(self, store: Reaping, wakeups: Wakeups, clock: Clock, figures: Figures | None = None) -> None:
         super().__init__("housekeeper", clock, wakeups.listen(()))

@@ -1,4 +1,4 @@
-"""Looks once a minute how much waits and runs, so that it can be shown over time."""
+"""Samples once a minute how many runs wait and run, so that the load can be shown over time."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -9,20 +9,20 @@ from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
 
 _SHARD = 0
-#: Who does not own the first shard looks again then.
+#: How often a process that does not own the first shard checks again.
 _EVERY: Micros = 2 * SECOND
-#: So long after a minute has begun: two clocks never agree on when that is.
+#: The delay after the start of a minute: two clocks never agree exactly on that start.
 _AFTER: Micros = SECOND
 
 
 class LoadStore(Protocol):
-    """The part of the store that it uses."""
+    """The part of the store that the sampler uses."""
 
     async def sample_load(self) -> Instant: ...
 
 
 class LoadSampler(TickingService):
-    """Whoever owns the first shard does it. Two that do it at once do no harm: a minute is looked at once."""
+    """Samples if this process owns the first shard. Two concurrent samplers do no harm: each minute is sampled once."""
 
     def __init__(
         self, store: LoadStore, wakeups: Wakeups, clock: Clock, owned: Callable[[], Mapping[int, int]]

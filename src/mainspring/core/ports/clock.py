@@ -1,4 +1,4 @@
-"""Time, injected."""
+"""The port for the time of this node."""
 
 from typing import Protocol
 
@@ -6,16 +6,16 @@ from mainspring.core.model.base.instant import Instant, Micros
 
 
 class Clock(Protocol):
-    """This node's time. What is due is decided by the store's clock, never by this one."""
+    """This node's clocks. Due times are decided by the store's clock, never by this one."""
 
     def now(self) -> Instant:
-        """The wall clock. It may jump; never subtract two of these to measure."""
+        """Return the wall-clock time. It may jump; never subtract two of these to measure."""
         ...
 
     def monotonic(self) -> Micros:
-        """Grows steadily from some start; for measuring and for leases."""
+        """Return a steadily growing time; for measurements and leases."""
         ...
 
     async def sleep(self, duration: Micros) -> None:
-        """Wait; at least one turn of the loop."""
+        """Wait for at least one turn of the loop."""
         ...

@@ -1,4 +1,4 @@
-"""The one way out: an HTTP request to somewhere that a user named."""
+"""The port for HTTP requests to addresses that users provide."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -9,38 +9,41 @@ from mainspring.core.model.base.instant import SECOND, Micros
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """A request. The headers that frame it (``Host``, ``Content-Length`` …) are not the caller's to choose."""
+    """A request. The headers that frame it (``Host``, ``Content-Length`` …) cannot be set by the caller."""
 
     method: str
     url: str
     headers: Mapping[str, str] = {}
     body: bytes | None = None
-    #: For everything together: finding the address, connecting, sending, reading.
+    #: The limit for everything together: resolving the address, connecting, sending, reading.
     timeout: Micros = 30 * SECOND
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back, whatever the status."""
+    """The response, whatever its status."""
 
     status: int
-    #: Names in lower case. Of one that came more than once, the values joined by commas.
+    #: Names in lower case. The values of repeated headers are joined by commas.
     headers: Mapping[str, str]
-    #: As it came, up to what is read at most; never unpacked.
+    #: Unchanged, up to the read limit; never decompressed.
     body: bytes
-    #: There was more.
+    #: The body was longer than the read limit.
     cut: bool = False
 
 
 class NoAnswer(Exception):
-    """Nobody there, too slow, or not HTTP. Whether the request arrived is not known."""
+    """No connection, too slow, or not HTTP. The request may or may not have arrived."""
 
 
 class Egress(Protocol):
-    """Sends requests for users, and only to where users may send them. Everything that calls an address which came in
-    by a payload or by the API goes through here: a second way would be a forgotten one."""
+    """Sends requests for users, and only to allowed addresses.
+
+    Every call to an address that came in a payload or through the API must use this port, so that the address check
+    cannot be bypassed.
+    """
 
     async def send(self, request: Outgoing) -> Answer:
-        """Send once. No redirect is followed, no proxy used, nothing repeated.
+        """Send once: no redirect is followed, no proxy used, nothing repeated.
 
         Raises ``Invalid`` before anything is sent if the URL or a header is refused, and ``NoAnswer``.
         """

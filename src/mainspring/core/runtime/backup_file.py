@@ -1,4 +1,4 @@
-"""The file of a backup: a ZIP archive with the store's content and, last, what it says of itself."""
+"""The file of a backup: a ZIP archive with the store's content and, as the last member, its manifest."""
 
 import hashlib
 import os
@@ -16,14 +16,15 @@ from mainspring.core.ports.upkeep.backup import FORMAT, Manifest, Part
 
 MANIFEST = "manifest.json"
 PIECE = 1 << 20
-#: The fastest: rows compress well, and a backup should not take longer than the disk makes it.
+#: The fastest level: rows compress well, and a backup should not take longer than the disk requires.
 _LEVEL = 1
-#: What reading says of bytes that have changed; the last of a way to compress or to encrypt that is none of ours.
+#: Errors on reading changed bytes; the last one is for unknown compression or encryption.
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 class Writer:
-    """Writes beside the file, and gives it its name when all is there. Nobody else may read it: payloads are in it."""
+    """Writes a temporary file, and renames it when it is complete. Only the owner may read it, as
+    it contains payloads."""
 
     def __init__(self, path: Path) -> None:
         if path.exists():
@@ -68,7 +69,7 @@ class Writer:
         return Part(name=name, bytes=size, sha256=digest.hexdigest(), rows=rows)
 
     def finish(self, manifest: Manifest) -> int:
-        """Name it, when it is safe on the disk; how large it is."""
+        """Store the manifest, sync and rename the file; returns its size."""
         self._archive.writestr(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
         self._archive.close()
         self._file.flush()
@@ -84,7 +85,7 @@ class Writer:
 
 
 class Reader:
-    """A backup to be read. Whatever is wrong with it is a ``Conflict``."""
+    """Reads a backup. Every problem with its content is a ``Conflict``."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -100,7 +101,7 @@ class Reader:
         self.manifest = _read(path, content)
 
     async def open(self, name: str) -> AsyncIterator[bytes]:
-        """A member, in pieces. ``Conflict`` at its end if it is not what was written."""
+        """Read a member in pieces. Raises ``Conflict`` at its end if the checksum does not match."""
         [part] = [part for part in self.manifest.parts if part.name == name]
         digest = hashlib.sha256()
         try:

@@ -1,4 +1,4 @@
-"""Groups single requests into batches without making anybody wait for a timer."""
+"""Groups single requests into batches without a timer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,10 +11,10 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(Generic[Item, Answer]):
-    """Flushes at once when idle, and gathers only while a flush is under way.
+    """Flushes at once when idle, and gathers items only while a flush is in progress.
 
-    A batch that is refused, as invalid or because what it names is not there, is halved until the culprit stands alone:
-    strangers do not fail together.
+    A batch that is rejected as invalid, or because a referenced object is missing, is halved until the culprit is
+    alone. Unrelated items do not fail with it.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Batcher(Generic[Item, Answer]):
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, item: Item) -> Answer:
-        """Hand over one item; returns its answer when the batch it went with is done."""
+        """Add one item; returns its answer when its batch is done."""
         if len(self._waiting) >= self._most_waiting:
             raise StoreUnavailable(f"{self._most_waiting} requests are waiting for the store already")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -44,7 +44,7 @@ class Batcher(Generic[Item, Answer]):
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
-                # Who has given up is not there any more.
+                # Skip callers that were cancelled.
                 await self._send([entry for entry in batch if not entry[1].cancelled()])
         finally:
             self._task = None

@@ -10,7 +10,7 @@ _DEFAULT = re.compile(r"""setdefault\(\s*["']DJANGO_SETTINGS_MODULE["']\s*,\s*["
 
 
 def find_django_settings(folder: Path) -> None:
-    """Name the settings module that the ``manage.py`` of a folder names, unless the environment does."""
+    """Set the settings module that a folder's ``manage.py`` names, unless the environment has one."""
     if _VARIABLE in os.environ:
         return
     try:

@@ -1,4 +1,4 @@
-"""Loggers. The command line sets up structlog; an application that embeds us may have, or may not."""
+"""Loggers for use with or without a configured structlog: the command line sets it up, an application may not."""
 
 import logging
 from functools import partial
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
 
 def get_logger(name: str, **values: Any) -> Any:
-    """A structlog logger by that name.
+    """Return a structlog logger by that name.
 
-    If nothing has configured structlog, its default would print every debug line to the application's stdout. The
-    logger then uses the standard library instead, as libraries do: by default that is warnings, on stderr. This is
-    decided when something is logged, and without touching the application's structlog.
+    If structlog is not configured, its default would print every debug line to the application's stdout. The logger
+    then uses the standard library instead, as libraries do: by default warnings, on stderr. This is decided when
+    something is logged, and without changing the application's structlog.
     """
     return _Logger(name, values)
 
 
 class _Logger:
-    """Imports structlog when something is logged: with Rich, which it imports, that takes a process 0.1 s."""
+    """Imports structlog on first use: with Rich, which it imports, that takes 0.1 s."""
 
     def __init__(self, name: str, values: dict[str, Any]) -> None:
         self._name = name
@@ -49,7 +49,7 @@ def _choose(
 
 
 def _plain(logger: "WrappedLogger", method: str, event: "EventDict") -> tuple[tuple[str], dict[str, object]]:
-    """The event, then its values; an exception as the standard library shows it."""
+    """Render the event and its values; an exception is shown as the standard library does."""
     exception = event.pop("exc_info", None)
     text = " ".join([str(event.pop("event")), *(f"{name}={value!r}" for name, value in event.items())])
     return (text,), {"exc_info": exception}

@@ -1,7 +1,7 @@
-"""YAML as people expect it: the core schema of version 1.2, without what surprises.
+"""YAML without surprises: the core schema of version 1.2.
 
-``on`` and ``no`` are words, ``010`` is ten, ``12:30`` is a text, and so are dates. A key that is there twice is
-refused, which PyYAML would pass over, and so are anchors: a few lines of them can stand for gigabytes.
+``on`` and ``no`` are words, ``010`` is ten, ``12:30`` and dates are texts. Duplicate keys, which PyYAML ignores, are
+rejected. So are anchors, because a few lines of them can expand to gigabytes.
 """
 
 import re
@@ -47,10 +47,10 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what either version would read as something else than a text."""
+    """Quotes texts that a reader of either YAML version would take for another type."""
 
 
-# Not those of version 1.1, which the base class has.
+# The base class has those of version 1.1.
 _Loader.yaml_implicit_resolvers = {}
 for _name, _pattern, _first in _RESOLVERS:
     for _kind in (_Loader, _Dumper):
@@ -61,7 +61,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = "|" if "\n" in text else None
     if not text.replace("\n", "").isprintable():
-        # Other breaks of lines, which single quotes would fold into a space.
+        # Other line breaks, which single quotes would fold into a space.
         style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -70,7 +70,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def read_yaml(text: str, where: str) -> list[Any]:
-    """The documents of a text; errors name the line."""
+    """Return the documents of a text; errors name the line."""
     return list(_documents(text, where))
 
 

@@ -13,7 +13,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def create_private_file(path: Path) -> None:
-    """Create an empty file with the mode 0600. A file that exists is left as it is."""
+    """Create an empty file with the mode 0600. An existing file is left unchanged."""
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -23,7 +23,7 @@ def create_private_file(path: Path) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Create a directory, and the missing ones above it, with the mode 0700. Existing ones are left as they are."""
+    """Create a directory and its missing parents with the mode 0700. Existing ones are left unchanged."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
         with suppress(FileExistsError):

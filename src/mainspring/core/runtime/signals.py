@@ -1,4 +1,4 @@
-"""Signals: the first asks the process to leave in good order, the second to leave at once."""
+"""Signal handling: the first signal asks the process to stop cleanly, the second to stop at once."""
 
 import asyncio
 import os
@@ -14,16 +14,16 @@ from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-#: What leaving may take besides the grace period; with the default one that is less than the 30 s of Kubernetes.
+#: The time for stopping in addition to the grace period; with the default one the sum is below the 30 s of Kubernetes.
 _LEAVING: Micros = 4 * SECOND
 _FLUSHING_SECONDS = 0.5
 
 
 class LastResort:
-    """Ends the process if it does not end by itself. From a thread: a handler may block the loop, swallow its
-    cancellation, or leave threads behind that nobody can end.
+    """Ends the process by force if it does not end by itself.
 
-    It is put around everything, and called off at the end if nothing has remained that Python would wait for.
+    Runs on a thread: a handler may block the loop, swallow its cancellation, or leave threads behind that cannot be
+    ended. It wraps the whole process, and is disarmed at the end if no non-daemon thread remains.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -42,7 +42,7 @@ class LastResort:
             self._limits.put(None)
 
     def end_within(self, limit: Micros, status: int) -> None:
-        """The earliest limit counts, and the latest status. May be called from a signal handler."""
+        """Set a limit: the earliest limit applies, with the latest status. May be called from a signal handler."""
         self._limits.put((self._clock.monotonic() + limit, status))
 
     def _watch(self) -> None:
@@ -54,7 +54,7 @@ class LastResort:
                 limit = self._limits.get(timeout=max(end_at - self._clock.monotonic(), 0) / SECOND)
             return
         os.write(2, b"mainspring: something does not stop; the process is ended by force\n")
-        # Whoever hangs may hold the lock of a stream.
+        # A hanging thread may hold the lock of a stream.
         flushing = threading.Thread(target=flush, daemon=True)
         flushing.start()
         flushing.join(_FLUSHING_SECONDS)
@@ -64,8 +64,8 @@ class LastResort:
 class StopSignals:
     """``async with StopSignals(…) as stop: await stop.asked.wait()``; ``stop.insisted`` is set by a second signal.
 
-    A process that was asked and is not gone when its grace period and a moment are over is ended by force; after the
-    second signal it has that moment alone.
+    A process that is still running when the grace period and the stop time are over is ended by force. After the second
+    signal only the stop time applies.
     """
 
     def __init__(self, last_resort: LastResort, grace: Micros) -> None:
@@ -78,7 +78,7 @@ class StopSignals:
         self._before = {number: signal.getsignal(number) for number in _SIGNALS}
 
     async def __aenter__(self) -> Self:
-        # Not by the loop, which a handler may block: Python calls this between any two steps of the main thread.
+        # Not via the loop, which a handler may block: Python calls this between any two steps of the main thread.
         for number in _SIGNALS:
             signal.signal(number, self._handle)
         return self
@@ -96,7 +96,7 @@ class StopSignals:
 
 
 def flush() -> None:
-    """What was printed is not lost, however the process ends."""
+    """Flush the output streams, so that printed output survives any kind of exit."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Starts services in order and stops them in the opposite one."""
+"""Starts services in order and stops them in reverse order."""
 
 from types import TracebackType
 from typing import Self
@@ -10,7 +10,8 @@ _log = get_logger("mainspring.supervisor")
 
 
 class Supervisor:
-    """``async with Supervisor(a, b, c)``: all are ready inside; all have ended after. A failed start stops what ran."""
+    """``async with Supervisor(a, b, c)``: all are ready inside; all have ended after. A failed start stops the started
+    ones."""
 
     def __init__(self, *services: Service) -> None:
         self._services = services

@@ -1,4 +1,4 @@
-"""The machine's own clocks."""
+"""The clocks of the operating system."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""End background tasks."""
+"""Ends background tasks."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fills the agenda with what comes due within the horizon, so that the scheduler looks at the right moment."""
+"""Fills the agenda with due times within the horizon, so that the scheduler looks at the right moments."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -19,8 +19,8 @@ from mainspring.core.store import Reading, Staging
 HORIZON: Micros = 5 * SECOND
 
 _LOAD_EVERY: Micros = SECOND
-#: Wake-ups are answered this far apart, and further when a load was large: where much comes due the scheduler looks
-#: every few milliseconds anyway, and needs no marks.
+#: The shortest interval between loads after notifications, longer after a large load. Where much work comes due, the
+#: scheduler looks every few milliseconds anyway and needs no marks.
 _REST: Micros = 20 * MILLISECOND
 _REST_PER_ROW: Micros = 200
 _MARKS = 2_000
@@ -32,7 +32,7 @@ class SchedulerStore(Staging, Reading, Almanacs, Places, Protocol):
 
 
 class Loader(TickingService):
-    """Reads ahead. What it misses is found late by at most the scheduler's longest pause between two looks."""
+    """Loads ahead. Due times it misses are late by at most the scheduler's longest pause between two looks."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Loader(TickingService):
             return resting
         shards = self._shards()
         if not shards or self._busy():
-            # While the scheduler works off a herd, whatever is due is found without being loaded.
+            # While the scheduler is working off a backlog, due work is found without being loaded.
             return _REST if shards else _LOAD_EVERY
         if not self._time.known:
             sent = self.clock.monotonic()
@@ -77,7 +77,7 @@ class Loader(TickingService):
         return max(rest, min(_LOAD_EVERY, (covered_until - self._time.now()) // 2))
 
     async def _load_marks(self, shards: Sequence[int], until: Instant) -> tuple[int, Instant]:
-        """How many there were, and up to when they are complete."""
+        """Load the marks; returns their number, and the time up to which they are complete."""
         marks = await self._store.upcoming(shards, until, _MARKS)
         now = self._time.now()
         for _, due in marks:
@@ -89,13 +89,13 @@ class Loader(TickingService):
         await self._plan(jobs)
         if len(jobs) < _JOBS or len(shards) == 1:
             return len(jobs)
-        # A herd: there is no second page, but half the shards have half the jobs.
+        # There is no second page, but half of the shards have about half of the jobs.
         middle = len(shards) // 2
         return await self._load_jobs(shards[:middle], until) + await self._load_jobs(shards[middle:], until)
 
     async def _plan(self, jobs: Sequence[Job]) -> None:
         now = self._time.now()
-        # What is due already is the scheduler's: it may be firing this very job.
+        # Jobs that are due already belong to the scheduler: it may be firing this very job.
         ahead = [
             job
             for job in jobs

@@ -1,4 +1,4 @@
-"""Plans the ticks of jobs a few at a time, so that cron arithmetic never holds up the loop that renews the leases."""
+"""Plans the ticks of jobs in slices, so that cron arithmetic never blocks the loop that renews the leases."""
 
 import math
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from mainspring.core.scheduler.closed_times import ClosedTimes
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-#: So much is planned before others get a turn: some hundred ordinary ticks, or one long catch-up.
+#: The time after which other tasks get a turn: some hundred ordinary ticks, or one long catch-up.
 _SLICE: Micros = 4 * MILLISECOND
 
 
 class Planner:
-    """``plan_job`` for many. A job that cannot be planned is named once in the log and does not hold up the others."""
+    """Calls ``plan_job`` for many jobs. A job that cannot be planned is logged once and does not hold up the others."""
 
     def __init__(self, clock: Clock, closed: ClosedTimes, log: "FilteringBoundLogger") -> None:
         self._clock = clock
@@ -28,11 +28,11 @@ class Planner:
         self._broken: dict[JobId, int] = {}
 
     async def plan_ahead(self, jobs: Sequence[Job]) -> list[Fire]:
-        """What each job's next tick will do if it is fired in time."""
+        """Plan each job's next tick, assuming that it fires in time."""
         return await self._plan(jobs, None, math.inf)
 
     async def plan_now(self, jobs: Sequence[Job], now: Instant, most_ticks: int) -> list[Fire]:
-        """What is to be done about every tick up to ``now``; for the first jobs only, when they have many."""
+        """Plan every tick up to ``now``; only for the first jobs, if they have more than ``most_ticks``."""
         return await self._plan(jobs, now, most_ticks)
 
     async def _plan(self, jobs: Sequence[Job], now: Instant | None, most_ticks: float) -> list[Fire]:
@@ -59,7 +59,7 @@ class Planner:
 
 
 def still_good(fire: Fire, now: Instant) -> bool:
-    """Whether a fire that was planned ahead is what would be planned now: no later tick is due, and it is not late."""
+    """Return whether a planned fire is still what would be planned now: no later tick is due, and it is not late."""
     tick = fire.job.next_fire
     assert tick is not None
     return (fire.next_fire is None or now < fire.next_fire) and now - tick <= fire.job.spec.catch_up.grace

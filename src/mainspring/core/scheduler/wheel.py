@@ -18,20 +18,20 @@ _when = itemgetter(0)
 
 
 class TimingWheel(Generic[T]):
-    """Items by the millisecond they are due in, rounded up: nothing comes out early.
+    """Holds items by the millisecond they are due in, rounded up, so that no item is taken out early.
 
-    An item lies on the level of the highest digit (base 256) in which its time differs from the time reached. So every
-    item of a lower level comes before every item of a higher one, every used slot of a level lies ahead, and the
-    earliest one is the lowest bit of the lowest level in use. An item moves down at most once a level.
+    An item is on the level of the highest digit (base 256) in which its time differs from the time reached. Therefore
+    every item of a lower level precedes every item of a higher one, and every used slot of a level lies ahead. The
+    earliest slot is the lowest bit of the lowest level in use. An item moves down at most once per level.
     """
 
     def __init__(self, now: Instant) -> None:
-        #: Everything up to this millisecond has come out.
+        #: Everything up to this millisecond has been taken out.
         self._reached = now // MILLISECOND
         self._levels: list[list[list[tuple[int, T]]]] = [[[] for _ in range(_SLOTS)] for _ in range(_LEVELS)]
-        #: For each level the slots in use, as bits.
+        #: For each level, the slots in use, as bits.
         self._used = [0] * _LEVELS
-        #: What was due already when it was inserted.
+        #: Items that were due already when they were inserted.
         self._overdue: list[tuple[int, T]] = []
         self._length = 0
 
@@ -43,7 +43,8 @@ class TimingWheel(Generic[T]):
         self._place(min(-(-due // MILLISECOND), _END), item)
 
     def advance(self, now: Instant) -> list[T]:
-        """Take out everything that is due at or before ``now``, earliest first. A jump costs a step per slot in use."""
+        """Take out everything that is due at or before ``now``, earliest first. A jump costs one
+        step per slot in use."""
         moment = now // MILLISECOND
         due = self._take_overdue(moment)
         level = 0
@@ -54,7 +55,7 @@ class TimingWheel(Generic[T]):
                 continue
             index, start = self._earliest(level, used)
             if start > moment:
-                # Whatever lies on higher levels is later still.
+                # Items on higher levels are later still.
                 break
             slot = self._levels[level][index]
             self._levels[level][index] = []
@@ -63,7 +64,7 @@ class TimingWheel(Generic[T]):
             if end <= moment:
                 self._reached = end
             else:
-                # Now lies inside this slot: what is left of it moves down, relative to now.
+                # Now lies inside this slot: its remaining items move down, relative to now.
                 self._reached = moment
                 ahead = slot
                 slot = [entry for entry in ahead if entry[0] <= moment]
@@ -78,7 +79,10 @@ class TimingWheel(Generic[T]):
         return due
 
     def next_due(self) -> Instant | None:
-        """Nothing comes out before this. Exact within the next 256 ms, further away the start of a coarser slot."""
+        """Return a time before which no item is due.
+
+        It is exact within the next 256 ms; further away it is the start of a coarser slot.
+        """
         if self._overdue:
             return min(when for when, _ in self._overdue) * MILLISECOND
         for level, used in enumerate(self._used):
@@ -98,7 +102,7 @@ class TimingWheel(Generic[T]):
         slot.append((when, item))
 
     def _earliest(self, level: int, used: int) -> tuple[int, int]:
-        """The first slot in use on a level, and the millisecond it starts with."""
+        """Return the first slot in use on a level, and the millisecond it starts with."""
         index = (used & -used).bit_length() - 1
         above = self._reached >> (_BITS * (level + 1))
         return index, ((above << _BITS) | index) << (_BITS * level)
@@ -109,6 +113,6 @@ class TimingWheel(Generic[T]):
         overdue, self._overdue = self._overdue, []
         overdue.sort(key=_when)
         if moment < self._reached:
-            # The clock was set back: what looked overdue is ahead again.
+            # The clock was set back: items that were overdue are ahead again.
             self._overdue = [entry for entry in overdue if entry[0] > moment]
         return [item for when, item in overdue if when <= moment]

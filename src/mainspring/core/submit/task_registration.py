@@ -1,4 +1,4 @@
-"""Tells the task catalog what a worker runs, once: when the worker starts."""
+"""Registers a worker's tasks in the task catalog, once, when the worker starts."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def digest_of(entries: Sequence[TaskEntry]) -> str:
 
 
 class TaskRegistration(TickingService):
-    """Registers before the worker takes its first run; if the store is away, as soon as it is back.
+    """Registers before the worker takes its first run, or as soon as the store is available.
 
     A worker registers once in its life, so that an older worker that is still running does not replace the options of a
     newer one.
@@ -31,7 +31,7 @@ class TaskRegistration(TickingService):
         bell: Bell,
         registered: str = "",
     ) -> None:
-        """``registered``: the digest of what this worker had registered before it was replaced by a fresh process."""
+        """``registered``: the digest of what this worker had registered before it was replaced by a new process."""
         super().__init__("task-registration", clock, bell)
         self.digest = digest_of(entries)
         self._store = store

@@ -1,4 +1,4 @@
-"""Stops attempts that are out of time, were asked to stop or lost their lease, and insists until they have ended."""
+"""Stops attempts that time out, are cancelled or lose their lease, and repeats this until they have ended."""
 
 from collections.abc import Callable
 
@@ -13,12 +13,13 @@ _LONGEST_WAIT: Micros = 500 * MILLISECOND
 
 
 class Cancellation(TickingService):
-    """One sweep for all attempts instead of a timer for each: at 20,000 runs a second a timer costs as much as the run.
+    """One sweep for all attempts instead of a timer for each: at 20,000 runs per second a timer costs as much as the
+    run.
 
-    An attempt's time is counted from when it really begins here, not from when its claim was sent: a slow claim or a
-    starting child must not eat a short timeout. That is later than the store counts by at most the claim timeout, the
-    start timeout and the patience for a thread, which together are less than the grace the reaper gives
-    (``OVERDUE_GRACE``), so the store does not take a run away that is still within its time here.
+    An attempt's time runs from its real start here, not from when its claim was sent: a slow claim or a starting child
+    must not shorten a short timeout. This start is later than the store's by at most the claim timeout, the start
+    timeout and the patience for a thread. Together they are less than the reaper's grace (``OVERDUE_GRACE``), so the
+    store does not end a run that is still within its time here.
     """
 
     def __init__(
@@ -32,17 +33,17 @@ class Cancellation(TickingService):
         super().__init__("cancellation", clock, bell)
         self._kill_grace = kill_grace
         self._running = running
-        #: What else has to be looked at now and then; returns how long that can wait.
+        #: Other periodic checks; returns how long the next one can wait.
         self._also = also
         self._stopping_attempts: dict[Attempt, None] = {}
-        #: Attempts that must show life: how often, and when they last did.
+        #: Attempts that must send signs of life: how often, and when they last did.
         self._beating: dict[Attempt, tuple[Micros, Micros]] = {}
         #: Nothing has to be done before this.
         self.earliest = NEVER
         self._next_sweep = NEVER
 
     def watch(self, until: Micros) -> None:
-        """Sweep then: an attempt's time ends, or something else has to be looked at."""
+        """Sweep at this time: an attempt times out, or another check is due."""
         if until < self.earliest:
             self.earliest = until
             if until < self._next_sweep:
@@ -50,26 +51,26 @@ class Cancellation(TickingService):
                 self.bell.ring()
 
     def expect_life(self, attempt: Attempt, every: Micros) -> None:
-        """Stop an attempt that shows no life for so long, counted from when user code is called."""
+        """Stop an attempt that sends no sign of life for this long, counted from when user code is called."""
         now = self.clock.monotonic()
         self._beating[attempt] = (every, now)
         self.watch(now + every)
 
     @property
     def next_silence(self) -> Micros | None:
-        """When an attempt is next to be stopped if it shows no life until then, by the monotonic clock."""
+        """When the next attempt is stopped if it sends no sign of life until then, by the monotonic clock."""
         self._see_life(self.clock.monotonic())
         return min((since + every for every, since in self._beating.values()), default=None)
 
     def request(self, attempt: Attempt, reason: Stop) -> None:
-        """Ask an attempt to stop. The first reason stays; asking again changes nothing."""
+        """Ask an attempt to stop. The first reason is kept; repeated requests have no effect."""
         if attempt.stop is not None or attempt.executor is None:
             return
         attempt.stop = reason
         if attempt.telling is not None:
             attempt.telling.stop = reason.value
         if reason is Stop.CANCEL:
-            # Code that looks at its context sees it, and a process that dies of it was cancelled all the same.
+            # Code that checks its context sees it, and a process that dies of it still counts as cancelled.
             attempt.held.cancel_requested = True
         attempt.kill_at = self.clock.monotonic() + self._kill_grace
         self._stopping_attempts[attempt] = None
@@ -77,7 +78,7 @@ class Cancellation(TickingService):
         self.bell.ring()
 
     def force(self, attempt: Attempt, reason: Stop) -> None:
-        """Stop an attempt with all means, now."""
+        """Stop an attempt by all means, now."""
         self.request(attempt, reason)
         if attempt in self._running and attempt.executor is not None:
             attempt.kill_at = self.clock.monotonic() + self._kill_grace
@@ -93,7 +94,7 @@ class Cancellation(TickingService):
         self._insist(now)
         wait = min(self._also(now), _LONGEST_WAIT, self.earliest - now)
         for every, since in self._beating.values():
-            # A few looks within the time, so that a sign of life is seen not long after it was given.
+            # Check several times within the interval, so that a sign of life is noticed soon.
             wait = min(wait, since + every - now, every // 8)
         for attempt in self._stopping_attempts:
             wait = min(wait, attempt.kill_at - now)
@@ -117,7 +118,7 @@ class Cancellation(TickingService):
             if attempt not in self._running or attempt.stop is not None:
                 del self._beating[attempt]
             elif telling is None:
-                # It has not begun.
+                # The attempt has not begun.
                 self._beating[attempt] = (every, now)
             elif telling.alive:
                 telling.alive = False

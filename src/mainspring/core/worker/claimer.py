@@ -21,10 +21,10 @@ from mainspring.core.worker.slots import Slots
 
 
 class Claimer(TickingService):
-    """One claim at a time, for all queues, and never for more than can be started at once.
+    """Sends one claim at a time, for all queues, and never for more runs than can be started at once.
 
-    While an answer is as large as the want, the next claim is sent before what has come has run: the database works on
-    one batch while this process runs the other.
+    While answers fill the demand, the next claim is sent before the runs of the last one have ended: the database works
+    on one batch while this process executes the other.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Claimer(TickingService):
         engines: Mapping[str, GuardedEngine] | None = None,
         figures: Figures | None = None,
     ) -> None:
-        """``engines``: by queue, where hints of its runs come from. ``figures``: what counts claims."""
+        """``engines``: the brokers that hint at runs, by queue. ``figures``: the metrics."""
         super().__init__("claimer", clock, bell)
         #: The session to claim for; None while there is none.
         self.holding: Holding | None = None
-        #: A claim is under way.
+        #: A claim is in progress.
         self.claiming = False
-        #: Set for good when the worker leaves.
+        #: Set permanently when the worker leaves.
         self.halted = False
         self._store = store
         self._jitter = jitter
@@ -57,9 +57,9 @@ class Claimer(TickingService):
         self._timeout = settings.claim_timeout
         self._poll_interval = settings.poll_interval
         self._largest = settings.largest_claim
-        # Sooner than the idle wait is over, so that each of those looks at the store.
+        # Sooner than the end of the idle wait, so that each idle wait is followed by a query of the store.
         look_every = settings.poll_interval // 2
-        #: By queue and priority, as the slots are.
+        #: Keyed by queue and priority, like the slots.
         self._feeds = {
             (lane.queue, lane.priority): Feed(lane.queue, engine, clock, look_every, self._fed, lane.priority)
             for lane in slots.lanes.values()
@@ -77,7 +77,7 @@ class Claimer(TickingService):
             if pause is None:
                 return self._idle_wait()
             if pause > 0:
-                # Whoever waits for slots needs no other hint: look again as if a slot had rung.
+                # A claimer that waits for slots needs no notification: check again as if a slot had become free.
                 self._slots.rang = True
                 return pause
             wants = self._slots.wants(self._largest)
@@ -89,7 +89,7 @@ class Claimer(TickingService):
             await self._claim(holding, wants)
 
     async def abort(self) -> None:
-        """Do not wait for an answer any more; the last beat returns what it may have brought."""
+        """Stop waiting for an answer; the last heartbeat returns the runs that it may have started."""
         task, self._task = self._task, None
         if task is not None:
             await cancel_and_wait(task)
@@ -122,15 +122,15 @@ class Claimer(TickingService):
                 raise
             raise StoreUnavailable(f"claim {number} was not answered in {self._timeout / SECOND:g} s") from None
         finally:
-            # Only now, when its runs are held: a beat must find each of them in one place or the other. If there was no
-            # answer, nothing is held, and the next beat returns whatever the claim may have started.
+            # Only now, when its runs are held: a heartbeat must find each of them either pending or held. If there was
+            # no answer, nothing is held, and the next heartbeat returns the runs that the claim may have started.
             holding.pending.discard(number)
             self.claiming = False
             for feed in self._feeds.values():
                 feed.ended()
 
     def _fed_wants(self, wants: list[Want]) -> list[Want]:
-        """The same wants, those of queues with an engine by what it has hinted at."""
+        """Return the demands, with those of queues that have a broker replaced by its hints."""
         found, waiting = [], set()
         for want in wants:
             feed = self._feeds.get((want.queue, want.priority))
@@ -139,7 +139,7 @@ class Claimer(TickingService):
                 found.append(turned)
             else:
                 waiting.add((want.queue, want.priority))
-        # They are rung by hints, not by every slot that gets free.
+        # Hints notify these lanes, not every slot that becomes free.
         self._slots.expect_more(waiting, more=False)
         return found
 
@@ -147,12 +147,12 @@ class Claimer(TickingService):
         started = {run.id for run in runs}
         for feed in self._feeds.values():
             feed.answered(started)
-        # How much the store had for some hints says nothing of the next ones.
+        # The answer for some hints says nothing about the next ones.
         lanes = {(want.queue, want.priority) for want in wants}
         self._slots.expect_more({lane for lane in lanes & self._feeds.keys() if self._feeds[lane].brings}, more=True)
 
     def _fed(self) -> None:
-        # Whoever looks for a freed slot alone would not look here.
+        # A claimer that was woken by a freed slot would not check for hints.
         self._slots.rang = False
         self.bell.ring()
 

@@ -1,4 +1,4 @@
-"""Hints for one queue of a worker: taken while there is room, and claimed with."""
+"""Takes hints for one queue from a broker while the worker has room, and claims runs with them."""
 
 import asyncio
 from collections import deque
@@ -14,14 +14,15 @@ from mainspring.core.runtime.engines import GuardedEngine
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.core.store import Want
 
-#: How long an idle worker waits at the engine at a time. One that freezes is noticed a little later than that.
+#: How long an idle worker waits at the broker per call. A frozen broker is noticed a little later than that.
 _WAIT: Micros = 2 * SECOND
 
 
 class Feed:
-    """Takes at most what can be started, one batch at a time, and rings when there is something to claim with.
+    """Takes at most as many hints as runs can be started, one batch at a time, and notifies the claimer.
 
-    The store is asked without hints once in a while, whatever the engine says, and always while the engine is away.
+    The store is queried without hints once in a while, whatever the broker delivers, and always while the broker is
+    unavailable.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Feed:
         ring: Callable[[], None],
         priority: int | None = None,
     ) -> None:
-        """``priority``: the one whose pool of slots is fed; None: there is one pool for all."""
+        """``priority``: the priority whose pool of slots is fed. None: there is one pool for all."""
         self._queue = queue
         self._priority = priority
         self._engine = engine
@@ -41,21 +42,21 @@ class Feed:
         self._look_every = look_every
         self._ring = ring
         self._look_at: Micros = 0
-        #: The claim under way is a look at the store.
+        #: The current claim queries the store without hints.
         self._looking = False
         self._ready: deque[Delivery] = deque()
-        #: What the claim under way was sent with.
+        #: The deliveries that the current claim was sent with.
         self._claiming: list[Delivery] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking = False
 
     @property
     def brings(self) -> bool:
-        """It says when there is something; otherwise the store is asked as if there were no engine."""
+        """The broker notifies about new work; otherwise the store is polled as if there were no broker."""
         return not self._engine.away
 
     def turn(self, want: Want) -> Want | None:
-        """What to ask the store for in place of a want; None: nothing until it rings."""
+        """Return the demand to send to the store in place of ``want``. None: nothing until the next notification."""
         now = self._clock.monotonic()
         if now >= self._look_at or self._engine.away:
             self._look_at = now + self._look_every
@@ -71,7 +72,7 @@ class Feed:
         return msgspec.structs.replace(want, limit=len(runs), runs=runs)
 
     def answered(self, started: Collection[RunId]) -> None:
-        """The claim is committed. What it did not start is stale, or comes again."""
+        """Acknowledge the hints of a committed claim. Hints of runs it did not start are stale, or come again."""
         self._looking = False
         if self._claiming:
             self._engine.claimed += sum(delivery.hint.run in started for delivery in self._claiming)
@@ -79,8 +80,11 @@ class Feed:
             self._claiming = []
 
     def ended(self) -> None:
-        """A claim is over, answered or not. If it was not, nobody says that the hints are done, so they come again; and
-        what engines do not know of has waited long enough, so the next one looks again."""
+        """Handle the end of a claim, answered or not.
+
+        Hints of an unanswered claim are not acknowledged, so they come again. Runs unknown to brokers have waited long
+        enough, so the next claim queries the store again.
+        """
         self._claiming = []
         if self._looking:
             self._looking = False
@@ -100,7 +104,7 @@ class Feed:
         finally:
             self._asking = False
         self._ready.extend(found or ())
-        # Also for nothing: there may be slots to take for by now, or it is away.
+        # Also without hints: there may be free slots by now, or the broker is unavailable.
         self._ring()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:

@@ -1,4 +1,4 @@
-"""What a worker knows of a task: its name, where it runs, and how to call it."""
+"""What a worker needs to know about a task: its name, where it runs, and how to call it."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -9,30 +9,30 @@ import msgspec
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.run import HeldRun
 
-#: What ``invoke`` returns when the run is settled already, with its result. No result is empty: that is not JSON.
+#: The result of ``invoke`` if the run was already completed with its result. Never a real result, as it is not JSON.
 SETTLED = b""
 
 
 class AsyncHandler(msgspec.Struct, frozen=True):
-    """Runs on the loop. ``invoke`` reads the payload, calls the function and returns its result as JSON."""
+    """A handler on the event loop. ``invoke`` reads the payload, calls the function and returns its result as JSON."""
 
     task: str
     invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]
-    #: It cannot take the worker down, so it is never tried alone in a child process, which may not even know it.
+    #: It cannot crash the worker, so it is never tried alone in a child process, which may not even know it.
     harmless: bool = False
-    #: An attempt that shows no life for so long is stopped.
+    #: An attempt without a sign of life for this long is stopped.
     heartbeat: Micros | None = None
 
 
 class SyncHandler(msgspec.Struct, frozen=True):
-    """Blocks while it runs, so it runs elsewhere."""
+    """A handler that blocks its thread, and so runs outside the event loop."""
 
     task: str
     invoke: Callable[[HeldRun], bytes | None]
-    #: child: in a child process that hosts threads and can be killed. process: alone in a child process of its own, for
-    #: CPU-bound work. thread: a bare thread of the worker, for code that stops when asked to.
+    #: child: in a child process that hosts threads and can be killed. process: alone in its own child process, for
+    #: CPU-bound work. thread: a plain thread of the worker, for code that stops when asked to.
     mode: Literal["child", "process", "thread"] = "child"
-    #: An attempt that shows no life for so long is stopped.
+    #: An attempt without a sign of life for this long is stopped.
     heartbeat: Micros | None = None
 
 
@@ -40,23 +40,23 @@ Handler: TypeAlias = AsyncHandler | SyncHandler
 
 
 class HandlerSource(Protocol):
-    """Where handlers come from. Child processes import the same object by its path and ask it again."""
+    """The source of handlers. Child processes import the same object by its path and query it again."""
 
     def handlers(self) -> Mapping[str, Handler]: ...
 
 
 @runtime_checkable
 class Adopter(Protocol):
-    """A source that wants to know, in a child process, what its worker was started with."""
+    """A source that receives, in a child process, the settings its worker was started with."""
 
     def adopt(self, settings: bytes) -> None: ...
 
 
 @runtime_checkable
 class Host(Protocol):
-    """A source that has something to do in every process that runs its handlers, before the first and after the last
-    of them: what they need is opened and closed."""
+    """A source that opens and closes resources in every process that runs its handlers, around the first and the last
+    run."""
 
     def hosting(self) -> AbstractAsyncContextManager[None] | None:
-        """Entered and left on the loop of that process; nothing if there is nothing to do."""
+        """Return a context that is entered and left on the loop of that process; None if there is nothing to do."""
         ...

@@ -1,4 +1,4 @@
-"""How many runs may be started right now, by queue, and when it is worth asking for more."""
+"""Counts how many runs may be started right now, by queue, and decides when to claim more."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ _NEVER = 1 << 62
 
 
 class Room(Protocol):
-    """Something that may run out of places before a queue runs out of slots."""
+    """An executor that may run out of room before a queue runs out of slots."""
 
     @property
     def room(self) -> int: ...
@@ -30,16 +30,16 @@ class Lane:
         self.priority = priority
         self.slots = slots
         self.free = slots
-        #: The store may have more runs for it: the last answer filled its demand, or a wake-up has come since.
+        #: The store may have more runs for it: the last answer filled its demand, or a notification has come since.
         self.may_have_more = True
-        #: Its runs had to wait for a thread lately, so it asks for no more than there is room there.
+        #: Its runs had to wait for a thread recently, so its demand is limited to the room there.
         self.narrow: Room | None = None
         self.narrow_until: Micros = 0
-        #: It has had runs that take several slots: what is next may fit only when more are free.
+        #: It has had runs that take several slots: the next run may fit only when more are free.
         self.weighted = False
 
     def demand(self, now: Micros) -> int:
-        """How many runs can be started right now."""
+        """Return how many runs can be started right now."""
         if self.narrow is None:
             return self.free
         if now >= self.narrow_until:
@@ -48,7 +48,7 @@ class Lane:
         return max(min(self.free, self.narrow.room), 0)
 
     def take(self, weight: int) -> None:
-        """A run takes its slots: as many as it weighs, but at most all of them, and then it runs alone."""
+        """Take the slots of a run: as many as it weighs, but at most all of them, in which case it runs alone."""
         if weight > 1:
             self.weighted = True
             weight = min(weight, self.slots)
@@ -56,10 +56,10 @@ class Lane:
 
 
 class Slots:
-    """Counts free slots, and rings the bell of whoever waits for some.
+    """Counts free slots, and notifies the claimer when it waits for some.
 
-    Under load claiming for each slot as it gets free would make batches of one, so the claimer waits until a quarter is
-    free, or for two milliseconds. An idle worker has far more than that free and never waits.
+    Under load, claiming for each slot as it gets free would make batches of one. The claimer therefore waits until a
+    quarter is free, or for 2 ms. An idle worker has far more than that free and never waits.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Slots:
         gather: Micros,
         priorities: Mapping[int, int] | None = None,
     ) -> None:
-        """``priorities``: with so many slots each, in every queue. Then those of the queues do not count."""
+        """``priorities``: the number of slots for each, in every queue. The slots of the queues are then ignored."""
         self.pooled = bool(priorities)
         #: By queue; or by queue and priority, if there is a pool of slots for each.
         self.lanes: dict[str | tuple[str, int], Lane] = (
@@ -79,13 +79,13 @@ class Slots:
             else {queue: Lane(queue, slots) for queue, slots in queues.items()}
         )
         self.rang = False
-        #: It has had runs of a queue that lets only so many run at once: when some have ended there may be room.
+        #: It has had runs of a queue with a concurrency limit: there may be room again when some of them end.
         self.limited = False
         self._order = list(self.lanes.values())
         self._clock = clock
         self._bell = bell
         self._gather = gather
-        #: Slots that can be claimed for where there may be more runs, since when, and how many are worth a ring.
+        #: Free slots in lanes that may have more runs, since when they are free, and how many trigger a notification.
         self._ready = self.total
         self._ready_since: Micros | None = None
         self._ring_at = _NEVER
@@ -95,11 +95,11 @@ class Slots:
         return sum(lane.slots for lane in self._order)
 
     def give(self, lane: Lane, weight: int) -> None:
-        """A run of this lane, of this weight, has really ended."""
+        """Return the slots of an attempt that has really ended."""
         freed = 1 if weight == 1 else min(weight, lane.slots)
         lane.free += freed
         if lane.weighted and not lane.may_have_more:
-            # The next one may not have fitted.
+            # The next run may have been too large before.
             lane.may_have_more = True
             freed = lane.free
         if lane.may_have_more:
@@ -112,7 +112,7 @@ class Slots:
                 self._bell.ring()
 
     def look_again(self) -> None:
-        """The claimer woke up. Unless it was a freed slot that rang, there may be something new in every queue."""
+        """Prepare for a claim. Unless a freed slot woke the claimer, every queue may have new runs."""
         if self.rang:
             self.rang = False
             return
@@ -121,9 +121,10 @@ class Slots:
         self._ready = self._count_ready(self._clock.monotonic())
 
     def pause(self) -> Micros | None:
-        """How long to wait before the next claim: 0 now, a moment for more slots, None until the bell rings."""
+        """Return how long to wait before the next claim: 0 now, a short time for more slots, None
+        until a notification."""
         if self._ready == 0:
-            # Nothing is free where there may be work: the first slot rings.
+            # No free slot in a lane that may have work: the first freed slot notifies.
             self._ring_at = 1
             self._ready_since = None
             return None

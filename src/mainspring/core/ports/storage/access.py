@@ -1,4 +1,4 @@
-"""Tenants, keys and the audit: parts of the store that only people and the API use."""
+"""The port for tenants, API keys and the audit, which are used only by people and the API."""
 
 from typing import Protocol
 
@@ -9,10 +9,10 @@ from mainspring.core.model.base.instant import Instant
 
 
 class Author(msgspec.Struct, frozen=True):
-    """Who asks for a change, as the audit has it."""
+    """The author of a change, as recorded in the audit."""
 
     name: str
-    #: Whose audit it stands in; the tenant of what is changed if that is None, each in its own.
+    #: The tenant of the audit entry. None: the tenant of each changed object.
     tenant: str | None = None
     why: str = ""
 
@@ -20,33 +20,33 @@ class Author(msgspec.Struct, frozen=True):
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One change by a person or a key. Written in the transaction of the change, never altered."""
 
-    #: Grows; later entries have greater ones.
+    #: Grows: later entries have greater positions.
     position: int
     at: Instant
-    #: Empty: what was changed is of no tenant.
+    #: Empty: the changed object belongs to no tenant.
     tenant: str
     author: str
     #: jobs.submit, jobs.put, jobs.pause, jobs.resume, jobs.cancel, jobs.retag, jobs.purge, runs.cancel, runs.edit,
     #: runs.finish, runs.discard, runs.bring_back, queues.pause, queues.resume, workers.drain, tenants.put, keys.put,
     #: keys.revoke, calendars.put, calendars.delete, store.restore, store.promote
     action: str
-    #: The id or name of what was changed; of a batch the first. ``*`` is every queue.
+    #: The id or name of the changed object; of a batch, the first. ``*`` is every queue.
     target: str
-    #: How many were changed. Where nothing was, there is no entry.
+    #: How many objects were changed. Without a change, there is no entry.
     count: int = 1
-    #: JSON with names in camelCase, of a single change: what differs. What was made has no before, and an after only if
-    #: it is a key or a tenant. No secrets, and no hashes of any.
+    #: The differences of a single change: JSON with names in camelCase. A created object has no ``before``, and has an
+    #: ``after`` only if it is a key or a tenant. Never contains secrets or their hashes.
     before: bytes | None = None
     after: bytes | None = None
     why: str = ""
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which changes; what is empty is not asked for. Target and author are compared whole."""
+    """Filters changes; empty fields match everything. Target and author are compared exactly."""
 
     target: str = ""
     author: str = ""
-    #: ``jobs.pause``, or ``jobs`` for all that begin with it.
+    #: ``jobs.pause``, or ``jobs`` for all actions of that group.
     action: str = ""
     since: Instant | None = None
     until: Instant | None = None
@@ -56,37 +56,39 @@ ALL_CHANGES = AuditFilter()
 
 
 class Records(Protocol):
-    """What an administrator looks at."""
+    """Reads for administrators."""
 
     async def keys(self, tenant: str | None) -> list[ApiKey]:
-        """The keys of a tenant, or all of them; newest first, revoked and expired ones too."""
+        """Return the keys of a tenant, or all keys; newest first, including revoked and expired ones."""
         ...
 
     async def audit(
         self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
     ) -> list[AuditEntry]:
-        """Newest first, of one tenant or of all, those with a position less than ``before``."""
+        """Return entries of one tenant or of all, newest first, with a position less than ``before``."""
         ...
 
 
 class Access(Records, Protocol):
     async def put_tenant(self, tenant: Tenant, author: Author) -> Tenant:
-        """Make a tenant, or change its quotas. ``default`` is always there. Its time of making is the store's."""
+        """Create a tenant, or change its quotas. ``default`` always exists. The store sets the creation time."""
         ...
 
     async def tenants(self) -> list[Tenant]:
-        """All of them, by name. Also those that only ever were the tenant of a run or a job: those have no quotas and
-        no time of making."""
+        """Return all tenants by name.
+
+        Tenants that are known only from runs or jobs have no quotas and no creation time.
+        """
         ...
 
     async def put_key(self, key: ApiKey, author: Author) -> ApiKey:
-        """Keep a new key. Its time of making is the store's. Idempotent: a known id stays as it is."""
+        """Store a new key. The store sets the creation time. Idempotent: a known id is left unchanged."""
         ...
 
     async def key(self, identifier: str) -> ApiKey | None: ...
 
     async def revoke_key(self, identifier: str, tenant: str | None, author: Author) -> ApiKey | None:
-        """End a key for good; none if there is no such key, or it is another tenant's. Idempotent."""
+        """Revoke a key for good. None: there is no such key, or it belongs to another tenant. Idempotent."""
         ...
 
     async def sign_out(self, session: str, ends_at: Instant) -> None:
@@ -94,9 +96,9 @@ class Access(Records, Protocol):
         ...
 
     async def is_signed_out(self, session: str) -> bool:
-        """Whether the session was ended by ``sign_out``."""
+        """Return whether the session was ended by ``sign_out``."""
         ...
 
     async def touch_keys(self, identifiers: list[str]) -> None:
-        """These were used just now. A hint for people: losing it is harmless."""
+        """Record that these keys were used now. Informational: losing an update is harmless."""
         ...

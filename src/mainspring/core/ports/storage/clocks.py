@@ -1,4 +1,4 @@
-"""How far the clocks of nodes are from the store's, and which time zone database they go by."""
+"""The port for recording the clock offsets and time zone databases of nodes."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -12,6 +12,8 @@ class Clocks(Protocol):
     async def now(self) -> Instant: ...
 
     async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
-        """Store with these sessions how far their node's clock is from the store's, and the version of the time zone
-        database that their process goes by. Unknown sessions are ignored."""
+        """Store the clock reading of these sessions' node, and the version of their process's time zone database.
+
+        Unknown sessions are ignored.
+        """
         ...

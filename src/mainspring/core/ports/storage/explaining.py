@@ -1,4 +1,4 @@
-"""What an answer to "why?" needs of the store, beside what is listed anyway. Nothing here is on a hot path."""
+"""The port for explaining the state of a run ("why?"), in addition to the lists. Nothing here is on a hot path."""
 
 from typing import Protocol
 
@@ -10,19 +10,23 @@ from mainspring.core.ports.storage.catalog import SessionView
 
 class Explaining(Protocol):
     async def holder_of(self, run: RunId) -> RunId | None:
-        """Who holds the ordering key, or is before it by the overlap rule, that a blocked run waits for; None: it is
-        not blocked, or was let go just now."""
+        """Return the run that a blocked run waits for, because of its ordering key or overlap rule.
+
+        None: the run is not blocked, or was released just now.
+        """
         ...
 
     async def owner_of(self, shard: int) -> SessionView | None:
-        """The scheduler that owns a shard by a live lease."""
+        """Return the scheduler that owns a shard under a live lease."""
         ...
 
     async def ledger_at(self, job: JobId, at: Instant) -> LedgerEntry | None:
-        """The newest tick of a job at or before a moment, as the ledger has it."""
+        """Return the newest tick in the ledger of a job at or before a moment."""
         ...
 
     async def backfilled(self, job: JobId, since: Instant, until: Instant) -> dict[Instant, RunId]:
-        """Ticks of a job in ``since <= tick < until`` that a backfill made up for, and by which run; of several the
-        newest. What is forgotten is not there."""
+        """Return the ticks of a job in ``since <= tick < until`` that a backfill made up for, with their runs.
+
+        Of several runs for a tick, the newest is returned. Deleted runs are missing.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The leases of many workers at once."""
+"""The port for renewing the leases of many workers at once."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,6 +10,8 @@ from mainspring.core.store import Beat
 
 class Leases(Protocol):
     async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
-        """Extend each by its ttl, as a beat that says nothing of runs does; an answer for each, in order. A thousand of
-        them are one commit."""
+        """Extend each lease by its ttl, like a heartbeat without runs, and return an answer for each, in order.
+
+        A thousand renewals are one commit.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Logs on their way out of the store."""
+"""The port for moving logs out of the store."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
@@ -11,11 +11,11 @@ from mainspring.core.store import Reading
 
 class LogShelf(Protocol):
     async def logged_runs(self, after: RunId | None, limit: int) -> list[RunId]:
-        """Runs that have lines in the store, whatever their state, by id, from after ``after`` on."""
+        """Return runs in any state that have log lines in the store, by id, starting after the id ``after``."""
         ...
 
     async def forget_logs(self, runs: Collection[RunId]) -> None:
-        """Delete their lines. Of runs that have ended: nothing is added to these any more."""
+        """Delete the log lines of ended runs, to which no lines are added any more."""
         ...
 
 
@@ -23,9 +23,9 @@ class LogSource(LogShelf, Reading, Protocol):
     """The part of the store that logs are taken from."""
 
     async def tenants(self) -> list[Tenant]:
-        """As ``Access`` has it."""
+        """Return all tenants; see ``Access``."""
         ...
 
     async def logs_after(self, places: Mapping[RunId, int], limit: int) -> Mapping[RunId, Sequence[LogLine]]:
-        """As ``Catalog`` has it."""
+        """Return new log lines of several runs; see ``Catalog``."""
         ...

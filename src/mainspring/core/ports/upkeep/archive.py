@@ -1,4 +1,4 @@
-"""What is written down elsewhere before it is forgotten."""
+"""The port for archiving ended runs before they are deleted."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -11,16 +11,16 @@ from mainspring.core.store import Retention
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What ended in a span of time and is kept alike."""
+    """The runs that ended in a span of time and have the same retention."""
 
-    #: The field of ``Retention`` that says how long it is kept.
+    #: The field of ``Retention`` that applies.
     kept_as: str
     since: Instant
     until: Instant
 
 
 class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that has ended, with its payload, and its attempts that did not succeed."""
+    """An ended run with its payload, and its attempts that did not succeed."""
 
     run: RunView
     attempts: tuple[AttemptView, ...] = ()
@@ -31,17 +31,22 @@ class Archiving(Protocol):
     async def now(self) -> Instant: ...
 
     async def identity(self) -> str:
-        """Whose archive it is."""
+        """Return the identity of the store that the archive belongs to."""
         ...
 
     async def past_parts(self, retention: Retention) -> Sequence[Part]:
-        """The parts that ``prune`` would forget, whole; oldest first. They begin and end at midnight (UTC), and
-        nothing is added to them any more."""
+        """Return the parts that ``prune`` would delete completely, oldest first.
+
+        They begin and end at midnight (UTC), and no runs are added to them any more.
+        """
         ...
 
     async def archived_runs(
         self, part: Part, after: ArchivedRun | None, limit: int, size: int
     ) -> Sequence[ArchivedRun]:
-        """The runs of a part in an order of their own, those that follow one: so many at most, and fewer if their
-        payloads and results have more bytes than ``size``. None only if there are no more."""
+        """Return the runs of a part that follow ``after``, in a fixed order.
+
+        At most ``limit`` runs, and fewer if their payloads and results exceed ``size`` bytes. Empty only if there are
+        no more.
+        """
         ...

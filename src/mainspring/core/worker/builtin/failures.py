@@ -1,4 +1,4 @@
-"""Failures of what built-in tasks do, with what they mean for another try."""
+"""Failures of built-in tasks, and whether they are retried."""
 
 from typing import Any
 
@@ -9,43 +9,43 @@ from mainspring.core.worker.reporting.trace import Told
 
 
 class HttpFailed(Told):
-    """There was no answer, or another one than expected, or the call was refused."""
+    """The call got no answer or an unexpected one, or was refused."""
 
 
 class MailFailed(Told):
-    """The mail server did not answer, or did not take it."""
+    """The mail server did not answer, or rejected the mail."""
 
 
 class ScriptFailed(Told):
-    """It could not be started, took too long, or ended with an exit code that means a failure."""
+    """The script could not be started, timed out, or ended with an exit code that means failure."""
 
 
 class ContainerFailed(Told):
-    """The same of a container."""
+    """The container could not be started, timed out, or ended with an exit code that means failure."""
 
 
 class OutOfMemory(Told):
-    """A program used more memory than there was for it."""
+    """A program used more memory than is available to it."""
 
 
 def for_good(kind: type[Told], message: str) -> Told:
-    """One that is not tried again."""
+    """Return a failure that is not retried."""
     failure: Told = _both(kind, GiveUp)(message)
     return failure
 
 
 def for_now(kind: type[Told], message: str, delay: Micros) -> Told:
-    """One that is tried again after a pause, if any retries are left."""
+    """Return a failure that is retried after a pause, if any retries are left."""
     failure: Told = _both(kind, RetryLater)(delay, message)
     return failure
 
 
-#: By their names.
+#: By the names of both classes.
 _MADE: dict[tuple[str, str], Any] = {}
 
 
 def _both(kind: type[Told], verdict: type[MainspringError]) -> Any:
-    """By the same name: failures are grouped by it, and policies speak of it."""
+    """Return a combined class with the name of ``kind``: failures are grouped by name, and policies refer to it."""
     names = (kind.__name__, verdict.__name__)
     if names not in _MADE:
         _MADE[names] = type(kind.__name__, (kind, verdict), {"__module__": kind.__module__})

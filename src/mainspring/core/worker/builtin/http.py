@@ -1,4 +1,4 @@
-"""The task ``http``: call a URL, and succeed if the answer is as expected."""
+"""The task ``http``: calls a URL, and succeeds if the answer is as expected."""
 
 import re
 from collections.abc import Callable
@@ -41,7 +41,7 @@ TASK = "http"
 _SHOWN = 2_000
 _KEPT_HEADERS = ("content-type", "date", "etag", "last-modified", "location", "retry-after", "x-request-id")
 _MAX_HEADER = 500
-#: Any other 4xx stays as it is however often one asks, and redirects are not followed.
+#: Other 4xx statuses would not change on a retry, and redirects are not followed.
 _RETRY_ON: tuple[int | str, ...] = ("5xx", 408, 425, 429)
 _CLASS = re.compile("[1-5]xx")
 _LONGEST_PAUSE: Micros = DAY
@@ -91,7 +91,7 @@ _decode = msgspec.json.Decoder(HttpCall).decode
 
 
 def read_call(payload: bytes) -> HttpCall:
-    """A payload, checked as far as that goes without asking anybody."""
+    """Decode and check a payload, as far as that is possible without other services."""
     try:
         call = _decode(payload)
     except msgspec.MsgspecError as error:
@@ -118,7 +118,7 @@ def read_call(payload: bytes) -> HttpCall:
 def http_handler(
     egress: Callable[[], Egress], keyring: Keyring = NO_SECRETS, now: Callable[[], Instant] = lambda: 0
 ) -> AsyncHandler:
-    """``egress`` is asked when the first call is made: most workers never make one."""
+    """Build the handler. ``egress`` is called for the first request: most workers never send one."""
 
     async def invoke(held: HeldRun) -> bytes:
         try:
@@ -132,11 +132,11 @@ def http_handler(
 
 
 async def send(call: HttpCall, request: Outgoing, egress: Egress, tenant: str) -> Answer:
-    """An answer as expected; anything else is a failure that says whether another try may help."""
+    """Return an expected answer. Otherwise raise a failure that says whether it is retried."""
     try:
         answer = await egress.send(request)
     except Invalid as error:
-        # A refused address. The name may lead elsewhere later.
+        # A refused address. The name may resolve differently later.
         raise HttpFailed(str(error)) from None
     except NoAnswer as error:
         raise HttpFailed(str(error)) from None
@@ -147,8 +147,10 @@ async def send(call: HttpCall, request: Outgoing, egress: Egress, tenant: str) -
 
 
 def verdict_of_status(call: HttpCall, answer: Answer, tenant: str = "") -> Told:
-    """A failure with the start of the body, then the status as the last line, by which failures are grouped; and what
-    it means for another try."""
+    """Return the failure for an unexpected status, either final or to be retried.
+
+    Its text is the start of the body, with the status as the last line, by which failures are grouped.
+    """
     again = call.retries(answer.status)
     line = _line(call, answer)
     if 300 <= answer.status < 400:
@@ -163,7 +165,7 @@ def verdict_of_status(call: HttpCall, answer: Answer, tenant: str = "") -> Told:
 
 
 def retry_after(answer: Answer) -> Micros | None:
-    """The pause that the receiver asks for, a day at most. A moment is counted from the receiver's own clock."""
+    """Return the pause that the receiver asks for, at most a day. Dates are relative to the receiver's own clock."""
     asked = answer.headers.get("retry-after", "").strip()
     if re.fullmatch("[0-9]{1,9}", asked):
         return min(int(asked) * SECOND, _LONGEST_PAUSE)
@@ -182,7 +184,7 @@ def _request(call: HttpCall, held: HeldRun, keyring: Keyring, now: Callable[[], 
     body, kind = _body(call, held, read if secret else None)
     url, headers = call.url, dict(call.headers)
     if secret:
-        # In a URL a value is a word, whatever it holds.
+        # In a URL a value is percent-encoded, so that it cannot change the URL's structure.
         url = fill(url, lambda name: quote(read(name), safe=""))
         headers = {name: fill(value, read) for name, value in headers.items()}
     given = {name.lower() for name in headers}
@@ -197,7 +199,7 @@ def _request(call: HttpCall, held: HeldRun, keyring: Keyring, now: Callable[[], 
 
 
 def marks(held: HeldRun, secret: str, now: Callable[[], Instant], body: bytes) -> dict[str, str]:
-    """What says to the receiver which attempt of which run this is; signed if there is a secret."""
+    """Return the headers that identify the attempt and run to the receiver; signed if there is a secret."""
     headers = {
         "Idempotency-Key": held.id,
         "X-Mainspring-Run": held.id,
@@ -212,7 +214,7 @@ def marks(held: HeldRun, secret: str, now: Callable[[], Instant], body: bytes) -
 
 
 def _body(call: HttpCall, held: HeldRun, read: Callable[[str], str] | None) -> tuple[bytes | None, str]:
-    """What to send, and what it is. Values are put in as values; what comes in by one is not read again."""
+    """Return the body and its content type. Inserted values are not scanned for placeholders again."""
     body: bytes | None = bytes(call.body) or None
     if body is None:
         return None, ""
@@ -239,9 +241,12 @@ def _result(answer: Answer, tenant: str) -> bytes:
 
 
 def _text(answer: Answer, tenant: str) -> str:
-    """Packed answers are asked not to come; one that comes all the same is not unpacked: it may be a bomb.
+    """Return the body of an answer as text.
 
-    Masked before anything is cut from it, and without what may be half a secret where it was cut by who read it."""
+    Requests ask for uncompressed answers. A compressed one is not decompressed: it may be a decompression bomb. The
+    text is masked before it is cut. If the body was cut on reading, its end is removed, where half a secret could
+    remain.
+    """
     if answer.headers.get("content-encoding", "identity") != "identity":
         return ""
     text = masks.text(tenant, readable(answer.body))

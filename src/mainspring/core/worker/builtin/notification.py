@@ -1,4 +1,4 @@
-"""The task behind notifications: pass one message on to its channel."""
+"""The task behind alerts: sends one message to its channel."""
 
 from collections.abc import Callable, Mapping
 from typing import assert_never
@@ -19,12 +19,13 @@ from mainspring.core.worker.builtin.http import HttpCall, marks, send
 from mainspring.core.worker.handler import AsyncHandler
 from mainspring.core.worker.secrets import Keyring
 
-#: What PagerDuty calls the place that a problem comes from.
+#: The ``source`` of a problem in PagerDuty.
 _SOURCE = "mainspring"
 
 
 def notification_handler(channels: Mapping[str, Channel], passing: "Passing") -> AsyncHandler:
-    """Where to, and with which secret, is in the settings of the worker: a payload cannot send anything elsewhere."""
+    """Build the handler. Destination and secret come from the worker's settings: a payload cannot send anything
+    elsewhere."""
 
     async def invoke(held: HeldRun) -> None:
         try:
@@ -40,7 +41,7 @@ def notification_handler(channels: Mapping[str, Channel], passing: "Passing") ->
 
 
 class Passing:
-    """Puts a message into the words of its channel, and sends it there."""
+    """Formats a message for its channel, and sends it."""
 
     def __init__(
         self, egress: Callable[[], Egress], mail: Mail | None, keyring: Keyring, now: Callable[[], Instant]
@@ -71,7 +72,7 @@ class Passing:
                 assert_never(channel.kind)
 
     async def _post(self, url: str, body: bytes, headers: Mapping[str, str], held: HeldRun, shown: str = "") -> None:
-        """``shown``: what to call a URL that is a secret itself."""
+        """Post a body. ``shown``: the text to show for a URL that is itself a secret."""
         call = HttpCall(url=shown or url, method="POST")
         given = {"Content-Type": "application/json", "User-Agent": "mainspring", **headers}
         request = Outgoing(method="POST", url=url, headers=given, body=body, timeout=call.limit())

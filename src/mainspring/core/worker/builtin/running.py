@@ -1,4 +1,4 @@
-"""Runs a program for an attempt: what it prints is the run's log, what it says is its progress, how it ends counts."""
+"""Runs a program for an attempt: captures its output as the run's log, and turns its exit into the outcome."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ from mainspring.core.worker.builtin.text import readable, tail
 from mainspring.core.worker.reporting.telling import current
 from mainspring.core.worker.reporting.trace import Told
 
-#: What is kept of each of stdout and stderr: the end.
+#: How many bytes of each of stdout and stderr are kept, from the end.
 KEPT = 16 * 1024
 _SHOWN = 4 * 1024
 _LONGEST_NOTE = 1_000
@@ -38,7 +38,7 @@ _NO_MEMORY = re.compile(r"MemoryError|[Cc]annot allocate memory|bad_alloc|[Oo]ut
 
 
 def read_exit_codes(codes: Mapping[str, str]) -> dict[int, Meaning]:
-    """What exit codes mean, where that is not the usual."""
+    """Return the meaning of exit codes: the defaults, overridden by ``codes``."""
     found = dict(EXIT_CODES)
     for code, meaning in codes.items():
         if not re.fullmatch("[0-9]{1,3}", code) or int(code) > 255:
@@ -61,23 +61,23 @@ def read_limit(timeout: float | str | None) -> Micros | None:
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One program of one attempt."""
 
-    #: What a failure of it is.
+    #: The class of its failures.
     kind: type[Told]
-    #: What it is called in messages.
+    #: Its name in messages.
     name: str
     order: Order
     stdin: bytes
     limit: Micros | None
     grace: Micros
     codes: Mapping[int, Meaning]
-    #: Its limit of memory in bytes; 0 for none.
+    #: Its memory limit in bytes; 0 for none.
     memory: int = 0
-    #: The kernel kills for it, so what is printed need not be read for the reason.
+    #: The kernel enforces the memory limit, so the output need not be searched for the reason.
     memory_counted: bool = False
 
 
 class _Listener:
-    """Hears every line."""
+    """Processes every line of output."""
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
@@ -112,7 +112,7 @@ class _Listener:
 
 
 async def run(task: Task, held: HeldRun) -> bytes:
-    """The result, or a failure that says what it means for another try. Returns only when nothing of it is left."""
+    """Return the result, or raise a failure that says whether it is retried. Returns only when no process is left."""
     listener = _Listener(held.tenant)
     longest = masks.longest(held.tenant)
     try:
@@ -141,7 +141,7 @@ async def run(task: Task, held: HeldRun) -> bytes:
 
 
 def _kept(data: bytes, tenant: str, doubtful: int) -> str:
-    """Masked first and cut after that: where it was cut before, half a secret may stand."""
+    """Mask first and cut after that; the part that was cut before may contain half a secret."""
     return masks.text(tenant, readable(data))[doubtful:][-KEPT:]
 
 

@@ -1,6 +1,6 @@
 """The task ``shell``: run a file from the scripts folder, or a command that the settings allow.
 
-Never through a shell: arguments are a list, so nothing in a payload is read as anything but text.
+It never uses a shell: arguments are a list, so nothing in a payload is interpreted as anything but text.
 """
 
 import os
@@ -49,7 +49,7 @@ _decode_params = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[str]).decode
 
 
 def read_call(payload: bytes) -> ShellCall:
-    """A payload, checked as far as that goes without looking into the folder."""
+    """Decode and check a payload, as far as that is possible without looking into the scripts folder."""
     try:
         call = _decode(payload)
     except msgspec.MsgspecError as error:
@@ -70,7 +70,7 @@ def read_call(payload: bytes) -> ShellCall:
 
 
 def check_script(name: str) -> None:
-    """A name inside the folder, and nothing that leads out of it or to what is hidden there."""
+    """Check that a name stays inside the folder and refers to no hidden file."""
     parts = name.split("/")
     if not all(parts) or "\\" in name or not name.isprintable() or len(name) > MAX_NAME:
         raise Invalid("payload.script", f"{name[:80]!r} is not a plain name", "relative to the scripts folder")
@@ -79,7 +79,7 @@ def check_script(name: str) -> None:
 
 
 def arguments(params: msgspec.Raw) -> list[str]:
-    """A list as it stands. An object as ``--key=value``: in one word, so that no value can pass for an option."""
+    """Return a list unchanged, or an object as ``--key=value`` words, so that no value can pass for an option."""
     try:
         found = _decode_params(params)
     except msgspec.MsgspecError as error:
@@ -99,7 +99,7 @@ def arguments(params: msgspec.Raw) -> list[str]:
 
 
 def filled(call: ShellCall, fill: Callable[[Any], Any]) -> ShellCall:
-    """With secrets, where they may be: not in what is run."""
+    """Fill in secrets where they are allowed: not in the name of the program."""
     return msgspec.structs.replace(
         call,
         params=msgspec.Raw(msgspec.json.encode(fill(msgspec.json.decode(call.params)))),
@@ -109,7 +109,7 @@ def filled(call: ShellCall, fill: Callable[[Any], Any]) -> ShellCall:
 
 
 class Shell:
-    """Where scripts are, which commands may be run, how, and how long a stopped one may take to clean up."""
+    """Knows the scripts folder, the allowed commands, and how programs run and stop."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Shell:
         return self._scripts is not None or bool(self._commands)
 
     def check(self, payload: bytes) -> ShellCall:
-        """Raises ``Invalid`` if such a payload cannot be run with these settings."""
+        """Raise ``Invalid`` if such a payload cannot be run with these settings."""
         if not self.on:
             raise Invalid("task", "running scripts is off here", SCRIPTS_OFF)
         call = read_call(payload)
@@ -197,7 +197,7 @@ class Shell:
         )
 
     def _find(self, name: str) -> list[str]:
-        """How to run a script, by its real path: what was checked is what is run."""
+        """Return the command for a script, by its real path, so that the checked file is the one that runs."""
         assert self._scripts is not None
         folder = self._scripts.resolve()
         try:
@@ -219,7 +219,7 @@ class Shell:
 
 
 def environment_of(held: HeldRun) -> dict[str, str]:
-    """The environment of a program, built from nothing: the worker's own holds the store's password."""
+    """Return the environment of a program, built from nothing: the worker's own holds the store's password."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "LANG": os.environ.get("LANG", "C.UTF-8"),

@@ -1,4 +1,4 @@
-"""How a receiver can know that a call came from here, and when: an HMAC over the time, the run and the body."""
+"""Signatures of outgoing calls: an HMAC over the time, the run and the body."""
 
 import hashlib
 import hmac
@@ -9,7 +9,7 @@ HEADER = "X-Mainspring-Signature"
 
 
 def signature(secret: str, now: Instant, run: str, fence: int, body: bytes) -> str:
-    """``t=1700000000,v1=…``: the time in seconds, and HMAC-SHA256 in hexadecimal digits of ``t.run.fence.body``."""
+    """Return ``t=1700000000,v1=…``: the time in seconds, and the hexadecimal HMAC-SHA256 of ``t.run.fence.body``."""
     moment = now // SECOND
     signed = f"{moment}.{run}.{fence}.".encode() + body
     return f"t={moment},v1={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"

@@ -1,4 +1,4 @@
-"""Which built-in tasks there are here, by the settings."""
+"""The built-in tasks that are enabled by the settings."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from mainspring.core.worker.secrets import NO_SECRETS, Keyring
 
 
 class BuiltinTasks:
-    """A worker asks for its handlers; whoever accepts jobs asks whether a payload could be run with these settings."""
+    """The built-in tasks. A worker uses their handlers; processes that accept jobs use ``check`` for payloads."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class BuiltinTasks:
         return [name for name, is_on in on if is_on]
 
     def entries(self) -> list[TaskEntry]:
-        """What a worker registers of them in the task catalog. ``check`` says more than their schemas."""
+        """Return the entries that a worker registers in the task catalog. ``check`` is stricter than their schemas."""
         described: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
             (http.TASK, http.HttpCall, "Call a URL."),
             (shell.TASK, shell.ShellCall, "Run a script or a command."),
@@ -66,9 +66,9 @@ class BuiltinTasks:
         ]
 
     def check(self, task: str, payload: bytes, tenant: str = "default") -> None:
-        """Raises ``Invalid`` if this is a built-in task that is off, or that could never run with this payload.
+        """Raise ``Invalid`` if this is a built-in task that is off, or that could never run with this payload.
 
-        Says nothing of other tasks. An application may have a task of its own by one of these names: then do not ask.
+        Does nothing for other tasks. Do not call it if the application has its own task with one of these names.
         """
         if task == shell.TASK:
             self._shell.check(payload)
@@ -88,7 +88,8 @@ class BuiltinTasks:
     def handlers(
         self, egress: Callable[[], Egress], *, now: Callable[[], Instant] = lambda: 0
     ) -> Mapping[str, Handler]:
-        """``egress`` opens the way out when it is first needed; ``now`` is what calls are signed with."""
+        """Return the handlers. ``egress`` opens the HTTP client on first use; ``now`` is the time
+        used in signatures."""
         found: dict[str, Handler] = {}
         if self._http:
             found[http.TASK] = http.http_handler(egress, self._keyring, now)

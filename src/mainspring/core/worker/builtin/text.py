@@ -1,4 +1,4 @@
-"""Output of others as text that can be kept."""
+"""Converts output of other programs into text that can be stored."""
 
 import msgspec
 
@@ -6,17 +6,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 def readable(data: bytes) -> str:
-    """As UTF-8; what is not, and zeros, which databases refuse, become a replacement character."""
+    """Decode as UTF-8. Invalid bytes, and zeros, which databases reject, become replacement characters."""
     return data.decode("utf-8", "replace").replace("\x00", "�")
 
 
 def head(text: str, room: int) -> str:
-    """The start of a text, such that it fits as JSON into so many bytes."""
+    """Return the start of a text that fits as JSON into ``room`` bytes."""
     while (size := len(_encode(text))) > room:
         text = text[: min(len(text) * room // size, len(text) - 1)]
     return text
 
 
 def tail(text: str, room: int) -> str:
-    """The end of a text, such that it fits as JSON into so many bytes."""
+    """Return the end of a text that fits as JSON into ``room`` bytes."""
     return head(text[::-1], room)[::-1]

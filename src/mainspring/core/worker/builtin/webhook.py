@@ -1,4 +1,4 @@
-"""The task behind webhooks: tell one of them a batch of events, signed, and succeed if it has taken it."""
+"""The task behind webhooks: delivers a signed batch of events, and succeeds if the receiver has accepted it."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,14 +14,15 @@ from mainspring.core.worker.builtin.http import HttpCall, marks, send
 from mainspring.core.worker.handler import AsyncHandler
 from mainspring.core.worker.secrets import Keyring
 
-#: A batch of CloudEvents, as their binding to HTTP has it.
+#: A batch of CloudEvents in their HTTP binding.
 CONTENT_TYPE = "application/cloudevents-batch+json; charset=UTF-8"
 
 
 def webhook_handler(
     webhooks: Mapping[str, Webhook], egress: Callable[[], Egress], keyring: Keyring, now: Callable[[], Instant]
 ) -> AsyncHandler:
-    """Where to and signed with what is in the settings of the worker: a payload cannot send anything elsewhere."""
+    """Build the handler. Destination and secret come from the worker's settings: a payload cannot send anything
+    elsewhere."""
 
     async def invoke(held: HeldRun) -> None:
         try:
@@ -32,7 +33,7 @@ def webhook_handler(
         if webhook is None or webhook.owner != held.tenant:
             raise HttpFailed(f"there is no webhook {delivery.webhook!r:.60} of {held.tenant} in the settings here")
         call = HttpCall(url=webhook.url, method="POST")
-        # As it was stored, to the byte: nothing in it stands for a secret, whatever an error may say.
+        # Sent as stored, byte for byte: events contain no secret placeholders, even if an error text looks like one.
         body = bytes(delivery.events)
         headers = {"Content-Type": CONTENT_TYPE, "User-Agent": "mainspring"}
         headers |= marks(held, keyring.read(held.tenant, webhook.secret), now, body)

@@ -1,4 +1,4 @@
-"""How much memory this process uses."""
+"""Measures the memory use of this process."""
 
 import os
 import resource
@@ -9,7 +9,7 @@ _STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int:
-    """Resident memory now; where the system does not tell, the most it ever was."""
+    """Return the resident memory; on systems without ``/proc``, its peak so far."""
     try:
         return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

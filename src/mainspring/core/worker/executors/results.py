@@ -1,4 +1,4 @@
-"""What may be kept as the result of a run."""
+"""Checks whether the result of a run can be stored."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ _json = msgspec.json.Decoder(msgspec.Raw)
 
 
 def result_problem(result: bytes) -> str | None:
-    """Why a result cannot be kept."""
+    """Return why a result cannot be stored; None if it can."""
     if len(result) > MAX_RESULT:
         return f"ResultTooLarge: the result has {len(result)} bytes, and at most {MAX_RESULT} are kept"
     try:

@@ -1,4 +1,4 @@
-"""Runs sync handlers on bare threads of the worker, for code that stops when it is asked to."""
+"""Runs sync handlers on plain threads of the worker, for code that stops when it is asked to."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from mainspring.core.worker.reporting.telling import Ear, Telling, current
 
 
 class ThreadExecutor:
-    """A thread cannot be killed: one that does not stop keeps its slot until it ends. A child process is safer."""
+    """Starts a thread per attempt. A thread cannot be killed: one that does not stop keeps its slot until it ends."""
 
     def __init__(self, outcomes: Outcomes, ear: Ear[Attempt]) -> None:
         self._outcomes = outcomes
@@ -42,7 +42,7 @@ class ThreadExecutor:
         self.stop(attempt)
 
     def _run(self, loop: asyncio.AbstractEventLoop, attempt: Attempt, call: Call, handler: SyncHandler) -> None:
-        # A thread begins with no context variables; these are its own.
+        # A thread starts without context variables; these are its own.
         current.set(attempt.telling)
         before = of_thread()
         ending = call.run(lambda: handler.invoke(attempt.held))
@@ -51,7 +51,7 @@ class ThreadExecutor:
         try:
             loop.call_soon_threadsafe(self._ended, attempt, ending)
         except RuntimeError:
-            # The loop is closed: the worker has left, and has given the run back.
+            # The loop is closed: the worker has left, and has released the run.
             return
 
     def _ended(self, attempt: Attempt, ending: Ending) -> None:

@@ -11,7 +11,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import Attempt
 
-#: Lines per second. Failures have a budget of their own, so that successes never hide them.
+#: Lines per second. Failures have their own budget, so that successes never hide them.
 _LINES_PER_SECOND = 20
 _FAILURES_PER_SECOND = 50
 _LONGEST_RESULT = 120
@@ -65,7 +65,7 @@ class AttemptLog:
             _log.info(_EVENTS[settlement.outcome], **values)
 
     def take_hidden(self) -> dict[str, int]:
-        """How many lines were left out since the last call, by kind."""
+        """Return how many lines were left out since the last call, by kind."""
         hidden = {"runs": self._hidden, "failures": self._hidden_failures}
         self._hidden = self._hidden_failures = 0
         return {kind: count for kind, count in hidden.items() if count}
@@ -123,7 +123,7 @@ def _describe(attempt: Attempt) -> dict[str, object]:
 
 
 def _seconds(duration: Micros) -> str:
-    """Three significant digits are enough for a reader."""
+    """Format a duration with three significant digits, which are enough for a reader."""
     if duration >= 10 * SECOND:
         return format_duration(duration // SECOND * SECOND)
     return f"{duration / SECOND:.3g}s" if duration >= SECOND else f"{duration / 1_000:.3g}ms"

@@ -1,4 +1,4 @@
-"""A worker beside a board outside the store: shows how it is, and hears of cancels there at once."""
+"""Connects a worker with the status cache: shows its status, and receives cancel flags at once."""
 
 from mainspring.core.model.base.errors import EngineUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros, isoformat
@@ -9,9 +9,9 @@ from mainspring.core.runtime.service import TickingService
 from mainspring.core.worker.worker import Worker
 
 _SHOW_EVERY: Micros = 5 * SECOND
-#: At a time: who leaves waits for its end.
+#: The length of one wait: a worker that stops waits for its end.
 _LISTEN_FOR: Micros = SECOND // 2
-#: Whoever can write there makes the heart beat as often as this, and no more.
+#: The shortest interval between checks: programs that can write flags trigger at most this many heartbeats.
 _BETWEEN_LOOKS: Micros = 50 * MILLISECOND
 _AWAY: Micros = 2 * SECOND
 
@@ -47,7 +47,7 @@ class WorkerShower(TickingService):
 
 
 class FlagListener(TickingService):
-    """A flag says only that the store is worth a look: what is to stop stands there."""
+    """Waits for flags. A flag only means that the store should be checked: the store says which runs are to stop."""
 
     def __init__(self, worker: Worker, board: Board, wakeups: Wakeups, clock: Clock) -> None:
         super().__init__("worker.flags", clock, wakeups.listen(()))

@@ -8,7 +8,7 @@ from mainspring.core.worker.reporting.attempt_log import AttemptLog
 from mainspring.core.worker.worker import Worker
 
 _INTERVAL: Micros = 5 * SECOND
-#: In a log, ``error`` is the text of one.
+#: In log lines, ``error`` is the text of an error.
 _NAMES = {"error": "failed"}
 
 
@@ -24,7 +24,7 @@ class Pulse(TickingService):
         ended = {outcome.value: now[outcome] - self._before[outcome] for outcome in now}
         counts = {_NAMES.get(name, name): count for name, count in ended.items() if count}
         hidden = {f"{kind}_not_shown": count for kind, count in self._attempt_log.take_hidden().items()}
-        # A log that has a line for each run needs no counts, unless lines were left out.
+        # A log with a line for each run needs no counts, unless lines were left out.
         if counts and (hidden or not self._attempt_log.every_attempt):
             self.log.info("in the last 5 seconds", **counts, running=self._worker.running, **hidden)
         self._before = now
