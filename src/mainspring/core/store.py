@@ -164,8 +164,10 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettledPartly(StoreUnavailable):
-    """A part of the store did not answer. ``verdicts`` has the answers of the other parts, and None where one is
-    missing."""
+    """A part of the store did not answer.
+
+    ``verdicts`` has the answers of the other parts, and None where one is missing.
+    """
 
     def __init__(self, message: str, verdicts: Sequence[Verdict | None]) -> None:
         super().__init__(message)
@@ -198,8 +200,11 @@ class Fired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long ended runs are kept. ``succeeded`` and ``unsuccessful`` apply to the class ``standard``; ``short``,
-    ``long`` and ``audit`` to the class of that name."""
+    """How long ended runs are kept.
+
+    ``succeeded`` and ``unsuccessful`` apply to the class ``standard``; ``short``, ``long`` and ``audit`` to the class
+    of that name.
+    """
 
     succeeded: Micros = 7 * DAY
     #: Failed, cancelled and skipped runs.
@@ -356,8 +361,9 @@ class Submissions(Protocol):
         ...
 
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
-        """Declare recurring jobs and return one answer per job, in the same order. A job is identified by (tenant,
-        name).
+        """Declare recurring jobs and return one answer per job, in the same order.
+
+        A job is identified by (tenant, name).
 
         1. A new job starts at the first tick after now. If there is none, it is finished.
         2. A known job keeps its id. With the same spec and payload it is unchanged; a cancelled or finished one is
@@ -518,8 +524,7 @@ class Staging(Protocol):
         ...
 
     async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
-        """Return recurring jobs, including paused ones, whose next tick is due by ``until``: earliest first, without
-        payloads."""
+        """Return recurring jobs, also paused ones, whose next tick is due by ``until``: earliest first, no payloads."""
         ...
 
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
@@ -550,7 +555,7 @@ class Staging(Protocol):
 
 class Reaping(Protocol):
     async def lost_runs(self, limit: int) -> list[HeldRun]:
-        """Close sessions whose lease has expired, then return the running runs of expired and closed sessions.
+        """Expire sessions whose lease has run out, then return the running runs of expired and closed sessions.
 
         A run is returned on every call until its attempt is completed. Needs no leader; several processes may call it
         at once.
@@ -558,7 +563,7 @@ class Reaping(Protocol):
         ...
 
     async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
-        """Return running runs of live sessions whose attempt should have ended more than ``grace`` ago."""
+        """Return running runs whose attempt should have ended more than ``grace`` ago, of sessions not yet expired."""
         ...
 
     async def expire(self, limit: int) -> int:
@@ -593,8 +598,9 @@ class Reaping(Protocol):
         ...
 
     async def tidy(self) -> list[Unattempted]:
-        """Run the periodic upkeep that keeps the store fast under load; call it every few seconds. Cheap if there is
-        nothing to do.
+        """Run the periodic upkeep that keeps the store fast under load; call it every few seconds.
+
+        Cheap if there is nothing to do.
 
         1. Rolls up the per-minute metrics of runs that ended more than 15 s ago.
         2. Deletes events that are older than ``EVENTS_KEPT`` and acknowledged by every reader.
@@ -607,8 +613,7 @@ class Reaping(Protocol):
         ...
 
     async def sample_load(self) -> Instant:
-        """Record the current load (runs waiting and running, and their ages) under this minute, kept for
-        ``LOADS_KEPT``.
+        """Record the current load under this minute: runs waiting and running, and their ages. Kept for ``LOADS_KEPT``.
 
         Returns the time of the sample. A second call within the same minute changes nothing.
         """

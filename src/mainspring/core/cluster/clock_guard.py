@@ -58,8 +58,10 @@ class ClockGuard(TickingService):
         return read_clock(self.clock.now(), self.clock.monotonic(), self._time.ahead())
 
     def fit(self) -> bool:
-        """Return whether this node may schedule. Called before every renewal of a lease, so a set clock is noticed
-        there."""
+        """Return whether this node may schedule.
+
+        Called before every renewal of a lease, so a set clock is noticed there.
+        """
         reading = self.reading()
         if reading is None:
             return True

@@ -62,8 +62,7 @@ class ShardKeeper(TickingService):
         self._share: frozenset[int] = frozenset()
         self._owned: dict[int, int] = {}
         self._trusted_until: Micros = 0
-        #: How long until another member expires unless it renews. Live members renew long before this node's next
-        #: renewal.
+        #: How long until the first other member expires unless it renews; for a live one, well after our next renewal.
         self._first_end: Micros | None = None
         self._told: dict[int, int] = {}
         self._unreachable = False

@@ -46,8 +46,9 @@ class DispatchStore(Outbox, Hinting, RunReading, Protocol):
 
 
 class Dispatcher(TickingService):
-    """Publishes hints. Only the owner of the first shard does so; if two processes believe they own it, hints come
-    twice.
+    """Publishes hints.
+
+    Only the owner of the first shard does so; if two processes believe they own it, hints come twice.
 
     Hints that cannot be published are skipped: the sweeper finds their runs when the broker is back.
     """

@@ -1,1 +1,1 @@
-"""Logs of runs: reading them from the store and from kept files."""
+"""Logs of ended runs, packed and stored outside the database."""

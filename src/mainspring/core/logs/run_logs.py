@@ -116,8 +116,10 @@ class RunLogs:
             raise BlobsUnavailable(f"{self.blobs.shown}: {name} {error}") from error
 
     async def url(self, run: RunView) -> str | None:
-        """Return a URL under which anyone can read the whole log for 5 minutes. None: no log, or no
-        URLs are supported."""
+        """Return a URL under which anyone can read the whole log for 5 minutes.
+
+        None: no log, or no URLs are supported.
+        """
         name = _name(run)
         if await self.blobs.get(name, 0, 1) is None:
             return None
@@ -149,8 +151,11 @@ class RunLogs:
 
 @lru_cache(maxsize=1_000)
 def folder_of(tenant: str) -> str:
-    """Return a tenant's name as a path part: characters other than letters, digits, ``_`` and ``-`` become ``=`` and
-    hex."""
+    """Return a tenant's name as a part of a path.
+
+    Characters other than ASCII letters, digits, ``_`` and ``-`` become ``=`` and their bytes in hex. Long names are cut
+    and end with a hash.
+    """
     written = re.sub("[^A-Za-z0-9_-]", lambda found: "".join(f"={byte:02x}" for byte in found[0].encode()), tenant)
     if len(written) <= _LONGEST:
         return written

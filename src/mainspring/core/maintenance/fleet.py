@@ -58,7 +58,7 @@ class _Work(msgspec.Struct, frozen=True, kw_only=True):
     pauses: list[Pause]
     #: By sink: the age of the oldest undelivered event.
     behind: dict[str, Micros]
-    #: By queue.
+    #: The number of waiting hints by queue.
     hints: dict[str, int]
 
 

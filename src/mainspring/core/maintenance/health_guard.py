@@ -15,8 +15,10 @@ _SHARD = 0
 
 
 class HealthGuard(TickingService):
-    """Checks in every scheduler, so that each knows when to hold back. The owner of the first shard
-    logs the findings."""
+    """Checks in every scheduler, so that each knows when to hold back.
+
+    The owner of the first shard logs the findings.
+    """
 
     def __init__(self, store: Watched, wakeups: Wakeups, clock: Clock, owned: Callable[[], Mapping[int, int]]) -> None:
         super().__init__("health", clock, wakeups.listen([]))

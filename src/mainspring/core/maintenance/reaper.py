@@ -48,8 +48,10 @@ class Reaper(TickingService):
         return round(_EVERY * (0.75 + self._random.random() / 2))
 
     async def _while_full(self, step: Callable[[], Awaitable[int]]) -> None:
-        """Repeat a step while its batches are full. A step that achieved nothing is not repeated: other reapers are at
-        work."""
+        """Repeat a step while its batches are full.
+
+        A step that achieved nothing is not repeated: other reapers are at work.
+        """
         while not self.stopping and await step() >= _LIMIT:
             await self.clock.sleep(0)
 

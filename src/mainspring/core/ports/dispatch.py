@@ -40,23 +40,28 @@ class Dispatch(Protocol):
     refused: int
 
     async def open(self, namespace: str) -> None:
-        """Connect. ``namespace``: the identity of the store. Several stores can share a broker without seeing each
-        other's hints."""
+        """Connect. ``namespace``: the identity of the store.
+
+        Several stores can share a broker without seeing each other's hints.
+        """
         ...
 
     async def close(self) -> None:
-        """Disconnect. Hints that were taken without ``done`` go to other workers when their lease
-        expires, or sooner."""
+        """Disconnect.
+
+        Hints that were taken without ``done`` go to other workers when their lease expires, or sooner.
+        """
         ...
 
     async def publish(self, hints: Sequence[Hint]) -> None:
-        """Publish hints of any queues. When it returns, the broker has all of them. Duplicates
-        count as one or as two."""
+        """Publish hints of any queues.
+
+        When it returns, the broker has all of them. Duplicates count as one or as two.
+        """
         ...
 
     async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
-        """Take the best hints by rank, as far as the broker has an order; at most ``limit``, each for one taker at a
-        time.
+        """Take at most ``limit`` hints, each for one taker at a time: the best by rank, if the broker has an order.
 
         If there is none, it waits at most ``wait`` for the first, woken by the broker. 0: it does not wait.
         """
@@ -110,8 +115,10 @@ class Hinting(Protocol):
     """
 
     async def hint_key(self) -> str:
-        """Return the secret with which hints are signed. The store creates it once. It is never shown and is part of no
-        name."""
+        """Return the secret with which hints are signed.
+
+        The store creates it once. It is never shown and is part of no name.
+        """
         ...
 
     async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:

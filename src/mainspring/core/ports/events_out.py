@@ -23,13 +23,16 @@ class Sink(Protocol):
     async def close(self) -> None: ...
 
     def wants(self, kind: str, tenant: str) -> bool:
-        """Return whether the sink receives such events at all; ``kind`` as in the outbox. Unwanted
-        events cost little."""
+        """Return whether the sink receives such events at all; ``kind`` as in the outbox.
+
+        Unwanted events cost little.
+        """
         ...
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:
-        """Publish events. When it returns, the sink has all of them, in order for each key. An empty batch does
-        nothing.
+        """Publish events.
+
+        When it returns, the sink has all of them, in order for each key. An empty batch does nothing.
 
         1. ``epoch`` grows whenever another process starts to publish. A sink that can distinguish epochs rejects an
            older one (``Fenced``), so that a frozen process cannot publish old events after new ones.

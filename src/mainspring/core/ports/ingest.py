@@ -49,8 +49,10 @@ class Accepting(Protocol):
     """The writing side of the log."""
 
     async def accept(self, body: bytes, *, key: str, tenant: str, run: RunId, author: str) -> None:
-        """Append a request; returns when the log has it. The job gets this id. Requests with one key are processed in
-        order."""
+        """Append a request; returns when the log has it.
+
+        The job gets this id. Requests with one key are processed in order.
+        """
         ...
 
 
@@ -63,8 +65,10 @@ class RequestLog(Protocol):
     async def close(self) -> None: ...
 
     async def take(self, limit: int, wait: Micros) -> list[Ask]:
-        """Take at most ``limit`` requests, each delivered to one process at a time. Waits for the first if there is
-        none."""
+        """Take at most ``limit`` requests, each delivered to one process at a time.
+
+        Waits for the first if there is none.
+        """
         ...
 
     async def done(self, asks: Sequence[Ask]) -> None:

@@ -43,13 +43,17 @@ class Registry(Protocol):
         ...
 
     async def look(self, member: SessionId) -> View:
-        """Renew and confirm the lease, and return the current view. Raises ``Fenced`` if the lease has expired or was
-        ended."""
+        """Renew and confirm the lease, and return the current view.
+
+        Raises ``Fenced`` if the lease has expired or was ended.
+        """
         ...
 
     async def write(self, member: SessionId, owners: Mapping[int, SessionId], version: int) -> bool:
-        """Replace the table if its version is still ``version`` and the member is live. Otherwise nothing happens:
-        False."""
+        """Replace the table if its version is still ``version`` and the member is live.
+
+        Otherwise nothing happens: False.
+        """
         ...
 
     async def exit(self, member: SessionId) -> None:
@@ -58,5 +62,7 @@ class Registry(Protocol):
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call the listener, on the loop, when a member joined, left or died, or the table changed.
-        Calls may be lost."""
+
+        Calls may be lost.
+        """
         ...

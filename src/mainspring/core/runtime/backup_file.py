@@ -23,8 +23,10 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 class Writer:
-    """Writes a temporary file, and renames it when it is complete. Only the owner may read it, as
-    it contains payloads."""
+    """Writes a temporary file, and renames it when it is complete.
+
+    Only the owner may read it, as it contains payloads.
+    """
 
     def __init__(self, path: Path) -> None:
         if path.exists():

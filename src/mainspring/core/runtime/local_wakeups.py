@@ -34,7 +34,7 @@ class LocalBell:
 
 
 class LocalWakeups:
-    """Notifies only listeners in the same process. The base of every other kind."""
+    """Notifies only listeners in the same process. The other kinds are built on it."""
 
     def __init__(self) -> None:
         # Dictionaries, not sets: listeners are notified in the order of registration, so that simulations are

@@ -66,8 +66,10 @@ class Masks:
         return self._all.text(text) if self.any else text
 
     def longest(self, tenant: str) -> int:
-        """Return the longest value's length. Code that cuts a text first may cut a value in two, and must remove this
-        much around the cut."""
+        """Return the longest value's length.
+
+        Code that cuts a text first may cut a value in two, and must remove this much around the cut.
+        """
         mask = self._masks.get(tenant)
         return 0 if mask is None else mask.longest
 

@@ -219,8 +219,10 @@ class Scheduler(TickingService):
         return len(applied)
 
     def _foresee(self, applied: Iterable[Fire]) -> None:
-        """Put what follows from these fires within the horizon on the agenda: runs with a later due time, and next
-        ticks."""
+        """Note the consequences of fires within the horizon.
+
+        Due times of runs go to the agenda, next ticks to the jobs that are planned next.
+        """
         now = self._time.now()
         for fire in applied:
             for tick in fire.ticks:

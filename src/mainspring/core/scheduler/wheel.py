@@ -43,8 +43,10 @@ class TimingWheel(Generic[T]):
         self._place(min(-(-due // MILLISECOND), _END), item)
 
     def advance(self, now: Instant) -> list[T]:
-        """Take out everything that is due at or before ``now``, earliest first. A jump costs one
-        step per slot in use."""
+        """Take out everything that is due at or before ``now``, earliest first.
+
+        A jump costs one step per slot in use.
+        """
         moment = now // MILLISECOND
         due = self._take_overdue(moment)
         level = 0

@@ -139,8 +139,10 @@ class Jobs:
         return (await self._submit([run]))[0]
 
     async def submit_many(self, runs: Sequence[NewRun]) -> list[Accepted]:
-        """Submit runs in batches. If it fails halfway, accepted runs stay: submit all of them again
-        with the same ids."""
+        """Submit runs in batches.
+
+        If it fails halfway, accepted runs stay: submit all of them again with the same ids.
+        """
         for run in runs:
             run.check()
         return await self._traced(runs, self._submit)
@@ -186,8 +188,10 @@ class Jobs:
     async def _traced(
         self, runs: Sequence[NewRun], submit: Callable[[Sequence[NewRun]], Awaitable[list[Accepted]]]
     ) -> list[Accepted]:
-        """Submit with tracing. Runs after idempotency keys were computed, since a repeated request
-        has another trace."""
+        """Submit with tracing.
+
+        Call this after the idempotency keys were computed: a repeated request has another trace.
+        """
         submitting = None if self._tracing is None else self._tracing.submitting(runs, self._clock)
         if submitting is None:
             return await submit(runs)

@@ -13,8 +13,10 @@ _LONGEST_WAIT: Micros = 500 * MILLISECOND
 
 
 class Cancellation(TickingService):
-    """One sweep for all attempts instead of a timer for each: at 20,000 runs per second a timer costs as much as the
-    run.
+    """Stops attempts with one sweep for all of them.
+
+    At 20,000 runs per second, a timer for each attempt would cost as much as the run.
+
 
     An attempt's time runs from its real start here, not from when its claim was sent: a slow claim or a starting child
     must not shorten a short timeout. This start is later than the store's by at most the claim timeout, the start

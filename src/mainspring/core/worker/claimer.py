@@ -23,8 +23,8 @@ from mainspring.core.worker.slots import Slots
 class Claimer(TickingService):
     """Sends one claim at a time, for all queues, and never for more runs than can be started at once.
 
-    While answers fill the demand, the next claim is sent before the runs of the last one have ended: the database works
-    on one batch while this process executes the other.
+    While answers fill the demand, the next claim is sent before the runs of the last one have ended. The database then
+    works on one batch while this process executes the other.
     """
 
     def __init__(

@@ -29,8 +29,9 @@ class SyncHandler(msgspec.Struct, frozen=True):
 
     task: str
     invoke: Callable[[HeldRun], bytes | None]
-    #: child: in a child process that hosts threads and can be killed. process: alone in its own child process, for
-    #: CPU-bound work. thread: a plain thread of the worker, for code that stops when asked to.
+    #: child: on a thread of a child process, which can be killed.
+    #: process: alone in a child process, for CPU-bound work.
+    #: thread: on a plain thread of the worker, for code that stops when asked to.
     mode: Literal["child", "process", "thread"] = "child"
     #: An attempt without a sign of life for this long is stopped.
     heartbeat: Micros | None = None
@@ -54,8 +55,7 @@ class Adopter(Protocol):
 
 @runtime_checkable
 class Host(Protocol):
-    """A source that opens and closes resources in every process that runs its handlers, around the first and the last
-    run."""
+    """A source that opens resources before the first run in each process, and closes them after the last one."""
 
     def hosting(self) -> AbstractAsyncContextManager[None] | None:
         """Return a context that is entered and left on the loop of that process; None if there is nothing to do."""

@@ -1,6 +1,6 @@
 """Keeps the worker's lease alive, and reconciles its runs with the store.
 
-In production it is a thread with its own event loop and connection: a handler that blocks the worker's loop, or a pool
+In production it is a thread with its own event loop and connection. A handler that blocks the worker's loop, or a pool
 without a free connection, must not look like a dead worker. It also watches the worker's loop and logs what blocks it.
 (Only code that never releases the interpreter lock stops this thread too.) Without a store of its own it is a task on
 the worker's loop, which is how simulations run it.

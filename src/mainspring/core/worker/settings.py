@@ -61,7 +61,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     kill_grace: Micros = 2 * SECOND
     #: After this many runs the worker leaves and sets ``wants_recycling``.
     recycle_after_runs: int | None = None
-    #: The same when its own process, without children, uses this much memory.
+    #: The worker also leaves for recycling when its own process, without children, uses this much memory.
     recycle_memory_bytes: int | None = None
     #: Keep what handlers print and log with their runs.
     capture_logs: bool = True

@@ -121,8 +121,7 @@ class Slots:
         self._ready = self._count_ready(self._clock.monotonic())
 
     def pause(self) -> Micros | None:
-        """Return how long to wait before the next claim: 0 now, a short time for more slots, None
-        until a notification."""
+        """Return how long to wait before the next claim: 0, a short time for more slots, or None for a notification."""
         if self._ready == 0:
             # No free slot in a lane that may have work: the first freed slot notifies.
             self._ring_at = 1
@@ -138,10 +137,10 @@ class Slots:
         return 0
 
     def wants(self, largest: int) -> list[Want]:
-        """What to claim: at most what can be started at once, and at most ``largest`` runs.
+        """Return the demands of the next claim: at most what can be started at once, and at most ``largest`` runs.
 
-        Every lane with room is asked, so that one claim answers for all of them. If the demands are too large
-        together, lanes that may have more runs share what the others, which ask for one run each, leave over.
+        Every lane with room is included, so that one claim serves all of them. If the demands exceed ``largest``, lanes
+        without more work expected ask for one run each, and the other lanes share the rest.
         """
         now = self._clock.monotonic()
         demands = [(lane, demand) for lane in self._order if (demand := lane.demand(now)) > 0]
@@ -150,12 +149,15 @@ class Slots:
             demands = [(lane, demand if lane.may_have_more else 1) for lane, demand in demands[:largest]]
             limits = share([demand for _, demand in demands], largest)
             demands = [(lane, limit) for (lane, _), limit in zip(demands, limits, strict=True)]
-        # If there are more lanes than ``largest``, others come first next time.
+        # Rotate: if there are more lanes than ``largest``, other lanes come first next time.
         self._order.append(self._order.pop(0))
         return [Want(lane.queue, limit, slots=lane.slots, priority=lane.priority) for lane, limit in demands]
 
     def answered(self, wants: Sequence[Want], runs: Sequence[HeldRun]) -> None:
-        """A claim was answered, and its runs have taken their slots. A lane that was not asked stays as it was."""
+        """Process the answer of a claim whose runs have taken their slots.
+
+        Lanes that were not part of the claim are left unchanged.
+        """
         wanted = {(want.queue, want.priority): want.limit for want in wants}
         got: Mapping[tuple[str, int | None], int]
         if len(wants) == 1:
@@ -169,7 +171,7 @@ class Slots:
         self._start_gathering()
 
     def expect_more(self, lanes: Collection[tuple[str, int | None]], *, more: bool) -> None:
-        """A broker knows whether there is more for these queues and priorities."""
+        """Set whether there may be more runs for these queues and priorities, as known from a broker."""
         if lanes:
             for lane in self._order:
                 if (lane.queue, lane.priority) in lanes:
@@ -185,12 +187,12 @@ class Slots:
         return sum(lane.demand(now) for lane in self._order if lane.may_have_more)
 
     def ring_when_one_is_free(self) -> None:
-        """There are free slots, but nothing can be asked for: the next one may change that."""
+        """Notify when the next slot is free: there are free slots now, but nothing that can be claimed for them."""
         self._ring_at = 1
 
 
 def share(demands: Sequence[int], total: int) -> list[int]:
-    """Divide ``total`` evenly; what a small demand leaves over goes to the larger ones."""
+    """Divide ``total`` evenly; the unused part of a small demand goes to the larger ones."""
     shares = [0] * len(demands)
     left = total
     smallest_first = sorted(range(len(demands)), key=demands.__getitem__)

@@ -70,8 +70,9 @@ _Invoke: TypeAlias = Callable[[HeldRun], Coroutine[None, None, bytes | None]]
 
 
 class Worker:
-    """A service that claims and executes runs. ``start`` opens a session and begins to claim; ``stop`` drains. Use it
-    once.
+    """A service that claims and executes runs.
+
+    ``start`` opens a session and begins to claim; ``stop`` drains. Use it once.
 
     It holds one lease for all its runs. If the lease cannot be renewed in time, the worker stops every attempt before
     the lease ends and reports nothing more about them. It then continues under a new session.
@@ -169,7 +170,7 @@ class Worker:
         self._heartbeat = Heartbeat(self, store, clock, settings, open_workforce)
         self._listener = CancelListener(clock, wakeups, self.look_for_cancels)
 
-    # The life of the worker.
+    # Lifecycle.
 
     async def start(self) -> None:
         self._handlers = dict(self._source_of_handlers.handlers())
@@ -210,8 +211,7 @@ class Worker:
             self._log.exception("what the application opened could not be closed")
 
     async def stop(self, grace: Micros | None = None) -> None:
-        """Drain: claim no more runs, let running attempts finish, and release those that are not done after the grace
-        period.
+        """Drain: claim no more runs, let running attempts finish, and release the rest after the grace period.
 
         Nothing is reported for attempts that do not stop. Their runs are found lost when the lease has expired; the
         process should have exited by then.
@@ -332,7 +332,7 @@ class Worker:
             # There is no hurry: every attempt has its own time limit.
             self._leave_within(NEVER - self._clock.monotonic())
 
-    # The lease.
+    # Lease.
 
     async def _open_session(self) -> None:
         settings = self.settings
@@ -432,7 +432,7 @@ class Worker:
         self._reopening = None
         self._work_bell.ring()
 
-    # The work.
+    # Execution.
 
     def _accept(self, holding: Holding, runs: list[HeldRun]) -> None:
         """Start the runs of a claim. This is the hot path: nothing here may fail halfway or wait."""

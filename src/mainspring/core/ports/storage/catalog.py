@@ -129,8 +129,10 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs of this tenant in this queue are not claimed; None means all tenants or all queues. The store fills in the
-    rest."""
+    """Runs of this tenant in this queue are not claimed; None means all tenants or all queues.
+
+    The store fills in the rest.
+    """
 
     tenant: str | None
     queue: str | None
@@ -194,7 +196,7 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class Standings(msgspec.Struct, frozen=True):
-    """The number of runs by state, with no more than their ids."""
+    """The runs of a tag by state, as ids only."""
 
     #: By state, the newest first.
     runs: dict[RunState, list[RunId]] = {}
@@ -289,8 +291,7 @@ class Lists(Protocol):
         ...
 
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
-        """Return dead letters by fingerprint and task: the largest groups first; among equal ones, the one that grew
-        last."""
+        """Return dead letters by fingerprint and task: the largest groups first, then those that grew last."""
         ...
 
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
@@ -328,8 +329,10 @@ class Catalog(Lists, Protocol):
         ...
 
     def listed_by(self, tenant: str | None) -> Reads:
-        """Return the same reads for lists and metrics that may be a few seconds old. A store with a replica queries the
-        replica."""
+        """Return the same reads for lists and metrics that may be a few seconds old.
+
+        A store with a replica queries the replica.
+        """
         ...
 
     async def count_jobs(self, tenant: str, at_most: int) -> int:
@@ -352,13 +355,17 @@ class Catalog(Lists, Protocol):
         ...
 
     async def ahead_of(self, run: RunId) -> int | None:
-        """Return how many queued runs of its queue have a better rank, counted up to 10,000. None: the run is not
-        queued."""
+        """Return how many queued runs of its queue have a better rank, counted up to 10,000.
+
+        None: the run is not queued.
+        """
         ...
 
     async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
-        """Return the state of a limiter and the ids of some of the runs that hold it. Slow where
-        many runs have limits."""
+        """Return the state of a limiter and the ids of some of the runs that hold it.
+
+        Slow where many runs have limits.
+        """
         ...
 
     async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
@@ -420,8 +427,10 @@ class Reports(Protocol):
     async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]: ...
 
     async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
-        """Keep the newest checkpoint of each run. Every later claim of the run includes it; it is
-        deleted with the run."""
+        """Keep the newest checkpoint of each run.
+
+        Every later claim of the run includes it; it is deleted with the run.
+        """
         ...
 
     async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:

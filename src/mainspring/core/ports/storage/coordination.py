@@ -67,8 +67,7 @@ class Sealing(Coordinator, Protocol):
     """
 
     async def identity(self) -> str:
-        """Return the identity of the store: the same for all processes that share it, and different from any other
-        store's."""
+        """Return the identity of the store: the same in all processes that share it, and unique to the store."""
         ...
 
     async def epochs(self, shards: Collection[int]) -> dict[int, int]:

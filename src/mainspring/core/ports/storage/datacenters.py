@@ -55,8 +55,7 @@ class Datacenters(Places, Protocol):
         ...
 
     async def serve_orders(self) -> Sequence[Order]:
-        """Assign runs with a preference order to the workers of the data center that serves it now
-        (``datacenters.serving``).
+        """Assign runs with a preference order to workers of the data center that serves it (``datacenters.serving``).
 
         1. No other workers may take them. Returns the existing orders.
         2. When the serving data center changes, the ledger notes it for every tick whose run has not started.

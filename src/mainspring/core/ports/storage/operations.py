@@ -55,8 +55,9 @@ class Operations(Protocol):
         ...
 
     async def purge(self, ids: Collection[RunId | JobId], author: Author) -> list[str]:
-        """Delete ended runs and cancelled or finished jobs for good. Returns the ids that were deleted, in the given
-        order.
+        """Delete ended runs and cancelled or finished jobs for good.
+
+        Returns the ids that were deleted, in the given order.
 
         1. Runs are deleted with their attempts and logs.
         2. Jobs are deleted with their versions and ledger, but not their runs.

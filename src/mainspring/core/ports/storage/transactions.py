@@ -35,8 +35,10 @@ class Transactional(Protocol):
     """A store that can take part in transactions of the application."""
 
     async def requests_for(self, runs: Sequence[NewRun]) -> list[Request]:
-        """Return the statements that submit these runs, in order, on a connection of the application. This changes
-        nothing."""
+        """Return the statements that submit these runs, in order, on a connection of the application.
+
+        This changes nothing.
+        """
         ...
 
     def read_answer(self, answer: str) -> list[Accepted]:

@@ -19,7 +19,7 @@ _TRIED_AGAIN = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST)
 
 
 class Ended(Protocol):
-    """An ended attempt with its start and end by one clock."""
+    """An ended attempt, with its start and end by the same clock."""
 
     @property
     def held(self) -> HeldRun: ...

@@ -16,8 +16,10 @@ class Tally(defaultdict[tuple[str, ...], int]):
 
 
 class Names(dict[str, str]):
-    """Names that may be labels: the first ``most`` names; all others become ``OTHER``. A call is
-    one dictionary lookup."""
+    """Names that may be labels: the first ``most`` names; all others become ``OTHER``.
+
+    A call is one dictionary lookup.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__()

@@ -105,8 +105,10 @@ class Sender(SpanProcessor):
             self.put(span)
 
     def force_flush(self, timeout_millis: int = round(_FLUSH_SECONDS * 1_000)) -> bool:
-        """Send waiting spans, if that succeeds soon. Uses a daemon thread, which does not delay the
-        end of the process."""
+        """Send waiting spans, if that succeeds soon.
+
+        Uses a daemon thread, which does not delay the end of the process.
+        """
         sending = threading.Thread(target=self._send_all, name="mainspring last spans", daemon=True)
         try:
             sending.start()

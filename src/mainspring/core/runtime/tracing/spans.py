@@ -158,8 +158,10 @@ class Tracing:
         error: str = "",
         status: Status | None = None,
     ) -> None:
-        """Record a finished span. ``same``: the serialized part that many spans share. ``error``: the error with its
-        traceback."""
+        """Record a finished span.
+
+        ``same``: the serialized part that many spans share. ``error``: the error with its traceback.
+        """
         trace_id, span_id = ids
         span = Span(
             trace_id=trace_id.to_bytes(16, "big"),
@@ -292,8 +294,10 @@ class Tracing:
         self.record(same, found, None, _own(held), came_at - waited, came_at)
 
     def given(self, held: HeldRun) -> str:
-        """Return the ``traceparent`` for a worker that records its attempts itself. Empty: this attempt is not
-        recorded."""
+        """Return the ``traceparent`` for a worker that records its attempts itself.
+
+        Empty: this attempt is not recorded.
+        """
         found = trace_of(held, self.ratio)
         return "" if found is None else traceparent(*found)
 

@@ -41,10 +41,10 @@ class ContainerCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The payload."""
 
     image: str
-    #: Arguments for what the image runs.
+    #: Arguments for the program of the image.
     command: list[str] = []
     env: dict[str, str] = {}
-    #: A string is given as it is, anything else as JSON.
+    #: A string is passed unchanged, any other value as JSON.
     stdin: msgspec.Raw = msgspec.Raw()
     timeout: int | float | str | None = None
     exit_codes: dict[str, str] = {}
@@ -101,8 +101,8 @@ class Containers:
     def argv(self, call: ContainerCall, held: HeldRun, variables: int) -> list[str]:
         """Return the client's arguments: no network, no files of the host, no privileges.
 
-        ``variables`` is the descriptor of the env file. Values are not passed as arguments, which every user of the
-        host can read, nor in the client's environment, where they would choose the engine that it talks to.
+        ``variables`` is the descriptor of the env file. Values are not passed as arguments, which
+        every user of the host can read. Nor are they in the client's environment, where they could select the engine.
         """
         limits = self._limits
         words = [self._engine, "run", "--interactive", f"--name={name_of(held)}", f"--label=mainspring.run={held.id}"]

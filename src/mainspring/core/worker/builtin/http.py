@@ -58,16 +58,16 @@ class HttpCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     #: POST if there is a body, else GET.
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] | None = None
     headers: dict[str, str] = {}
-    #: A string is sent as it is, anything else as JSON.
+    #: A string is sent unchanged, any other value as JSON.
     body: msgspec.Raw = msgspec.Raw()
-    #: What the body can take values from.
+    #: Values for the placeholders of the body.
     data: msgspec.Raw = msgspec.Raw(b"null")
-    #: The secret to sign with.
+    #: The name of the secret that signs the request.
     sign: str = ""
     timeout: int | float | str = "30s"
-    #: None named: every 2xx.
+    #: Empty: every 2xx.
     expect_status: list[int] = []
-    #: Statuses and classes of them that are worth another try.
+    #: Statuses, and classes such as 5xx, that are retried.
     retry_on: list[int | str] = msgspec.field(default_factory=lambda: list(_RETRY_ON))
 
     @property

@@ -162,8 +162,10 @@ def become(order: Order, cgroup: Cgroup, launcher: int) -> None:
 
 
 def replace(order: Order) -> None:
-    """Execute the program. Avoids the standard library's search, which imports modules that the user may not be able to
-    read."""
+    """Execute the program.
+
+    Avoids the standard library's search, which imports modules that the user may not be able to read.
+    """
     name = order.argv[0]
     problem = OSError(errno.ENOENT, "")
     for folder in [""] if "/" in name else order.environment.get("PATH", os.defpath).split(":"):

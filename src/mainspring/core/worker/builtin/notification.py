@@ -24,8 +24,10 @@ _SOURCE = "mainspring"
 
 
 def notification_handler(channels: Mapping[str, Channel], passing: "Passing") -> AsyncHandler:
-    """Build the handler. Destination and secret come from the worker's settings: a payload cannot send anything
-    elsewhere."""
+    """Build the handler.
+
+    Destination and secret come from the worker's settings: a payload cannot send anything elsewhere.
+    """
 
     async def invoke(held: HeldRun) -> None:
         try:

@@ -77,8 +77,10 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Output:
-    """Reads a stream to its end, so that the program never blocks on us. Keeps the last bytes and
-    reports every line."""
+    """Reads a stream to its end, so that the program never blocks on us.
+
+    Keeps the last bytes and reports every line.
+    """
 
     def __init__(self, stream: IO[bytes], keep: int, tell: Callable[[bytes, bool], None]) -> None:
         """``tell`` is called with each line, and with True if the line was longer than what is reported."""

@@ -36,11 +36,11 @@ class ShellCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     script: str = ""
     params: msgspec.Raw = msgspec.Raw(b"{}")
     command: list[str] = []
-    #: Variables for its environment, of those that ``tasks.env`` allows.
+    #: Variables for the program's environment; ``tasks.env`` lists the allowed ones.
     env: dict[str, str] = {}
-    #: None: as long as the run's policy says.
+    #: None: the time limit of the run's policy.
     timeout: int | float | str | None = None
-    #: What its exit codes mean: ok, fail, later or giveUp.
+    #: The meaning of exit codes: ok, fail, later or giveUp.
     exit_codes: dict[str, str] = {}
 
 

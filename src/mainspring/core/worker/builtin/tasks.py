@@ -88,8 +88,10 @@ class BuiltinTasks:
     def handlers(
         self, egress: Callable[[], Egress], *, now: Callable[[], Instant] = lambda: 0
     ) -> Mapping[str, Handler]:
-        """Return the handlers. ``egress`` opens the HTTP client on first use; ``now`` is the time
-        used in signatures."""
+        """Return the handlers.
+
+        ``egress`` opens the HTTP client on first use; ``now`` is the time used in signatures.
+        """
         found: dict[str, Handler] = {}
         if self._http:
             found[http.TASK] = http.http_handler(egress, self._keyring, now)

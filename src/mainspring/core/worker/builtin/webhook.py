@@ -21,8 +21,10 @@ CONTENT_TYPE = "application/cloudevents-batch+json; charset=UTF-8"
 def webhook_handler(
     webhooks: Mapping[str, Webhook], egress: Callable[[], Egress], keyring: Keyring, now: Callable[[], Instant]
 ) -> AsyncHandler:
-    """Build the handler. Destination and secret come from the worker's settings: a payload cannot send anything
-    elsewhere."""
+    """Build the handler.
+
+    Destination and secret come from the worker's settings: a payload cannot send anything elsewhere.
+    """
 
     async def invoke(held: HeldRun) -> None:
         try:

@@ -12,8 +12,8 @@ _CHUNK = 256 * 1024
 class Channel:
     """A non-blocking connection.
 
-    It uses plain ``add_reader`` instead of a transport: after a child has died, its last messages can be read
-    completely before the fate of its runs is decided.
+    It uses plain ``add_reader`` instead of a transport. After a child has died, its last messages can then be read
+    completely before the outcome of its runs is decided.
     """
 
     def __init__(self, line: socket.socket, heard: Callable[[FromChild], None], hung_up: Callable[[], None]) -> None:

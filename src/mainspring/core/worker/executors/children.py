@@ -153,8 +153,10 @@ class ChildPool:
                 child.condemn()
 
     def _give_back(self, attempt: Attempt, reason: str, now: Micros) -> None:
-        """Release the run, uncharged, and limit its queue to the available room. If no child starts at all, the run
-        fails."""
+        """Release the run, uncharged, and limit its queue to the available room.
+
+        If no child starts at all, the run fails.
+        """
         if self._start_error is not None:
             self._outcomes.failed(attempt, self._start_error)
             return

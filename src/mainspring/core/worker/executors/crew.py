@@ -65,8 +65,10 @@ class Crew:
         self._threads.start(attempt, handler)
 
     def start_alone(self, attempt: Attempt) -> None:
-        """Run an attempt alone in a child, because workers died while they ran it. If the child dies too, it is the
-        culprit."""
+        """Run an attempt alone in a child, because workers died while they ran it.
+
+        If the child dies too, it is the culprit.
+        """
         self._pool("alone").start(attempt)
 
     def sweep(self, now: Micros) -> None:

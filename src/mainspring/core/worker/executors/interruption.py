@@ -13,8 +13,9 @@ Ending: TypeAlias = tuple[bytes | None, str | None, Cause]
 
 
 class Interrupted(BaseException):
-    """Raised in the thread of a sync handler that must stop. Not an ``Exception``, so that it is only caught
-    deliberately.
+    """Raised in the thread of a sync handler that must stop.
+
+    Not an ``Exception``, so that it is only caught deliberately.
 
     It arrives between two steps of Python code. Code that waits inside C (a long ``time.sleep``, a query without a time
     limit) does not see it before that returns.
@@ -69,7 +70,7 @@ class Call:
 def _absorb_pending() -> None:
     """Catch an ``Interrupted`` that has not been raised yet: it would interrupt the next call of this thread.
 
-    Python can also withdraw it, but 3.11 then leaves its flag for pending work set, which slows down the whole process
+    Python can also withdraw it, but 3.11 then leaves its flag for pending work set. That slows down the whole process
     and makes it hang under a debugger or a coverage tool.
     """
     try:

@@ -2,9 +2,9 @@
 
 There are two mechanisms for the two cases:
 - The worker is gone. The kernel then closes the write end of a pipe that only the worker holds. On request of the child
-  (``O_ASYNC`` with ``F_SETSIG``) the kernel kills the child's whole process group: grandchildren too, even if the child
-  hangs in C code that never lets Python run. Where the kernel cannot do that, the child sees its connection closed and
-  ends. Each child has its own pipe, because the process to kill is stored with the open pipe.
+  (``O_ASYNC`` with ``F_SETSIG``) the kernel kills the child's whole process group, grandchildren included. This works
+  even if the child hangs in C code that never lets Python run. Where the kernel cannot do that, the child sees its
+  connection closed and ends. Each child has its own pipe, because the process to kill is stored with the open pipe.
 - The worker is frozen, or lost its lease. Every answered heartbeat changes a number in a file that both can read. A
   child that has not seen it change for almost a lease ends: its runs are about to start elsewhere.
 """

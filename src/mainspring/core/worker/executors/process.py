@@ -51,8 +51,10 @@ class Owner(Protocol):
 
 
 class ChildProcess:
-    """A child process that starts on construction. Accepts attempts at once, and begins them when the application is
-    loaded."""
+    """A child process that starts on construction.
+
+    Accepts attempts at once, and begins them when the application is loaded.
+    """
 
     def __init__(
         self,
@@ -184,8 +186,10 @@ class ChildProcess:
         self.refusal = error
 
     def terminate(self) -> None:
-        """Ask the processes it started to end. A handler that waits for them then continues, and sees that it should
-        stop."""
+        """Ask the processes it started to end.
+
+        A handler that waits for them then continues, and sees that it should stop.
+        """
         self.retiring = self.asked = True
         self._signal(signal.SIGTERM)
 

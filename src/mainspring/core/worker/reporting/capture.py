@@ -51,7 +51,7 @@ class _Capture:
     """The capture of the whole process; active as long as at least one user wants it.
 
     Log records are captured where they are created. A log handler of our own would be removed by code that sets up
-    logging later, or would keep ``basicConfig`` from working, and would miss loggers that do not propagate.
+    logging later, or would keep ``basicConfig`` from working. It would also miss loggers that do not propagate.
     """
 
     def __init__(self) -> None:

@@ -76,8 +76,10 @@ class Ear(Protocol[Listened]):
 
 
 class Telling(Generic[Owner]):
-    """The reports of one attempt. Most attempts never report anything, so creating this object must cost next to
-    nothing."""
+    """The reports of one attempt.
+
+    Most attempts never report anything, so creating this object must cost next to nothing.
+    """
 
     #: Why the attempt was asked to stop.
     stop: str | None = None
@@ -99,8 +101,10 @@ class Telling(Generic[Owner]):
     _cpu: Micros | None = None
 
     def __init__(self, owner: Owner, ear: "Ear[Owner]", *, shows_life: bool = False, tenant: str = "") -> None:
-        """With ``shows_life``, signs of life notify the receiver, too. Secrets of the ``tenant`` are masked in all
-        reports."""
+        """With ``shows_life``, signs of life notify the receiver, too.
+
+        Secrets of the ``tenant`` are masked in all reports.
+        """
         self.owner = owner
         self.ear = ear
         self.tenant = tenant
