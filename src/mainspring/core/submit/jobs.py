@@ -59,9 +59,10 @@ class Jobs:
     ) -> None:
         """Create the service.
 
-        ``along``: cancels runs that depend on cancelled ones. ``places``: the placement groups of a sharded store; 0: a
-        single server. ``apart``: only runs with the same result share a commit, so that an unavailable server does not
-        block runs of others. ``figures``: the metrics. ``tracing``: records spans.
+        ``along``: called with the runs that were cancelled, to cancel what belongs to them. ``places``: the number of
+        placement groups of a sharded store; 0: a single server. ``apart``: only runs with the same result share a
+        commit, so that an unavailable server does not block runs of others. ``figures``: the metrics. ``tracing``:
+        records spans.
         """
         self._store = store
         self._along = along

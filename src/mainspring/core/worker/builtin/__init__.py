@@ -1,1 +1,1 @@
-"""Tasks that every worker can offer without an application: ``http`` and ``shell``."""
+"""Tasks that every worker can offer without an application: ``http``, ``shell`` and ``container``."""
