@@ -130,7 +130,7 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Want(msgspec.Struct, frozen=True):
-    """How many runs of a queue a worker could start right now."""
+    """A worker's demand: how many runs of a queue it could start right now."""
 
     queue: str
     limit: int
@@ -150,7 +150,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat."""
 
     now: Instant
-    #: False: the session has expired. The worker must stop its runs, because they are being requeued for other workers.
+    #: False: the session was reaped. The worker must stop its runs, because they are being given to other workers.
     alive: bool
     #: Held runs that were asked to stop.
     cancels: tuple[RunId, ...] = ()
@@ -431,7 +431,7 @@ class Workforce(Protocol):
         2. A running row of this session is requeued if it is not held and its claim is neither pending nor newer: the
            answer to its claim was lost. Its attempt is uncharged and its rank kept. If it was asked to stop, it is
            cancelled instead.
-        3. An expired lease is still extended until the reaper has closed the session.
+        3. An expired lease is still extended as long as the session was not reaped.
         """
         ...
 
@@ -511,7 +511,7 @@ class Staging(Protocol):
         1. A run whose ordering key is held by another run becomes ``blocked``. A retry holds its key already.
         2. The rank is that of the staging time. Retries and caught-up ticks rank behind live work of their priority.
         3. A run with limits passes them or becomes ``blocked``.
-        4. Also lets runs of any shard pass that time alone gives room: a period has passed, or the pause of a breaker.
+        4. Runs of any shard also pass if time alone gives them room: a period has passed, or the pause of a breaker.
         5. Shards that ``owner`` does not own are skipped; all of them if its lease has expired.
         """
         ...
@@ -555,7 +555,7 @@ class Staging(Protocol):
 
 class Reaping(Protocol):
     async def lost_runs(self, limit: int) -> list[HeldRun]:
-        """Expire sessions whose lease has run out, then return the running runs of expired and closed sessions.
+        """Reap sessions whose lease has expired, then return the running runs of reaped and closed sessions.
 
         A run is returned on every call until its attempt is completed. Needs no leader; several processes may call it
         at once.
@@ -563,7 +563,7 @@ class Reaping(Protocol):
         ...
 
     async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
-        """Return running runs whose attempt should have ended more than ``grace`` ago, of sessions not yet expired."""
+        """Return running runs of sessions that were not reaped, whose attempt is overdue by more than ``grace``."""
         ...
 
     async def expire(self, limit: int) -> int:

@@ -81,7 +81,7 @@ class ShardKeeper(TickingService):
 
     @property
     def margin(self) -> Micros:
-        """How long it may act if no renewal is answered from now on."""
+        """How long this process may act on its shards if no renewal is answered from now on."""
         return max(self._trusted_until - self.clock.monotonic(), 0) if self._owned else 0
 
     def on_change(self, listener: Callable[[], None]) -> None:

@@ -1,1 +1,1 @@
-"""What every process needs: services, batches, logs, signals and threads."""
+"""Infrastructure of every process: services, batches, logs, signals and threads."""

@@ -4,7 +4,7 @@
 2. Lists are newest first by id, and ids are time-ordered.
 3. One read of a list examines a limited number of rows, so that no statement takes long. It may return fewer items than
    its limit, plus a cursor; all rows down to the cursor were examined.
-4. The last page has no cursor. ``control.search`` reads on until a page is full.
+4. The last page has no cursor. ``http/search.py`` reads on until a page is full.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -189,7 +189,7 @@ TIMINGS_STEP: Micros = 5 * MINUTE
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """How many started runs had which start delay and which duration, by bucket (``domain.percentiles``)."""
+    """Distributions of the start delay and duration of runs, as counts per bucket (``model.base.percentiles``)."""
 
     late: dict[int, int]
     took: dict[int, int]
@@ -291,7 +291,10 @@ class Lists(Protocol):
         ...
 
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
-        """Return dead letters by fingerprint and task: the largest groups first, then those that grew last."""
+        """Return dead letters grouped by fingerprint and task.
+
+        The largest groups come first; among equal ones, the one that grew last.
+        """
         ...
 
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
@@ -408,7 +411,7 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt wants the next one to know."""
+    """State that an attempt saves for the next attempt of the run."""
 
     run: RunId
     fence: int

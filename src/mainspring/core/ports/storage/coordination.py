@@ -75,7 +75,7 @@ class Sealing(Coordinator, Protocol):
         ...
 
     async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
-        """Own those shards whose epoch is still the given one, whoever owned them before, and raise the epoch.
+        """Own those shards whose epoch is still the given one, regardless of their previous owner, and raise the epoch.
 
         1. Returns the newly owned shards.
         2. Read the epochs first, then confirm the grant, and seal last. A member that was frozen in between then cannot

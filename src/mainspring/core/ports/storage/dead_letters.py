@@ -8,7 +8,7 @@ from mainspring.core.model.runs.replay import Replay
 
 class DeadLetters(Protocol):
     async def watch_dead_letters(self) -> int:
-        """Emit an event for each group of dead letters that is new or grows quickly (``domain.dead_letters``).
+        """Emit an event for each group of dead letters that is new or grows quickly (``model.runs.dead_letters``).
 
         1. The event kind is that of the alarm, with the newest run. Returns the number of events.
         2. Covers runs that failed since the last call and more than 15 s ago, so that none is counted twice or missed.

@@ -141,7 +141,7 @@ class ChildProcess:
 
     @property
     def accepts(self) -> bool:
-        """It takes new work. Not while it interrupts an attempt: it may have to be killed in a moment."""
+        """True if the child takes new work. Not while it interrupts an attempt: it may have to be killed soon."""
         return not (self.retiring or self.condemned or self.refusal is not None or self._interrupted or self.slow)
 
     @property

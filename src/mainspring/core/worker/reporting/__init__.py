@@ -1,1 +1,1 @@
-"""What an attempt reports while it runs: progress, logs, checkpoints, spans."""
+"""The reports of running attempts: progress, logs, checkpoints, spans."""
