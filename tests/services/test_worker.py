@@ -19,6 +19,7 @@ from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import CANCELS
 from mainspring.core.worker.attempt import Attempt, Holding, Stop
+from mainspring.core.worker.reporting.attempt_log import AttemptLog
 from mainspring.core.worker.reporting.reporter import Reporter
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.settler import Settler
@@ -637,14 +638,32 @@ async def test_a_task_without_a_handler_is_logged_once_a_minute() -> None:
         (run,) = await bench.submit(a_run(task="sleep"))
         await bench.until(run, RunState.RUNNING)
         (attempt,) = bench.worker._running
-        bench.worker._outcomes.released = lambda *_: None  # type: ignore[method-assign]
-        logged: list[int] = []
+        bench.worker._outcomes.released = lambda *_, **__: None  # type: ignore[method-assign]
+        logged: list[list[int | None]] = []
         for pause in (0, 1, MINUTE - 2, 1, MINUTE - 1, 1):
             await bench.clock.sleep(pause)
             with capture_logs() as logs:
                 bench.worker._release_unknown(attempt)
-            logged.append(sum(entry["event"].startswith("no handler") for entry in logs))
-        assert logged == [1, 0, 0, 1, 0, 1]
+            logged.append([entry.get("runs") for entry in logs if entry["event"].startswith("no handler")])
+        assert logged == [[None], [], [], [1], [], [1]]
+
+
+@in_virtual_time
+async def test_the_warning_about_an_unknown_task_is_repeated_with_the_number_of_its_runs() -> None:
+    log = AttemptLog(VirtualClock(), every_attempt=True)
+    async with a_worker() as bench:
+        bench.worker._outcomes._log = log
+        with capture_logs() as logs:
+            for runs, pause in ((30, 30 * SECOND), (30, 31 * SECOND), (1, SECOND)):
+                await bench.submit(*[a_run(task="unknown") for _ in range(runs)])
+                await bench.clock.sleep(pause)
+        warnings = [entry for entry in logs if entry["event"].startswith("no handler")]
+        assert [entry.get("runs") for entry in warnings] == [None, 60]
+        assert {entry["log_level"] for entry in warnings} == {"warning"}
+        released = [entry for entry in logs if entry["event"] == "run released"]
+        assert len(released) == 61
+        assert {entry["log_level"] for entry in released} == {"debug"}
+        assert log.take_hidden() == {}
 
 
 # Faults

@@ -96,15 +96,18 @@ class Outcomes:
         """The attempt's process died by itself. ``how``: the exit code or signal."""
         self._end(attempt, settle_loss(attempt.held, blamed=blamed, how=how))
 
-    def released(self, attempt: Attempt, reason: str, delay: Micros = 0) -> None:
-        """The attempt stopped, or never began, through no fault of its own."""
-        self._end(attempt, self._give_back(attempt, reason, delay))
+    def released(self, attempt: Attempt, reason: str, delay: Micros = 0, *, reported: bool = False) -> None:
+        """The attempt stopped, or never began, through no fault of its own.
+
+        ``reported``: a warning covers it, so its own log line is for debugging only.
+        """
+        self._end(attempt, self._give_back(attempt, reason, delay), reported=reported)
 
     def drop(self, attempt: Attempt) -> None:
         """Report nothing about the attempt, however it ends; its slot stays taken until it does."""
         attempt.dropped = True
 
-    def _end(self, attempt: Attempt, settlement: Settlement, *, settled: bool = False) -> None:
+    def _end(self, attempt: Attempt, settlement: Settlement, *, settled: bool = False, reported: bool = False) -> None:
         running = self.running
         running.pop(attempt, None)
         attempt.task = None
@@ -113,7 +116,7 @@ class Outcomes:
         self.counts[settlement.outcome] += 1
         log = self._log
         if log is not None and (log.every_attempt or settlement.outcome is not Outcome.SUCCESS):
-            log.ended(attempt, settlement)
+            log.ended(attempt, settlement, reported=reported)
         if settled:
             # Also for a dropped attempt: the store has accepted it, whatever happened to the lease.
             self._settler.was_settled(attempt, settlement)

@@ -66,7 +66,18 @@ _GOODBYE: Micros = SECOND
 #: Claiming pauses when more outcomes than this are unreported: ten times the slots, but at least this many.
 _FEWEST_UNFLUSHED = 2_000
 
+#: Runs of an unknown task that a warning counts at most.
+_MOST_COUNTED = 10_000
+
 _Invoke: TypeAlias = Callable[[HeldRun], Coroutine[None, None, bytes | None]]
+
+
+class _UnknownTask:
+    """The runs of a task without a handler that came since its last warning."""
+
+    def __init__(self, next_warning: Micros) -> None:
+        self.next_warning = next_warning
+        self.runs: set[RunId] = set()
 
 
 class Worker:
@@ -118,7 +129,7 @@ class Worker:
         self._accepted = 0
         self._look_again = False
         self._memory_check_at: Micros = 0
-        self._unknown_told: dict[str, Micros] = {}
+        self._unknown: dict[str, _UnknownTask] = {}
         self._leaving: asyncio.Task[None] | None = None
         self._leave_by: Micros = NEVER
         self._reopening: asyncio.Task[None] | None = None
@@ -503,12 +514,22 @@ class Worker:
     def _release_unknown(self, attempt: Attempt) -> None:
         """Release a run without a handler: another worker, perhaps a newer version, may know the task."""
         task, now = attempt.held.task, self._clock.monotonic()
-        if now >= self._unknown_told.get(task, 0):
-            if len(self._unknown_told) > 1_000:
-                self._unknown_told.clear()
-            self._unknown_told[task] = now + MINUTE
+        unknown = self._unknown.get(task)
+        if unknown is None:
+            if len(self._unknown) > 1_000:
+                self._unknown.clear()
+            self._unknown[task] = _UnknownTask(now + MINUTE)
             self._log.warning("no handler for a task; its runs are given back", task=task)
-        self._outcomes.released(attempt, f"no handler for task {task!r}", UNKNOWN_TASK_DELAY)
+        else:
+            if len(unknown.runs) < _MOST_COUNTED:
+                unknown.runs.add(attempt.held.id)
+            if now >= unknown.next_warning:
+                # A run comes back every few seconds: each counts once.
+                self._log.warning(
+                    "no handler for a task; its runs are given back", task=task, runs=len(unknown.runs), within="1m"
+                )
+                self._unknown[task] = _UnknownTask(now + MINUTE)
+        self._outcomes.released(attempt, f"no handler for task {task!r}", UNKNOWN_TASK_DELAY, reported=True)
 
     def _overloaded(self) -> bool:
         self._held_back = self.unflushed > self._most_unflushed

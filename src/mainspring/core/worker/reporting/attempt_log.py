@@ -51,18 +51,21 @@ class AttemptLog:
         self._hidden = 0
         self._hidden_failures = 0
 
-    def ended(self, attempt: Attempt, settlement: Settlement) -> None:
-        """Log the end of an attempt. Success is logged only with ``every_attempt``."""
+    def ended(self, attempt: Attempt, settlement: Settlement, *, reported: bool = False) -> None:
+        """Log the end of an attempt. Success is logged only with ``every_attempt``.
+
+        ``reported``: a warning already covers it, so it is logged at debug and takes none of the lines per second.
+        """
         if settlement.outcome in _FAILURES:
             if self._may_log_failure():
                 self._log_failure(attempt, settlement)
-        elif self.every_attempt and self._may_log():
+        elif self.every_attempt and (reported or self._may_log()):
             values = _describe(attempt)
             if settlement.result is not None:
                 values["result"] = _shorten(settlement.result)
             if settlement.reason:
                 values["reason"] = settlement.reason
-            _log.info(_EVENTS[settlement.outcome], **values)
+            (_log.debug if reported else _log.info)(_EVENTS[settlement.outcome], **values)
 
     def take_hidden(self) -> dict[str, int]:
         """Return how many lines were left out since the last call, by kind."""
