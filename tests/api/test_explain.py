@@ -37,6 +37,18 @@ async def test_the_reasons_why_a_run_waits_have_codes_and_holders(client: httpx2
     assert (reason["code"], "mainspring worker" in reason["hint"]) == ("no-worker", True)
 
 
+async def test_an_unserved_queue_and_an_unknown_task_are_both_reasons(service: Service) -> None:
+    async with service.client() as client:
+        await client.post("/v1/workers/register", json={"name": "w", "queues": ["default"], "tasks": ["known"]})
+        found = {}
+        for task in ("known", "unknown"):
+            run = (await client.post("/v1/jobs", json={"task": task, "queue": "nowhere"})).json()["jobId"]
+            because = (await get(client, f"/v1/runs/{run}/explain"))["because"]
+            found[task] = [reason["code"] for reason in because]
+        assert found == {"known": ["no-worker"], "unknown": ["no-worker", "unknown-task"]}
+        assert because[1]["words"] == "no live worker of any queue knows task 'unknown'"
+
+
 async def test_a_run_is_explained_by_the_quota_of_its_tenant(service: Service, client: httpx2.AsyncClient) -> None:
     await client.put("/v1/tenants", json={"name": "default", "quotas": {"running": 0}})
     service.api._quotas.forget()

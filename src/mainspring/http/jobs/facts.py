@@ -58,6 +58,7 @@ async def _queued(api: Api, run: RunView, now: Instant) -> Facts:
         now=now,
         workers=len(workers),
         workers_knowing_task=sum(run.task in worker.tasks for worker in taking),
+        unknown_task=bool(serving) and all(worker.tasks and run.task not in worker.tasks for worker in serving),
         other_priorities=others,
         workers_with_labels=sum(
             may_run(worker.labels, worker.datacenter, run.policy.requires, served) for worker in taking

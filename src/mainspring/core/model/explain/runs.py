@@ -65,6 +65,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     #: The live workers that serve its queue, and how many of those know its task.
     workers: int = 0
     workers_knowing_task: int = 0
+    #: Whether workers are alive, on any queue, and none of them knows its task.
+    unknown_task: bool = False
     #: The priorities that those workers have slots for, if none of them has slots for the run's priority.
     other_priorities: tuple[int, ...] = ()
     #: The number of those workers that have the required labels.
@@ -174,6 +176,10 @@ def _held_back(run: RunView, facts: Facts) -> list[Reason]:
                 hint=f"start one: mainspring worker MODULE:APP --queue {run.queue}",
             )
         )
+        if facts.unknown_task:
+            words = f"no live worker of any queue knows task {run.task!r}"
+            hint = "start one whose application has the task; mainspring tasks list shows those that are known"
+            found.append(Reason(code="unknown-task", words=words, hint=hint))
     elif facts.other_priorities:
         found.append(_lowered(_other_priorities(run, facts), facts))
     elif run.policy.requires and run.target is None and facts.workers_with_labels == 0:
