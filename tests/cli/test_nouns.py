@@ -184,6 +184,22 @@ def test_schedulers_list_has_the_live_schedulers(here: Here) -> None:
     assert here.run("schedulers", "list", "--quiet").out == f"{scheduler['schedulerId']}\n"
 
 
+def test_datacenters_list_has_each_data_center(here: Here) -> None:
+    names = [place["name"] for place in here.json("datacenters", "list")["items"]]
+    assert here.run("datacenters", "list", "--quiet").out.splitlines() == names
+    assert here.run("datacenters", "list").out.startswith("DATACENTER ")
+
+
+@pytest.mark.parametrize("noun", ["task", "workflow", "calendar"])
+def test_show_names_an_object_that_is_not_there(here: Here, noun: str) -> None:
+    refused = here.call(f"{noun}s", "show", "nowhere")
+    assert (refused.code, refused.err) == (4, f"mainspring: there is no {noun} 'nowhere', or it is not yours\n")
+    if noun == "calendar":
+        assert here.call("calendars", "show", "nowhere", "--versions").err.startswith(
+            "mainspring: there is no calendar 'nowhere'"
+        )
+
+
 def test_workflows_list_has_them_newest_first(here: Here) -> None:
     text = f"list-{here.where[0][2:]}"
     made = []

@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -235,6 +235,15 @@ def read(answer: Raw, kind: type[T]) -> T:
 def segment(text: str) -> str:
     """Quote a name for use as one segment of a path."""
     return quote(text, safe="")
+
+
+@contextmanager
+def naming(noun: str, name: str) -> Iterator[None]:
+    """Name the object in the error if the API does not find it."""
+    try:
+        yield
+    except NotFound as error:
+        raise NotFound(str(error).replace("no such object", f"no {noun} {name!r:.80}", 1)) from None
 
 
 def choose(

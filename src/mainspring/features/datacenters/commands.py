@@ -8,9 +8,11 @@ from mainspring.cli.client.target import Client, command, read
 from mainspring.cli.output import Output, span
 from mainspring.core.model.base.instant import MILLISECOND
 
+group = typer.Typer(name="datacenters", help="See how each data center is doing.", no_args_is_help=True)
+
 
 def register(application: typer.Typer) -> None:
-    command(application, "datacenters")(list_datacenters)
+    application.add_typer(group)
 
 
 class Datacenter(msgspec.Struct, rename="camel"):
@@ -36,10 +38,11 @@ class Datacenters(msgspec.Struct):
     orders: list[Order]
 
 
+@command(group, "list")
 async def list_datacenters(api: Client, out: Output) -> None:
     """List data centers: processes, waiting runs, lag, and which data center currently serves for another.
 
-    Example: mainspring datacenters
+    Example: mainspring datacenters list
     """
     answer = await api.ask("GET", "/v1/datacenters")
     found = read(answer, Datacenters)

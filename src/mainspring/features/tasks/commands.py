@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, command, read, segment
+from mainspring.cli.client.target import Client, command, naming, read, segment
 from mainspring.cli.output import Output, details
 
 group = typer.Typer(
@@ -95,7 +95,8 @@ async def show_task(
 
     mainspring tasks show send_welcome --json
     """
-    answer = await api.ask("GET", f"/v1/tasks/{segment(name)}")
+    with naming("task", name):
+        answer = await api.ask("GET", f"/v1/tasks/{segment(name)}")
     task = read(answer, Task)
     out.tell(answer, [task.name], lambda: _show(out, task))
 

@@ -11,7 +11,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from mainspring.cli.client.target import Client, Raw, command, read
+from mainspring.cli.client.target import Client, Raw, command, naming, read, segment
 from mainspring.cli.fields import Contains, Limit
 from mainspring.cli.output import Output, cut, status
 from mainspring.core.model.base.errors import Invalid
@@ -150,7 +150,8 @@ async def show(api: Client, out: Output, workflow: Workflow) -> None:
     cursor: str | None = None
     while True:
         query = {"limit": _PAGE, "cursor": cursor}
-        pages.append(await api.ask("GET", f"/v1/workflows/{workflow}", query=query))
+        with naming("workflow", workflow):
+            pages.append(await api.ask("GET", f"/v1/workflows/{segment(workflow)}", query=query))
         cursor = read(pages[-1], _Shown).next_cursor
         if cursor is None:
             break

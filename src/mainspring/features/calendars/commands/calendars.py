@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from mainspring.cli.client.target import Client, Raw, command, read, segment
+from mainspring.cli.client.target import Client, Raw, command, naming, read, segment
 from mainspring.cli.fields import Yes
 from mainspring.cli.output import Output, confirm, details
 from mainspring.core.model.base.errors import Invalid
@@ -114,13 +114,15 @@ async def show_calendar(
     mainspring calendars show holidays-fr --versions --json
     """
     if versions:
-        answer = await api.ask("GET", f"/v1/calendars/{segment(name)}/versions", query={"tenant": api.tenant})
+        with naming("calendar", name):
+            answer = await api.ask("GET", f"/v1/calendars/{segment(name)}/versions", query={"tenant": api.tenant})
         found = read(answer, _List).items
         rows = [(str(one.version), out.time(one.made_at), one.made_by, one.words, one.why) for one in found]
         headers = ("VERSION", "MADE", "BY", "CLOSED", "WHY")
         out.tell(answer, [str(one.version) for one in found], lambda: out.rows(headers, rows, right=("VERSION",)))
         return
-    answer = await api.ask("GET", f"/v1/calendars/{segment(name)}", query={"tenant": api.tenant})
+    with naming("calendar", name):
+        answer = await api.ask("GET", f"/v1/calendars/{segment(name)}", query={"tenant": api.tenant})
     out.tell(answer, [name], lambda: _show(out, read(answer, Calendar)))
 
 
