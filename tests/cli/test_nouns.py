@@ -154,14 +154,14 @@ def test_the_same_key_makes_no_second_job(here: Here) -> None:
 
 def test_submit_of_a_task_without_a_worker_prints_a_warning(here: Here) -> None:
     result = here.run("jobs", "submit", "unknown", "--delay", "1h")
-    assert "mainspring: no live worker knows task 'unknown'" in result.err
+    assert "mainspring: warning: no live worker knows task 'unknown'" in result.err
     job = here.json("jobs", "list", "--task", "unknown", "--limit", "1")["items"][0]["jobId"]
-    assert "mainspring: no live worker knows task 'unknown'" in here.run("jobs", "show", job).err
+    assert "mainspring: warning: no live worker knows task 'unknown'" in here.run("jobs", "show", job).err
     changed = here.run("jobs", "update", job, "--set", "queue=nowhere").err
-    assert "mainspring: no live worker serves queue 'nowhere'" in changed
+    assert "mainspring: warning: no live worker serves queue 'nowhere'" in changed
     refused = here.call("jobs", "submit", "unknown", "--delay", "1h", "--strict")
     assert refused.code == 1
-    assert "no live worker knows task 'unknown'" in refused.err
+    assert refused.err.startswith("mainspring: no live worker knows task 'unknown'")
 
 
 def test_schedules_list_has_recurring_jobs_only(here: Here) -> None:

@@ -98,7 +98,7 @@ def test_plan_and_apply_add_change_and_remove_schedules(folder: Path) -> None:
     partly = run("apply", "plan_tasks:app")
     assert partly.exit_code == 3
     assert "2 changed" in partly.stdout
-    assert "1 left as they are: hourly (--yes)" in partly.stderr
+    assert "mainspring: warning: 1 left as they are: hourly (--yes)" in partly.stderr
     assert list_steps(plan("plan_tasks:app")) == [("remove", "hourly")]
 
     assert "1 removed" in run("apply", "plan_tasks:app", "--yes").stdout
@@ -218,7 +218,7 @@ def test_an_application_is_named_after_its_module_by_default(folder: Path) -> No
 def test_apply_warns_of_schedules_that_no_worker_runs_and_strict_refuses_them(folder: Path) -> None:
     write(folder)
     found = run("apply", "plan_tasks:app")
-    assert "mainspring: no worker is running" in found.stderr
+    assert "mainspring: warning: no worker is running" in found.stderr
     assert "(schedules " in found.stderr
     (folder / "mainspring.db").unlink()
     refused = run("apply", "plan_tasks:app", "--strict")

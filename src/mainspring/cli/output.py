@@ -136,6 +136,10 @@ class Output:
         """Print a hint to stderr for people and programs alike."""
         typer.echo(f"mainspring: {words}", err=True)
 
+    def warn(self, words: str) -> None:
+        """A warning: the command was done, and there is something to look at."""
+        self.note(f"warning: {words}")
+
     def id(self, identifier: str) -> str:
         """Shorten an id for narrow tables. Its end distinguishes it and is enough to name it."""
         return identifier if self.roomy or len(identifier) <= _TAIL + 1 else f"…{identifier[-_TAIL:]}"

@@ -90,7 +90,7 @@ def read() -> Profiles:
     except ValueError as error:
         raise Invalid(str(path), f"is not TOML: {error}") from None
     if mode & 0o077 and any(profile.key for profile in found.profiles.values()):
-        typer.echo(f"mainspring: {path} holds keys and others can read it: chmod 600 {path}", err=True)
+        typer.echo(f"mainspring: warning: {path} holds keys and others can read it: chmod 600 {path}", err=True)
     return found
 
 

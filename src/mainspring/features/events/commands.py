@@ -29,7 +29,7 @@ def register(application: typer.Typer) -> None:
         """
         async for kind, data in api.events("/v1/events", {"tenant": api.tenant}):
             if kind == "gap":
-                out.note("some events were missed")
+                out.warn("some events were missed")
             elif kind.startswith("run."):
                 told = read(data, Told)
                 runs = ", ".join(map(out.id, told.run_ids[:3])) + (", …" if told.count > 3 else "")

@@ -99,7 +99,7 @@ async def submit(
     answer = await api.ask("POST", "/v1/workflows", body=given, repeatable=True)
     made = read(answer, _Made)
     for warning in made.warnings:
-        out.note(warning)
+        out.warn(warning)
     words = f"workflow {made.workflow_id} has {len(made.nodes):,} nodes"
     out.tell(answer, [made.workflow_id], lambda: out.print(words))
 

@@ -316,7 +316,7 @@ async def _deal(
                 break
     _tell(out, Dealt(action=action, count=count, more=count < len(chosen), dry_run=False, run_ids=made[:100]))
     if count < len(chosen):
-        out.note(f"{len(chosen) - count:,} of {len(chosen):,} were not: dealt with already, or beyond a quota")
+        out.warn(f"{len(chosen) - count:,} of {len(chosen):,} were not: dealt with already, or beyond a quota")
         raise typer.Exit(exits.PARTLY if count else exits.FAILED)
 
 

@@ -227,7 +227,7 @@ async def submit(
     )
     job = read(made, Shown)
     for warning in job.warnings:
-        out.note(warning)
+        out.warn(warning)
     if wait:
         await wait_for(api, out, job.job_id)
         return
@@ -310,7 +310,7 @@ async def show_job(api: Client, out: Output, job: Job) -> None:
     shown = read(found, Shown)
     out.tell(found, [shown.job_id], lambda: show_details(out, shown))
     for warning in shown.warnings:
-        out.note(warning)
+        out.warn(warning)
 
 
 @command(group, "update")
@@ -349,7 +349,7 @@ async def update(
     before = read(await api.ask("GET", f"/v1/jobs/{identifier}"), dict[str, Raw])
     changed = await api.ask("PATCH", f"/v1/jobs/{identifier}", body=body)
     for warning in read(changed, Shown).warnings:
-        out.note(warning)
+        out.warn(warning)
 
     def show() -> None:
         after = read(changed, dict[str, Raw])
@@ -457,7 +457,7 @@ async def run(
     made = await api.ask("POST", f"/v1/jobs/{await api.job(job)}/run", body=body)
     run = read(made, RunMade)
     for warning in run.warnings:
-        out.note(warning)
+        out.warn(warning)
     if wait:
         await wait_for(api, out, run.run_id)
     else:

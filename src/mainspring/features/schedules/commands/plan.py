@@ -146,7 +146,8 @@ def apply(
     elif done.steps:
         typer.echo(_counts(step for step in done.steps if step.done) or "nothing was done")
     if left:
-        typer.echo(f"mainspring: {len(left)} left as they are: {', '.join(s.name for s in left)} (--yes)", err=True)
+        names = ", ".join(step.name for step in left)
+        typer.echo(f"mainspring: warning: {len(left)} left as they are: {names} (--yes)", err=True)
         raise typer.Exit(PARTLY)
 
 
@@ -217,7 +218,7 @@ def _show(out: Console, found: "ReconcileOut") -> None:
         for field, change in step.changes.items():
             out.print(Text(f"    {field}: {_value(change.before)} → {_value(change.after)}"))
     for warning in found.warnings:
-        typer.echo(f"mainspring: {warning}", err=True)
+        typer.echo(f"mainspring: warning: {warning}", err=True)
     todo = _counts(found.steps, _WORDS)
     out.print(f"{found.source}: {todo or 'nothing to do'}; {len(found.unchanged)} unchanged")
 
