@@ -24,6 +24,24 @@ def steps(answer: dict[str, Any]) -> list[tuple[str, str, bool]]:
     return [(step["action"], step["name"], step["done"]) for step in answer["steps"]]
 
 
+@memory_only
+async def test_strict_refuses_schedules_with_the_number_of_obstacles(client: httpx2.AsyncClient) -> None:
+    await client.post("/v1/workers/register", json={"name": "w", "queues": ["billing"], "tasks": ["bill"]})
+    every = {"task": "bill", "every": "1h"}
+    served, first, second, third = ({"name": name, "queue": name, **every} for name in ("billing", "a", "b", "c"))
+    for schedules, more in (
+        ([served, first], ""),
+        ([first, second], "; 1 more obstacle"),
+        ([first, second, third], "; 2 more obstacles"),
+    ):
+        body = {"source": "app:me", "schedules": schedules, "strict": True, "dryRun": False}
+        refused = await client.post("/v1/schedules/reconcile", json=body)
+        assert refused.status_code == 409
+        detail = refused.json()["detail"]
+        assert detail.startswith("no live worker serves queue 'a'; ")
+        assert detail.endswith(f"(schedule a){more} (refused, because strict was asked for)")
+
+
 async def test_reconcile_adds_changes_takes_over_and_removes_schedules(client: httpx2.AsyncClient) -> None:
     await client.post("/v1/jobs", json={"name": "by-hand", **HOURLY})
     await reconcile(client, "app:other", {"name": "theirs", **HOURLY}, {"name": "shared", **HOURLY})

@@ -15,7 +15,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, Reads
 from mainspring.core.store import PutOutcome
 from mainspring.features.schedules.reconcile import Action, Declared, Step, reconcile
-from mainspring.http.context import Api
+from mainspring.http.context import MOST_WARNINGS, Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Problem, decode, problem_of, with_names_as_written
 from mainspring.http.schemas.common import Name, Request, Wire
@@ -112,7 +112,10 @@ async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answe
                 raise Invalid(f"{spec.name}: {error.field}", error.reason, error.hint) from None
     warnings = await api.schedule_warnings(tenant, (one.spec for one in declared))
     if warnings and body.strict:
-        raise Conflict(f"{warnings[0]} (refused, because strict was asked for)")
+        first, others = warnings[0], len(warnings) - 1
+        least = "at least " if len(warnings) == MOST_WARNINGS else ""
+        more = f"; {least}{others} more obstacle{'s' if others > 1 else ''}" if others else ""
+        raise Conflict(f"{first}{more} (refused, because strict was asked for)")
     ids = await _apply(api, steps, tenant, call.principal.name, f"declared by {body.source}")
     out = ReconcileOut(
         source=body.source,
