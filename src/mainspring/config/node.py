@@ -303,7 +303,13 @@ class Node:
         if Role.SCHEDULER in self._roles and self._settings.coordination != STORE:
             lines.append(f"  shards by {without_secrets(self._settings.coordination)}")
         if Role.WORKER in self._roles:
-            queues = ", ".join(f"{name}:{slots}" for name, slots in self._queues(self._application).items())
+            slots, pools = self._queues(self._application), self._settings.worker.priorities
+            if pools:
+                # Each queue has all pools, and its own slots do not count.
+                each = ", ".join(f"{priority}:{size}" for priority, size in pools.items())
+                queues = f"{', '.join(slots)}; slots by priority {each}"
+            else:
+                queues = ", ".join(f"{name}:{size}" for name, size in slots.items())
             lines.append(f"  {self._application.describe()}; queues {queues}")
         if Role.HTTP in self._roles:
             open_to = "no authentication: loopback only" if self._settings.auth.mode == "none" else "with credentials"
