@@ -17,6 +17,7 @@ from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.cluster.diagnosis import Level
+from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
 from mainspring.core.model.runs.settlement import settle_failure
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
@@ -80,6 +81,10 @@ async def fill(store: Any) -> None:
     """Cause many problems in a store."""
     await store.put_jobs([a_job(a_spec(schedule=every(10 * SECOND)))])
     await store.submit([a_run(delay=SECOND), a_run(queue="lonely"), a_run(task="renamed"), a_run()])
+    # Where tenants take turns, runs with the same labels have several lanes.
+    for policy, runs in ((QueuePolicy(fair=True), 2), (NO_POLICY, 1)):
+        await store.put_queue_policy("default", policy, Author("me"))
+        await store.submit([a_run(policy=a_policy(requires=("datacenter=mars", "gpu=a100"))) for _ in range(runs)])
     await store.attach_reader("slow")
     await store.attach_reader("api:of a process that ended", 10 * MINUTE)
     session = await store.open_session(a_worker(ttl=SECOND, name="gone"))
@@ -99,6 +104,10 @@ FINDINGS = {
     "schedulers": ("problem", "none lives: nothing that is scheduled fires"),
     "queues": ("problem", "1 runs wait in queues that no worker serves: lonely"),
     "tasks": ("problem", "1 runs wait for tasks that no live worker knows: renamed"),
+    "labels": (
+        "problem",
+        "3 runs wait for labels that no live worker of their queue and task has: datacenter=mars with gpu=a100",
+    ),
     "dead workers": ("problem", "1 have lost their lease and still hold runs or shards: gone"),
     "staging": ("problem", "1 scheduled runs are due and not queued, the oldest for"),
     "firing": ("problem", "1 schedules are due and have not fired, the oldest for"),

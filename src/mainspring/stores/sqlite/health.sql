@@ -4,7 +4,7 @@
 SELECT store_id FROM meta
 
 -- name: workers
-SELECT name, queues, tasks, draining FROM session WHERE kind = 'worker' AND dead = 0 AND lease_until > ?1 ORDER BY id LIMIT 10000
+SELECT name, queues, tasks, labels, datacenter, draining FROM session WHERE kind = 'worker' AND dead = 0 AND lease_until > ?1 ORDER BY id LIMIT 10000
 
 -- name: schedulers
 SELECT count(*) FROM session WHERE kind = 'scheduler' AND dead = 0 AND lease_until > ?1
@@ -17,8 +17,9 @@ WHERE kind = 'scheduler' AND dead = 0 AND lease_until > ?1 AND tzdata <> '' ORDE
 SELECT name FROM session WHERE dead = 0 AND lease_until < ?1 ORDER BY id LIMIT 100
 
 -- name: queued
-SELECT r.queue, b.task, count(*) FROM (SELECT queue, body FROM run WHERE state = 'queued' LIMIT 100000) AS r
-JOIN body b ON b.id = r.body GROUP BY 1, 2 ORDER BY 3 DESC
+SELECT r.queue, b.task, count(*), coalesce(l.requires, '[]')
+FROM (SELECT queue, lane, body FROM run WHERE state = 'queued' LIMIT 100000) AS r
+JOIN body b ON b.id = r.body LEFT JOIN lane l ON l.id = r.lane GROUP BY 1, 2, 4 ORDER BY 3 DESC
 
 -- name: unstaged
 SELECT count(*), min(due) FROM waiting WHERE state = 'scheduled' AND due <= ?1

@@ -6,6 +6,7 @@ import msgspec
 
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros, format_duration
 from mainspring.core.model.cluster.clock_guard import ClockReading, ClockRules, ClockState, judge
+from mainspring.core.model.cluster.datacenters import preference_of
 from mainspring.core.model.schedules.cron import find_zone_database
 
 #: A shorter delay is normal under load.
@@ -39,15 +40,18 @@ class WorkerSigns(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...]
     #: The tasks that the worker knows; empty: not reported, so it is assumed to know all.
     tasks: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    datacenter: str = ""
     draining: bool = False
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of queued runs of one task."""
+    """The number of queued runs of one task that require the same labels."""
 
     queue: str
     task: str
     runs: int
+    requires: tuple[str, ...] = ()
 
 
 class ReaderSigns(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,24 +148,32 @@ def _workers(signs: Signs) -> Finding:
 
 
 def _unserved(signs: Signs) -> list[Finding]:
-    """Find runs that no worker will take: in queues without a worker, or of tasks that no worker of the queue knows."""
+    """Find runs that no worker will take: no worker serves their queue, or none there has their task or labels."""
     able = [worker for worker in signs.workers if not worker.draining]
     served = {queue for worker in able for queue in worker.queues}
     # A queue that is paused for every tenant needs no worker until it is resumed.
     paused = {queue for tenant, queue in signs.pauses if not tenant}
     queued = [] if "" in paused else [item for item in signs.queued if item.queue not in paused]
     lonely = sorted({item.queue for item in queued} - served)
-    unknown = [
+    unknown = [item for item in queued if item.queue in served and not any(_knows(worker, item) for worker in able)]
+    stranded = [
         item
         for item in queued
-        if item.queue in served
-        and not any(item.queue in worker.queues and (not worker.tasks or item.task in worker.tasks) for worker in able)
+        if item.requires
+        and any(_knows(worker, item) for worker in able)
+        and not any(_knows(worker, item) and _has_labels(worker, item.requires) for worker in able)
     ]
     findings = [found("queues", f"every queue with runs{' that is not paused' if paused else ''} has a worker")]
     if lonely:
         runs = sum(item.runs for item in queued if item.queue in lonely)
         says = f"{runs:,} runs wait in queues that no worker serves: {_named(lonely)}"
         findings = [blamed("queues", says, f"start a worker with --queue {lonely[0]}")]
+    if stranded:
+        labels = sorted({" with ".join(item.requires) for item in stranded})
+        runs = sum(item.runs for item in stranded)
+        says = f"{runs:,} runs wait for labels that no live worker of their queue and task has: {_named(labels)}"
+        advice = "start a worker with them: --label, or --datacenter for a data center"
+        findings.append(blamed("labels", says, advice))
     if unknown:
         tasks = sorted({item.task for item in unknown})
         says = f"{sum(item.runs for item in unknown):,} runs wait for tasks that no live worker knows: {_named(tasks)}"
@@ -170,6 +182,16 @@ def _unserved(signs: Signs) -> list[Finding]:
     if lonely:
         return [*findings, found("tasks", "every queued task is known to a worker of its queue, where there is one")]
     return [*findings, found("tasks", "every queued task is known to a worker")]
+
+
+def _knows(worker: WorkerSigns, item: Queued) -> bool:
+    return item.queue in worker.queues and (not worker.tasks or item.task in worker.tasks)
+
+
+def _has_labels(worker: WorkerSigns, requires: tuple[str, ...]) -> bool:
+    preference = preference_of(requires)
+    order, words = ((), ()) if preference is None else (preference.order, (preference.word,))
+    return (not order or worker.datacenter in order) and set(requires) - set(words) <= set(worker.labels)
 
 
 def _unburied(signs: Signs) -> Finding:

@@ -96,7 +96,7 @@ WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relispartition AND c.relname ~ '_
 SELECT replace(store_id::text, '-', '') FROM mainspring.meta
 
 -- name: workers
-SELECT name, queues, tasks, draining FROM mainspring.session
+SELECT name, queues, tasks, labels, datacenter, draining FROM mainspring.session
 WHERE kind = 1 AND live AND lease_until > mainspring.now_us() ORDER BY id LIMIT 10000
 
 -- name: schedulers
@@ -114,11 +114,16 @@ WHERE kind = 2 AND live AND lease_until > mainspring.now_us() AND tzdata <> '' O
 SELECT name FROM mainspring.session WHERE live AND lease_until < $1 ORDER BY id LIMIT 100
 
 -- name: queued
-SELECT q.name AS queue, t.name AS task, sum(n)::bigint AS runs FROM (
-    SELECT r.queue, b.task, count(*) AS n
-    FROM (SELECT queue, body_bucket, coalesce(body_id, id) AS body FROM mainspring.run WHERE state = 3 LIMIT 100000) AS r
-    JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = r.body GROUP BY 1, 2
-) AS c JOIN mainspring.name q ON q.id = c.queue JOIN mainspring.name t ON t.id = c.task GROUP BY 1, 2 ORDER BY 3 DESC
+-- A lane for a turn or a priority requires the labels of the lane it would be otherwise.
+SELECT q.name AS queue, t.name AS task, string_to_array(coalesce(l.name, ''), ',') AS requires, sum(n)::bigint AS runs FROM (
+    SELECT r.queue, b.task, r.lane, count(*) AS n
+    FROM (SELECT queue, greatest(lane, 0) AS lane, body_bucket, coalesce(body_id, id) AS body
+          FROM mainspring.run WHERE state = 3 LIMIT 100000) AS r
+    JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = r.body GROUP BY 1, 2, 3
+) AS c JOIN mainspring.name q ON q.id = c.queue JOIN mainspring.name t ON t.id = c.task
+LEFT JOIN mainspring.name w ON w.id = c.lane AND w.kind IN (4, 5)
+LEFT JOIN mainspring.name l ON l.kind = 4 AND l.id = CASE w.kind WHEN 5 THEN split_part(w.name, ':', 2)::int ELSE w.id END
+GROUP BY 1, 2, 3 ORDER BY 4 DESC
 
 -- name: unstaged
 SELECT count(w.due) AS count, min(w.due) AS oldest FROM mainspring.shard h, LATERAL (

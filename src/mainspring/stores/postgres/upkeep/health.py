@@ -333,12 +333,17 @@ class PostgresHealth:
             schedulers=await connection.fetchval(self._sql["schedulers"]),
             workers=tuple(
                 WorkerSigns(
-                    name=row["name"], queues=tuple(row["queues"]), tasks=tuple(row["tasks"]), draining=row["draining"]
+                    name=row["name"],
+                    queues=tuple(row["queues"]),
+                    tasks=tuple(row["tasks"]),
+                    labels=tuple(row["labels"]),
+                    datacenter=row["datacenter"],
+                    draining=row["draining"],
                 )
                 for row in await self._all(connection, "workers")
             ),
             queued=tuple(
-                Queued(queue=row["queue"], task=row["task"], runs=row["runs"])
+                Queued(queue=row["queue"], task=row["task"], runs=row["runs"], requires=tuple(row["requires"]))
                 for row in await self._all(connection, "queued")
             ),
             unburied=tuple(row["name"] for row in await self._all(connection, "unburied", not_buried_since(now))),

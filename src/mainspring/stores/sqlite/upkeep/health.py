@@ -172,11 +172,19 @@ class SqliteHealth:
             identity=str(_value(connection, _SQL["identity"])),
             schedulers=int(_value(connection, _SQL["schedulers"], now)),
             workers=tuple(
-                WorkerSigns(name=name, queues=_list(queues), tasks=_list(tasks), draining=bool(draining))
-                for name, queues, tasks, draining in _rows(connection, _SQL["workers"], now)
+                WorkerSigns(
+                    name=name,
+                    queues=_list(queues),
+                    tasks=_list(tasks),
+                    labels=_list(labels),
+                    datacenter=datacenter,
+                    draining=bool(draining),
+                )
+                for name, queues, tasks, labels, datacenter, draining in _rows(connection, _SQL["workers"], now)
             ),
             queued=tuple(
-                Queued(queue=queue, task=task, runs=runs) for queue, task, runs in _rows(connection, _SQL["queued"])
+                Queued(queue=queue, task=task, runs=runs, requires=_list(requires))
+                for queue, task, runs, requires in _rows(connection, _SQL["queued"])
             ),
             unburied=tuple(name for (name,) in _rows(connection, _SQL["unburied"], not_buried_since(now))),
             unstaged=unstaged,
