@@ -107,6 +107,41 @@ async def test_a_body_that_is_not_strict_json_is_rejected(client: httpx2.AsyncCl
 
 @memory_only
 @pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"task":"a","task":"b"}', "task"),
+        (b'{"task" : "a", "payload":{"a":1,"b":":"}, "t\\u0061sk" :"b"}', "task"),
+        (b'{"type":"a","type":"a"}', "type"),
+        (b'{"task":"t","payload":{"a":{"b":1}},"payload":1}', "payload"),
+        (
+            b'{"task":"t","payload":1,"scheduleTime":"2099-01-01T00:00:00Z","requires":{"gpu":"a"},"payload":2}',
+            "payload",
+        ),
+        (b'{"task":"t","payload":' + b"9" * 5_000 + b',"queue":"a","queue":"a"}', "queue"),
+    ],
+)
+async def test_a_field_that_is_given_twice_is_rejected(client: httpx2.AsyncClient, body: bytes, field: str) -> None:
+    refused(await client.post("/v1/jobs", content=body, headers=JSON), field, "is given twice", "keep one of them")
+
+
+@memory_only
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"task":"a:b","queue":"c::d","payload":{"task":":","a":{"task":1,"task":2}}}',
+        b'{"type":"t","scheduleTime":"2099-01-01T00:00:00Z","requires":{"a":"b:c"},"tags":["x:y","task:z"]}',
+        b' { "task" : "t" , "payload" : "\\":" } ',
+    ],
+)
+async def test_colons_and_repeated_keys_inside_values_are_no_repeated_field(
+    client: httpx2.AsyncClient, body: bytes
+) -> None:
+    answer = await client.post("/v1/jobs", content=body, headers=JSON)
+    assert answer.status_code == 201, answer.text
+
+
+@memory_only
+@pytest.mark.parametrize(
     ("body", "field", "words"),
     [
         ({"priority": 2**70}, "priority", "at most 10"),

@@ -1,6 +1,7 @@
 """Problem details (RFC 9457) for errors, never with a traceback or SQL."""
 
 import difflib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -158,6 +159,38 @@ def with_names_as_written(error: Invalid, written: Mapping[str, str]) -> Invalid
         return error
     field = error.field if isinstance(error, AsWritten) else _FIELDS.get(error.field, error.field)
     return AsWritten(path_as_written(field, written), error.reason, error.hint)
+
+
+def refuse_repeated(data: bytes, body: msgspec.Struct) -> None:
+    """Refuse a body that has a key twice: msgspec keeps the last value. All fields of ``body`` default to UNSET.
+
+    Each key has a colon, so only a body with more colons than fields is decoded again.
+    """
+    values = msgspec.structs.astuple(body)
+    given = len(values) - values.count(msgspec.UNSET)
+    colons = data.count(b":")
+    if colons <= given:
+        return
+    payload = getattr(body, "payload", msgspec.UNSET)
+    if payload is not msgspec.UNSET and colons - bytes(payload).count(b":") <= given:
+        return
+    fields = _raw_fields(data)
+    if colons - sum(bytes(value).count(b":") for value in fields.values()) > len(fields):
+        raise AsWritten(_find_repeated(data), "is given twice", "keep one of them")
+
+
+def _find_repeated(data: bytes) -> str:
+    objects: list[list[tuple[str, object]]] = []
+    try:
+        # The outermost object is complete last. Numbers are not read: they may have too many digits.
+        json.loads(data, object_pairs_hook=objects.append, parse_int=str)
+    except RecursionError:
+        return "body"
+    names = [name for name, _ in objects[-1]]
+    return next(name for name in names if names.count(name) > 1)
+
+
+_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def decode(
