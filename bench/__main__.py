@@ -6,7 +6,7 @@ import typer
 
 from bench import command
 from bench.sites import local_engine
-from mainspring.config.routes import check_engine, read_engines
+from mainspring.config.servers.broker_routes import check_engine, read_engines
 
 application = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -21,8 +21,8 @@ import asyncpg
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import IdMaker, RunId
 from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.completion import Verdict, settle_success
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.settlement import Verdict, settle_success
 from mainspring.core.store import NewSession, Want
 from mainspring.stores.postgres import PostgresStore
 from tools.services import all_services, ensure

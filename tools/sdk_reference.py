@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from mainspring.core.model.runs.view import RunView
-from mainspring.sdk.families import Parents
+from mainspring.sdk.dependencies import Parents
 from mainspring.sdk.handle import SyncHandle
 from mainspring.sdk.task import SyncSubmitter, Task
 from mainspring.sdk.workflow import Step, Workflow

@@ -7,8 +7,8 @@ from bench.engine.load import Load
 from bench.sizes import QUEUE
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.store import NewSession, Store, Want
 
 #: As the submitting process and a worker under load do it.

@@ -28,7 +28,7 @@ from mainspring.core.model.events.events import Topic
 _SIZES = msgspec.structs.replace(QUICK, seconds=30)
 
 
-class Telling:
+class AttemptReporter:
     """A place whose processes tell a sink."""
 
     def __init__(self, place: Place, setting: str, address: str) -> None:
@@ -50,7 +50,7 @@ async def main() -> None:
     beside: list[float] = []
     rates: list[float] = []
     async with place_of(POSTGRES, lambda words: None) as place:
-        telling = Telling(place, f"MAINSPRING_EVENTS_{kind.upper()}", address)
+        telling = AttemptReporter(place, f"MAINSPRING_EVENTS_{kind.upper()}", address)
         # Not measured: topics are made, and a broker in Java gets warm.
         await full(telling, Window())
         for number in range(rounds):
@@ -86,7 +86,7 @@ class Window:
         return (after - before) / (last - first)
 
 
-async def full(place: Place | Telling, window: Window) -> float:
+async def full(place: Place | AttemptReporter, window: Window) -> float:
     figures = await cycle(Bench(place, _SIZES, window.say))
     rate, used = figures["full_cycle_jobs_per_s"], figures["full_cycle_processor_us_per_job"]
     assert isinstance(rate, int | float)

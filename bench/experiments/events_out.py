@@ -12,12 +12,12 @@ import time
 from random import Random
 
 from mainspring.config.engine import Engine
+from mainspring.config.servers.sinks import make_sinks
 from mainspring.config.settings import Settings
-from mainspring.config.sinks import make_sinks
 from mainspring.core.dispatch.outbox import SINK
 from mainspring.core.model.base.instant import DAY
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import NewSession, Want

@@ -16,7 +16,7 @@ import asyncpg
 from bench.run import POSTGRES, place_of
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR
-from mainspring.core.model.runs.settlement import settle_success
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.store import Want
 from mainspring.stores.postgres import PostgresStore
 from tests.support.builders import a_run, a_worker

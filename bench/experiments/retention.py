@@ -21,8 +21,8 @@ import msgspec
 
 from mainspring.core.model.base.ids import IdMaker, JobId
 from mainspring.core.model.base.instant import DAY, HOUR
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import NewSession, Retention, Want
 from mainspring.features.archive.service import Archiver, manifests

@@ -22,9 +22,9 @@ import msgspec
 from mainspring.config.engine import Engine
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.instant import DAY
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import NewSession, Want

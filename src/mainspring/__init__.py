@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         NotFound,
         StoreUnavailable,
     )
-    from mainspring.core.model.runs.verdicts import GiveUp
+    from mainspring.core.model.runs.handler_errors import GiveUp
     from mainspring.core.model.schedules.job import Overlap
     from mainspring.sdk.app import Mainspring
     from mainspring.sdk.context import Context
@@ -66,7 +66,7 @@ _MODULES = {
     "Denied": "mainspring.core.model.base.errors",
     "FanOut": "mainspring.sdk.fan_out",
     "Fenced": "mainspring.core.model.base.errors",
-    "GiveUp": "mainspring.core.model.runs.verdicts",
+    "GiveUp": "mainspring.core.model.runs.handler_errors",
     "Invalid": "mainspring.core.model.base.errors",
     "Limit": "mainspring.sdk.limits",
     "Mainspring": "mainspring.sdk.app",

@@ -16,8 +16,8 @@ from mainspring.config.node import Node, Role
 from mainspring.core.dispatch.dispatcher import READER, Dispatcher
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, SECOND
-from mainspring.core.model.runs.settlement import settle_success
-from mainspring.core.runtime.engines import Engines
+from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.runtime.brokers import Brokers
 from mainspring.core.store import NewSession, Want
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import SESSION, Connection
@@ -132,7 +132,7 @@ async def test_a_process_without_a_broker_has_no_dispatcher_and_no_feeds(tmp_pat
     await node.start()
     try:
         assert node._engines is None
-        assert not [each for each in node._supervisor._services if isinstance(each, (Dispatcher, Engines))]
+        assert not [each for each in node._supervisor._services if isinstance(each, (Dispatcher, Brokers))]
         assert node._worker is not None
         assert node._worker._claimer._feeds == {}
         assert "dispatch" not in await node.health()
@@ -144,9 +144,9 @@ async def test_a_process_without_a_broker_has_no_dispatcher_and_no_feeds(tmp_pat
 def test_a_process_without_a_broker_loads_no_broker_driver() -> None:
     code = (
         "import asyncio, sys\n"
-        "from mainspring.config.engine import Engine\nfrom mainspring.config.node import make_engines\n"
+        "from mainspring.config.engine import Engine\nfrom mainspring.config.node import make_brokers\n"
         "from mainspring.config.loading import load\n"
-        "assert asyncio.run(make_engines(Engine(load({'store': 'memory:'})))) is None\n"
+        "assert asyncio.run(make_brokers(Engine(load({'store': 'memory:'})))) is None\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('redis', 'aio_pika', 'aiokafka')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.core.model.base.errors import EngineUnavailable, Invalid
+from mainspring.core.model.base.errors import BrokerUnavailable, Invalid
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.integrations.kafka.address import KafkaServer, read_kafka
@@ -152,18 +152,18 @@ async def test_consumers_that_join_one_after_another_receive_every_record_once(k
 async def test_clients_report_a_server_that_is_away_as_unavailable(kit: Kit) -> None:
     nowhere = read_kafka("kafka://127.0.0.1:1", "test")
     producer, consumer = BatchProducer(nowhere), BatchConsumer(nowhere, "g", ["t"], CLOCK)
-    with pytest.raises(EngineUnavailable, match="Kafka"):
+    with pytest.raises(BrokerUnavailable, match="Kafka"):
         await producer.send(kit.records(1))
-    with pytest.raises(EngineUnavailable, match="Kafka"):
+    with pytest.raises(BrokerUnavailable, match="Kafka"):
         await consumer.take(1, 2 * MINUTE)
-    with pytest.raises(EngineUnavailable, match="Kafka"):
+    with pytest.raises(BrokerUnavailable, match="Kafka"):
         await KafkaAdmin(nowhere).check()
     await producer.close()
     await consumer.close()
 
 
 async def test_sending_to_a_missing_topic_fails(kit: Kit) -> None:
-    with pytest.raises(EngineUnavailable, match="topic"):
+    with pytest.raises(BrokerUnavailable, match="topic"):
         await kit.producer().send([Record("not-there", b"")])
 
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import HOUR, SECOND
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.integrations.kafka.address import read_kafka
@@ -109,7 +109,7 @@ async def test_a_denied_client_reports_the_reason(guarded: GuardedKafka, passwor
 
     async def read_reason() -> str:
         """The error of one send; empty if it timed out before the server had answered."""
-        with pytest.raises(EngineUnavailable) as refused:
+        with pytest.raises(BrokerUnavailable) as refused:
             await producer.send([Record(f"test-{uuid4().hex}", b"hello")])
         return str(refused.value) if says in str(refused.value) else ""
 

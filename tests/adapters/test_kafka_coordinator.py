@@ -18,13 +18,13 @@ _NOT_COORDINATOR_TEXT = "Kafka does not answer: Failed to get committed offsets:
 _READ_LAG = """
 import asyncio, sys
 from mainspring.integrations.kafka.admin import KafkaAdmin
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.integrations.kafka.address import read_kafka
 
 async def read_lag():
     try:
         print(await KafkaAdmin(read_kafka(sys.argv[1], "test")).lag(sys.argv[2], [sys.argv[2]]))
-    except EngineUnavailable as error:
+    except BrokerUnavailable as error:
         print("unavailable:", error)
 
 asyncio.run(read_lag())

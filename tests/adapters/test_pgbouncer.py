@@ -8,8 +8,8 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MINUTE
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Want

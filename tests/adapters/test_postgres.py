@@ -12,8 +12,8 @@ import pytest
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND
+from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import Verdict, settle_failure, settle_success
 from mainspring.core.store import Accepted, NewSession, Retention, Want
 from mainspring.stores import named_sql
 from mainspring.stores.postgres import PostgresStore

@@ -11,8 +11,8 @@ import pytest
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.completion import settle_loss
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_loss
 from mainspring.core.store import Want
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import Connection

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from mainspring.core.model.base.instant import HOUR
-from mainspring.core.model.runs.settlement import settle_success
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.store import Want
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import Connection

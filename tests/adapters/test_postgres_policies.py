@@ -17,9 +17,9 @@ import pytest
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.completion import settle_loss, settle_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_loss, settle_success
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.store import NewSession, Want
 from mainspring.stores.postgres import PostgresStore

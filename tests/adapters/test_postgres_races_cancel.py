@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_release, settle_success
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import Verdict, settle_failure, settle_release, settle_success
 from mainspring.core.model.schedules.job import JobState, Overlap
 from mainspring.core.store import Want
 from mainspring.stores.postgres import PostgresStore

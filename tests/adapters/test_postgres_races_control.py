@@ -8,9 +8,9 @@ import pytest
 
 from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
+from mainspring.core.model.runs.completion import settle_failure, settle_success
 from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_failure, settle_success
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause, RunFilter
 from mainspring.core.store import Retention, Want

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from mainspring.core.model.base.instant import DAY, MINUTE
-from mainspring.core.model.runs.settlement import Verdict, settle_failure, settle_release
+from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_release
 from mainspring.core.store import Retention
 from mainspring.stores.postgres.work import upkeep
 from tests.support.builders import a_run

@@ -8,8 +8,8 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import Verdict, settle_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import Verdict, settle_success
 from mainspring.core.model.schedules.job import JobState, Overlap
 from mainspring.core.store import Retention
 from tests.support.builders import a_fire, a_job, a_spec, a_tick, after_each, every

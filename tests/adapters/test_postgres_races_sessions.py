@@ -6,8 +6,8 @@ import pytest
 
 from mainspring.core.model.base.errors import Fenced
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
+from mainspring.core.model.runs.completion import Verdict, settle_loss, settle_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import Verdict, settle_loss, settle_success
 from mainspring.core.store import Want
 from tests.support.builders import a_run
 from tests.support.races import Races

@@ -8,9 +8,9 @@ import pytest
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import IdMaker, RunId
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
+from mainspring.core.model.runs.completion import Verdict, settle_success
 from mainspring.core.model.runs.new_run import About, Idempotency, NewRun
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import Verdict, settle_success
 from mainspring.core.store import KEYS_KEPT
 from tests.support.builders import a_job, a_run
 from tests.support.races import ALL_SHARDS, MOVE_BODY, Races

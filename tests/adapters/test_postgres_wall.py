@@ -15,8 +15,8 @@ from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import SESSION, Connection
 from mainspring.stores.postgres.records.catalog import Catalog
-from mainspring.stores.postgres.seen import Seen
-from mainspring.stores.postgres.wall import GUARDED, SHARED
+from mainspring.stores.postgres.row_security import GUARDED, SHARED
+from mainspring.stores.postgres.tenant_scope import Seen
 from tests.support.belongings import Belongings, two_tenants
 from tests.support.builders import a_run
 from tests.support.databases import as_administrator, create_database, drop_database, with_database, with_user

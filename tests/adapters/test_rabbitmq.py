@@ -11,7 +11,7 @@ from pathlib import Path
 import amqp
 import pytest
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.cluster.hints import Hint, Sealer
 from mainspring.core.model.runs.dead_letters import DeadRun
@@ -67,7 +67,7 @@ async def read_refusal(address: str) -> str:
 
     async def read_error() -> str:
         """Empty after a timeout, which a busy machine can cause."""
-        with pytest.raises(EngineUnavailable) as raised:
+        with pytest.raises(BrokerUnavailable) as raised:
             await engine.depth("default")
         message = str(raised.value)
         return "" if "timeout" in message else message

@@ -10,20 +10,20 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import HOUR, SECOND
 from mainspring.core.model.cluster.hints import Hint, Sealer
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.worker.reporting.noticeboard import FlagListener, WorkerShower
+from mainspring.core.worker.reporting.status_cache import FlagListener, WorkerStatusWriter
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker
 from mainspring.features.events.status_writer import StatusWriter
 from mainspring.integrations.redis.address import read_redis
-from mainspring.integrations.redis.board import RedisBoard
 from mainspring.integrations.redis.dispatch import RedisDispatch
 from mainspring.integrations.redis.servers import Client, RedisServers
+from mainspring.integrations.redis.status_cache import RedisStatusCache
 from mainspring.stores.memory import MemoryStore
 from tests.support.builders import a_run
 from tests.support.servers import started
@@ -47,8 +47,8 @@ async def outside(address: str) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def board(address: str) -> AsyncIterator[RedisBoard]:
-    board = RedisBoard(read_redis(address, "address"))
+async def board(address: str) -> AsyncIterator[RedisStatusCache]:
+    board = RedisStatusCache(read_redis(address, "address"))
     await board.open(uuid4().hex)
     yield board
     await board.close()
@@ -61,7 +61,7 @@ async def read_status(outside: Client, key: str) -> dict[str, object]:
     return found
 
 
-async def test_the_status_cache_mirrors_the_states_of_runs(board: RedisBoard, outside: Client) -> None:
+async def test_the_status_cache_mirrors_the_states_of_runs(board: RedisStatusCache, outside: Client) -> None:
     clock = SystemClock()
     store = MemoryStore(clock, 4)
     owned: dict[int, int] = {}
@@ -83,7 +83,7 @@ async def test_the_status_cache_mirrors_the_states_of_runs(board: RedisBoard, ou
 async def test_events_are_kept_while_the_status_cache_is_away() -> None:
     clock = SystemClock()
     store = MemoryStore(clock, 4)
-    away = RedisBoard(read_redis("redis://127.0.0.1:1", "address"))
+    away = RedisStatusCache(read_redis("redis://127.0.0.1:1", "address"))
     await away.open("nobody")
     writer = StatusWriter(store, away, LocalWakeups(), clock, lambda: {0: 1})
     await writer.tick()
@@ -94,7 +94,7 @@ async def test_events_are_kept_while_the_status_cache_is_away() -> None:
 
 
 async def test_a_worker_has_a_status_while_it_runs_and_stops_a_flagged_run_at_once(
-    board: RedisBoard, outside: Client
+    board: RedisStatusCache, outside: Client
 ) -> None:
     clock = SystemClock()
     store = MemoryStore(clock, 4)
@@ -118,7 +118,7 @@ async def test_a_worker_has_a_status_while_it_runs_and_stops_a_flagged_run_at_on
     run = a_run()
     await store.submit([run])
     await worker.start()
-    shower = WorkerShower(worker, board, LocalWakeups(), clock)
+    shower = WorkerStatusWriter(worker, board, LocalWakeups(), clock)
     listener = FlagListener(worker, board, LocalWakeups(), clock)
     try:
         async with shower, listener:
@@ -168,7 +168,7 @@ async def test_the_broker_finds_the_new_master_after_a_failover(tmp_path: Path) 
         hint = Hint(a_run().id, "default", 2)
 
         async def is_published() -> bool:
-            with suppress(EngineUnavailable):
+            with suppress(BrokerUnavailable):
                 await engine.publish([hint])
                 return True
             return False

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.integrations.chained_secrets import SeveralSecrets
+from mainspring.integrations.chained_secrets import ChainedSecrets
 from mainspring.integrations.environment_secrets import EnvironmentSecrets
 from mainspring.integrations.files.secrets import FolderSecrets
 
@@ -18,7 +18,7 @@ def a_file(folder: Path, name: str, data: bytes, mode: int = 0o600) -> None:
 def test_the_environment_comes_before_the_folder(tmp_path: Path) -> None:
     a_file(tmp_path, "API_KEY", b"from the folder\n")
     a_file(tmp_path, "OTHER", b"line\r\n")
-    places = SeveralSecrets(
+    places = ChainedSecrets(
         [EnvironmentSecrets({"MAINSPRING_SECRET_API_KEY": "from outside"}), FolderSecrets(tmp_path)]
     )
     assert places.read("API_KEY") == "from outside"

@@ -16,9 +16,9 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND
 from mainspring.core.model.cluster.placement import place_for
 from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
+from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import Verdict, settle_failure, settle_success
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.calendar import CalendarSpec
 from mainspring.core.model.schedules.plan import plan
@@ -29,11 +29,11 @@ from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import SettledPartly, Want
 from mainspring.core.submit.jobs import Jobs
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.several import SeveralStore
-from mainspring.stores.several.joining import move
+from mainspring.stores.sharded import ShardedStore
+from mainspring.stores.sharded.joining import move
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, a_worker, every
 from tests.support.databases import create_database, drop_database, migrated_template, with_database
-from tests.support.several_harness import several
+from tests.support.sharded_harness import several
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
@@ -79,7 +79,7 @@ def _mine() -> None:
 
 
 @pytest.fixture
-async def store(addresses: list[str]) -> AsyncIterator[SeveralStore]:
+async def store(addresses: list[str]) -> AsyncIterator[ShardedStore]:
     store = several(addresses, SHARDS)
     await store.open()
     yield store
@@ -94,12 +94,12 @@ async def _execute(address: str, statement: str) -> None:
         await connection.close()
 
 
-def jobs_on(store: SeveralStore) -> Jobs:
+def jobs_on(store: ShardedStore) -> Jobs:
     wakeups = LocalWakeups()
     return Jobs(store, wakeups, SystemClock(), Random(), shards=SHARDS, places=store.place_count, apart=store.server_of)
 
 
-def tenant_on(store: SeveralStore, number: int, which: int = 0) -> str:
+def tenant_on(store: ShardedStore, number: int, which: int = 0) -> str:
     """A tenant whose data lies on a server."""
     names = (f"{Mine.prefix}-{count}" for count in range(10_000))
     found = [
@@ -110,14 +110,14 @@ def tenant_on(store: SeveralStore, number: int, which: int = 0) -> str:
     return found[which]
 
 
-def make_runs(store: SeveralStore, tenant: str, count: int, **fields: object) -> list[NewRun]:
+def make_runs(store: ShardedStore, tenant: str, count: int, **fields: object) -> list[NewRun]:
     policy = fields.get("policy")
     key = policy.ordering_key if policy is not None else ""  # type: ignore[attr-defined]
     ids = jobs_on(store).new_run_ids([key] * count, tenant=tenant)
     return [a_run(id=run_id, tenant=tenant, queue=Mine.queue, **fields) for run_id in ids]  # type: ignore[arg-type]
 
 
-async def claim_all(store: SeveralStore, limit: int = 100) -> list[HeldRun]:
+async def claim_all(store: ShardedStore, limit: int = 100) -> list[HeldRun]:
     session = await store.open_session(a_worker(ttl=DAY))
     return await store.claim(session, 1, [Want(Mine.queue, limit)])
 
@@ -143,7 +143,7 @@ async def count_rows(address: str, place: int, places: int) -> int:
 
 
 async def test_runs_lie_on_the_server_of_their_tenant_and_lists_are_merged(
-    store: SeveralStore, addresses: list[str]
+    store: ShardedStore, addresses: list[str]
 ) -> None:
     tenants = [tenant_on(store, number) for number in range(3)]
     runs = [run for tenant in tenants for run in make_runs(store, tenant, 5)]
@@ -176,7 +176,7 @@ async def test_runs_lie_on_the_server_of_their_tenant_and_lists_are_merged(
     assert {view.state for view in await store.runs([run.id for run in runs]) if view} == {RunState.SUCCEEDED}
 
 
-async def test_a_server_without_runs_is_asked_again_when_the_others_leave_demand(store: SeveralStore) -> None:
+async def test_a_server_without_runs_is_asked_again_when_the_others_leave_demand(store: ShardedStore) -> None:
     full, empty = tenant_on(store, 0), tenant_on(store, 1)
     await store.submit(make_runs(store, full, 30))
     session = await store.open_session(a_worker(ttl=DAY))
@@ -196,7 +196,7 @@ async def test_a_server_without_runs_is_asked_again_when_the_others_leave_demand
     assert not [key for key in (*store._had_nothing, *store._heard) if key[0] == session]
 
 
-async def test_hinted_runs_are_claimed_on_their_servers(store: SeveralStore) -> None:
+async def test_hinted_runs_are_claimed_on_their_servers(store: ShardedStore) -> None:
     tenants = [tenant_on(store, number) for number in range(3)]
     runs = [run for tenant in tenants for run in make_runs(store, tenant, 4)]
     await store.submit(runs)
@@ -211,7 +211,7 @@ async def test_hinted_runs_are_claimed_on_their_servers(store: SeveralStore) -> 
     assert len(await store.claim(session, 3, [Want(Mine.queue, 100)])) == 6
 
 
-async def test_answers_keep_the_order_of_the_request_across_servers(store: SeveralStore) -> None:
+async def test_answers_keep_the_order_of_the_request_across_servers(store: ShardedStore) -> None:
     """Several places of one server, all mixed up."""
     tenants = [tenant_on(store, 0, which) for which in range(6)]
     assert len({place_for(tenant, "", store.place_count) for tenant in tenants}) > 1
@@ -222,7 +222,7 @@ async def test_answers_keep_the_order_of_the_request_across_servers(store: Sever
     assert [view and (view.id, view.tenant) for view in views] == [(run.id, run.tenant) for run in runs]
 
 
-async def test_requests_across_placement_groups_are_refused(store: SeveralStore, addresses: list[str]) -> None:
+async def test_requests_across_placement_groups_are_refused(store: ShardedStore, addresses: list[str]) -> None:
     here, there = tenant_on(store, 0), tenant_on(store, 1)
     [run], [other] = make_runs(store, here, 1), make_runs(store, there, 1)
     with pytest.raises(Invalid) as wrong:
@@ -246,7 +246,7 @@ async def test_requests_across_placement_groups_are_refused(store: SeveralStore,
         await alone.open()
 
 
-async def test_a_placement_key_spreads_a_tenant_and_limits_apply_per_placement_group(store: SeveralStore) -> None:
+async def test_a_placement_key_spreads_a_tenant_and_limits_apply_per_placement_group(store: ShardedStore) -> None:
     jobs = jobs_on(store)
     parts = [f"part-{number}" for number in range(20)]
     runs = [
@@ -273,7 +273,7 @@ def _with_placement(run: NewRun, placement: str) -> NewRun:
     return msgspec.structs.replace(run, placement=placement)
 
 
-async def test_a_placement_group_moves_with_all_of_its_rows(store: SeveralStore, addresses: list[str]) -> None:
+async def test_a_placement_group_moves_with_all_of_its_rows(store: ShardedStore, addresses: list[str]) -> None:
     """Processes with an old map of placement groups only notice a short pause."""
     tenant = tenant_on(store, 0)
     place = place_for(tenant, "", store.place_count)
@@ -286,7 +286,7 @@ async def test_a_placement_group_moves_with_all_of_its_rows(store: SeveralStore,
 
 
 async def _fill_move_and_look(
-    store: SeveralStore, old: SeveralStore, tenant: str, place: int, addresses: list[str]
+    store: ShardedStore, old: ShardedStore, tenant: str, place: int, addresses: list[str]
 ) -> None:
     def make(count: int = 1, **fields: object) -> list[NewRun]:
         return make_runs(store, tenant, count, **fields)
@@ -345,7 +345,7 @@ async def _fill_move_and_look(
 
 
 async def test_a_schedule_fires_on_the_server_its_placement_group_moved_to(
-    store: SeveralStore, addresses: list[str]
+    store: ShardedStore, addresses: list[str]
 ) -> None:
     tenant = tenant_on(store, 1)
     place = place_for(tenant, "", store.place_count)
@@ -364,7 +364,7 @@ async def test_a_schedule_fires_on_the_server_its_placement_group_moved_to(
     assert len(await store.ledger(job_id, 0, await store.now() + HOUR, 10)) == 1
 
 
-async def test_an_interrupted_move_is_finished_once(store: SeveralStore, addresses: list[str]) -> None:
+async def test_an_interrupted_move_is_finished_once(store: ShardedStore, addresses: list[str]) -> None:
     tenant = tenant_on(store, 0)
     place = place_for(tenant, "", store.place_count)
     source, target, third = store._servers.all
@@ -395,7 +395,7 @@ async def test_an_interrupted_move_is_finished_once(store: SeveralStore, address
     assert await store.planned_moves() == []
 
 
-async def test_a_server_that_is_away_does_not_stop_the_others(store: SeveralStore) -> None:
+async def test_a_server_that_is_away_does_not_stop_the_others(store: ShardedStore) -> None:
     here, there = tenant_on(store, 0), tenant_on(store, 1)
     mine, others = make_runs(store, here, 2), make_runs(store, there, 2)
     await store.submit([*mine, *others])
@@ -431,7 +431,7 @@ async def test_a_server_that_is_away_does_not_stop_the_others(store: SeveralStor
     )
 
 
-async def test_runs_are_completed_once_while_placement_groups_move(store: SeveralStore, addresses: list[str]) -> None:
+async def test_runs_are_completed_once_while_placement_groups_move(store: ShardedStore, addresses: list[str]) -> None:
     mover = several(addresses, SHARDS)
     await mover.open()
     jobs = jobs_on(store)

@@ -17,10 +17,10 @@ import pytest
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
+from mainspring.core.model.runs.completion import Verdict, settle_loss, settle_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import Verdict, settle_loss, settle_success
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.system_clock import SystemClock
@@ -41,7 +41,7 @@ import asyncio, sys
 from pathlib import Path
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.stores.sqlite import SqliteStore
-from mainspring.core.model.runs.settlement import settle_success
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.store import NewSession, Want
 from tests.support.builders import some_runs
 

@@ -19,9 +19,9 @@ import pytest
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.runs.completion import settle_failure, settle_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import settle_failure, settle_success
 from mainspring.core.store import NewSession, Want
 from mainspring.stores.sqlite import SqliteStore
 from tests.support.builders import a_limit, a_policy, a_run

@@ -14,7 +14,7 @@ import pytest
 
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.ids import SessionId
-from mainspring.core.model.runs.settlement import settle_loss
+from mainspring.core.model.runs.completion import settle_loss
 from mainspring.core.ports.storage.access import Author
 from mainspring.http.server import HttpServer
 from tests.api.conftest import Service, memory_only

@@ -12,8 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.config.blobs import make_run_logs
 from mainspring.config.sections import BlobsSection, RunLogsSection
+from mainspring.config.servers.blobs import make_run_logs
 from mainspring.config.settings import Settings
 from mainspring.config.stores import EngineStore
 from mainspring.core.logs.packed_log import pack
@@ -22,9 +22,9 @@ from mainspring.core.model.access.access import Quotas, Role, Tenant
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND, Micros, to_datetime
 from mainspring.core.model.cluster.diagnosis import Level
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.core.ports.storage.access import Author

@@ -11,7 +11,7 @@ import pytest
 from mainspring.core.model.access.access import Permission, Principal, Role, Tenant
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.runtime.remembered import Remembered
+from mainspring.core.runtime.cached import Remembered
 from mainspring.http.app import make_app
 from mainspring.http.auth.authenticator import LOCAL
 from mainspring.http.limits import Room

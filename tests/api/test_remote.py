@@ -9,10 +9,10 @@ import pytest
 from mainspring.core.model.access.access import Permission, Principal, Role
 from mainspring.core.model.base.ids import JobId, SessionId
 from mainspring.core.model.base.instant import MINUTE, SECOND, parse_instant
+from mainspring.core.model.runs.completion import settle_loss
 from mainspring.core.model.runs.new_run import JobRef, NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import settle_loss
 from mainspring.core.runtime.tracing.spans import Tracing
 from mainspring.features.workers.operations.remote import Claim
 from mainspring.features.workers.operations.remote import claim as claim_handler

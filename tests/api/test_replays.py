@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from mainspring.core.model.access.access import Role
-from mainspring.features.dead_letters.service import Undertaker
+from mainspring.features.dead_letters.service import DeadLetterService
 from tests.api.conftest import Service
 
 REPLAYS = "/v1/dead-letters/replays"
@@ -29,7 +29,7 @@ async def make_dead_letters(client: httpx2.AsyncClient, count: int) -> list[str]
 
 
 async def advance_replays(service: Service, steps: int = 3) -> None:
-    keeper = Undertaker(service.store, service.jobs, service.wakeups, service.clock)
+    keeper = DeadLetterService(service.store, service.jobs, service.wakeups, service.clock)
     for _ in range(steps):
         await keeper.tick()
 

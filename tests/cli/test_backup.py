@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND, Instant
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.new_run import Idempotency
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.model.schedules.plan import plan
 from mainspring.core.model.workflows.dependencies import Rule
 from mainspring.core.ports.storage.access import Author

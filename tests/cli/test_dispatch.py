@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from mainspring.cli.main import application
 from mainspring.config.loading import load
-from mainspring.config.routes import read_engines, read_routes
+from mainspring.config.servers.broker_routes import read_engines, read_routes
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.runs.dead_letters import DeadRun
 from tests.support import rabbitmq

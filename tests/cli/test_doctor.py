@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import application
-from mainspring.config.blobs import make_run_logs
 from mainspring.config.loading import load
+from mainspring.config.servers.blobs import make_run_logs
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.cluster.diagnosis import Level
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
-from mainspring.core.model.runs.settlement import settle_failure
+from mainspring.core.model.runs.completion import settle_failure
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.runtime.system_clock import SystemClock

@@ -24,10 +24,10 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instan
 from mainspring.core.model.limits.budget import Budget
 from mainspring.core.model.limits.limits import Breaker
 from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
+from mainspring.core.model.runs.completion import settle_failure, settle_success
 from mainspring.core.model.runs.new_run import About, Idempotency, JobRef
 from mainspring.core.model.runs.replay import Replay
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import settle_failure, settle_success
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.calendar import CalendarSpec
 from mainspring.core.model.schedules.job import JobState, Overlap

@@ -14,7 +14,7 @@ from tests.support.builders import SHARDS
 from tests.support.databases import create_database, drop_database, migrated_template, with_database
 from tests.support.kept_connections import KeptConnections
 from tests.support.kept_sqlite import KeptSqlite
-from tests.support.several_harness import SeveralHarness
+from tests.support.sharded_harness import ShardedHarness
 from tests.support.state_changes import ALLOWED_MOVES, find_moves, record_known_ends
 from tests.support.store_harness import SERVE_THE_API, Harness, MemoryHarness, PostgresHarness, SqliteHarness
 
@@ -32,7 +32,7 @@ def contract_databases(postgres_dsn: str) -> Iterator[list[str]]:
     names = [f"contracts_{uuid.uuid4().hex}" for _ in range(3)]
 
     async def make() -> list[str]:
-        return await SeveralHarness.prepare(postgres_dsn, names)
+        return await ShardedHarness.prepare(postgres_dsn, names)
 
     async def drop() -> None:
         for name in names:
@@ -143,7 +143,7 @@ def make_harness(
             return lambda: SqliteHarness(kept_sqlite)
         case "several":
             addresses: list[str] = request.getfixturevalue("contract_databases")
-            return lambda: SeveralHarness(addresses, kept_connections)
+            return lambda: ShardedHarness(addresses, kept_connections)
         case _:
             _needs("postgres")
             dsn: str = request.getfixturevalue("contract_database")

@@ -11,9 +11,7 @@ import pytest
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import DAY, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker
-from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import (
+from mainspring.core.model.runs.completion import (
     Settlement,
     Verdict,
     settle_cancel,
@@ -22,6 +20,8 @@ from mainspring.core.model.runs.settlement import (
     settle_release,
     settle_success,
 )
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.job import JobState, NewJob, Overlap
 from mainspring.core.model.workflows.dependencies import Dependencies, Rule

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from mainspring.config.archive import restore
-from mainspring.config.blobs import make_blobs
 from mainspring.config.sections import BlobsSection
+from mainspring.config.servers.blobs import make_blobs
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.blobs import Blobs
 from mainspring.core.ports.upkeep.archive import ArchivedRun, Archiving

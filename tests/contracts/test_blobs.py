@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from mainspring.config.blobs import make_blobs
 from mainspring.config.sections import BlobsSection
+from mainspring.config.servers.blobs import make_blobs
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant
 from mainspring.core.ports.blobs import Blobs, BlobsUnavailable

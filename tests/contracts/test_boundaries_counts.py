@@ -7,8 +7,8 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.limits.budget import Budget
 from mainspring.core.model.limits.limits import Breaker
 from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
+from mainspring.core.model.runs.completion import LOST_AFTER, POISON_AFTER, settle_loss
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import LOST_AFTER, POISON_AFTER, settle_loss
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.store import Want
 from tests.support.boundaries import ADA, on_every_claim_path, prepare_claim_path, skip_on_a_sharded_store

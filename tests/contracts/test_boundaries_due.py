@@ -5,10 +5,10 @@ import pytest
 
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Limit
+from mainspring.core.model.runs.completion import settle_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_release
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.catalog import Pause

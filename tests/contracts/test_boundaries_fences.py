@@ -7,9 +7,7 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE
-from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import (
+from mainspring.core.model.runs.completion import (
     Settlement,
     Verdict,
     settle_cancel,
@@ -18,6 +16,8 @@ from mainspring.core.model.runs.settlement import (
     settle_release,
     settle_success,
 )
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport
 from mainspring.core.store import PutOutcome
 from tests.support.boundaries import on_every_claim_path, prepare_claim_path

@@ -6,8 +6,8 @@ import pytest
 from mainspring.core.model.base.errors import Fenced
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE
+from mainspring.core.model.runs.completion import Verdict, settle_loss, settle_success
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.settlement import Verdict, settle_loss, settle_success
 from mainspring.core.model.schedules.job import Fire
 from mainspring.core.model.schedules.plan import plan
 from mainspring.core.store import Retention

@@ -3,10 +3,10 @@
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.completion import settle_loss
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.rank import HEAD_START, LATE_PENALTY
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_loss
 from tests.support.boundaries import around_the_boundary, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_job, a_limit, a_run, a_spec, an_id, every
 from tests.support.store_harness import Harness, ids

@@ -4,9 +4,9 @@ import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker, gates_of
+from mainspring.core.model.runs.completion import settle_cancel, settle_loss, settle_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import settle_cancel, settle_loss, settle_release
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.store_harness import Harness, ids
 

@@ -4,8 +4,8 @@ import pytest
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
+from mainspring.core.model.runs.completion import settle_loss, settle_release
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_loss, settle_release
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Want
 from tests.support.builders import a_policy, a_run

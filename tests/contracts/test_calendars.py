@@ -9,7 +9,7 @@ from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.calendar import CalendarSpec, Covers, Freeze, Holiday, WhenClosed
-from mainspring.core.model.schedules.closings import Closed, Closings, closings_of
+from mainspring.core.model.schedules.closed_periods import Closed, Closings, closings_of
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob, Overlap
 from mainspring.core.model.schedules.plan import plan_job
 from mainspring.core.ports.storage.access import AuditFilter, Author

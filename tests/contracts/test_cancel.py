@@ -6,8 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import (
+from mainspring.core.model.runs.completion import (
     Settlement,
     Verdict,
     settle_cancel,
@@ -15,6 +14,7 @@ from mainspring.core.model.runs.settlement import (
     settle_release,
     settle_success,
 )
+from mainspring.core.model.runs.run import HeldRun, RunState
 from tests.support.builders import a_run, an_id, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 

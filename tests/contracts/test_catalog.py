@@ -8,9 +8,9 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId, derived_id, made_at
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import Author

@@ -4,9 +4,9 @@ import asyncio
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import settle_loss, settle_release
 from mainspring.core.model.runs.rank import HEAD_START, IDLE, MOST_URGENT, OVERTAKING_BOUND
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_loss, settle_release
 from mainspring.core.store import Want
 from tests.support.builders import a_policy, a_run, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from mainspring.core.cluster.sealing import SealedCoordinator
+from mainspring.core.cluster.epoch_check import EpochCheckedCoordinator
 from mainspring.core.model.base.errors import Fenced
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
@@ -238,7 +238,7 @@ async def test_epochs_grow_across_a_change_of_the_coordinator(
     # No member has left: for the store the previous one is still a live owner.
     for engine in OUTSIDE:
         registry = make_registry(address_of(engine))
-        they = SealedCoordinator(harness.store, registry)
+        they = EpochCheckedCoordinator(harness.store, registry)
         await they.start()
         member = await they.join(engine, DAY)
         epochs.append((await they.take(member, [3]))[3])

@@ -5,9 +5,9 @@ import pytest
 from mainspring.core.model.base.fingerprint import fingerprint_of
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.completion import settle_loss
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import settle_loss
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import DeadGroup, RunFilter
 from tests.support.builders import a_policy, a_run, an_id

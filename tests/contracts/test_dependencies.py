@@ -9,9 +9,9 @@ import pytest
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
+from mainspring.core.model.runs.completion import settle_cancel
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import settle_cancel
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.workflows.dependencies import Ended, Rule, decide
 from mainspring.core.ports.storage.access import Author

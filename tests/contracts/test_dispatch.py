@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import HOUR, SECOND, Micros
 from mainspring.core.model.cluster.hints import Hint, Sealer
 from mainspring.core.model.runs.rank import rank_of
@@ -349,7 +349,7 @@ async def test_a_well_configured_server_has_no_warnings(broker: Dispatch) -> Non
 async def round_trip(publisher: Dispatch, *others: Dispatch) -> bool:
     """Publish a hint and try to take it. Older hints may come first, and on Kafka any taker may have the partition."""
     made = hints(1)
-    with suppress(EngineUnavailable):
+    with suppress(BrokerUnavailable):
         await publisher.publish(made)
         async with asyncio.timeout(DEADLINE_SECONDS):
             found: list[str] = []
@@ -377,11 +377,11 @@ async def test_clients_reconnect_after_the_server_was_killed(name: str, tmp_path
         await let_idle(broker)
         for node in server.nodes:
             node.signal(signal.SIGKILL)
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await broker.publish(hints(1))
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await waiting
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await idle.depth("default")
         await asyncio.to_thread(server.start)
         await eventually(lambda: round_trip(broker, idle))

@@ -2,7 +2,7 @@
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.events.events import MAX_TOLD_ERROR, id_of_worker
-from mainspring.core.model.runs.settlement import settle_cancel
+from mainspring.core.model.runs.completion import settle_cancel
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness
 

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.runs.completion import settle_cancel, settle_loss, settle_release
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_cancel, settle_loss, settle_release
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Minute
 from mainspring.core.store import Retention, Unattempted

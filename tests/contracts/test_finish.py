@@ -7,10 +7,10 @@ import pytest
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import Verdict, settle_failure, settle_success
 from mainspring.core.model.workflows.dependencies import Rule
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter

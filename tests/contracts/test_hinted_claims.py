@@ -6,14 +6,14 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import MINUTE
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.completion import settle_release, settle_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import settle_release, settle_success
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.store import Want
 from tests.support.builders import a_run, some_runs
-from tests.support.several_harness import SeveralHarness
+from tests.support.sharded_harness import ShardedHarness
 from tests.support.store_harness import Harness, SqliteHarness, ids
 
 ADA = Author("ada", why="because")
@@ -135,7 +135,7 @@ async def test_a_hinted_run_needs_its_labels(harness: Harness) -> None:
 
 
 async def test_hinted_claims_respect_the_concurrency_of_a_queue(harness: Harness) -> None:
-    if isinstance(harness, SeveralHarness):
+    if isinstance(harness, ShardedHarness):
         pytest.skip("it is refused on several servers")
     await harness.store.put_queue_policy("default", QueuePolicy(concurrency=2), ADA)
     runs = some_runs(5)

@@ -3,8 +3,8 @@
 import pytest
 
 from mainspring.core.model.base.instant import DAY, MINUTE
+from mainspring.core.model.runs.completion import settle_loss, settle_release
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_loss, settle_release
 from mainspring.core.model.schedules.job import Overlap
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause

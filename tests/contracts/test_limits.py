@@ -8,9 +8,9 @@ import pytest
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
 from mainspring.core.model.limits.limits import Limit, gates_of
+from mainspring.core.model.runs.completion import Verdict, settle_cancel, settle_loss, settle_release, settle_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import Verdict, settle_cancel, settle_loss, settle_release, settle_success
 from mainspring.core.model.schedules.job import JobState, Overlap
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Retention, Want

@@ -7,8 +7,8 @@ from typing import Any
 
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.runs.completion import settle_cancel, settle_release
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.settlement import settle_cancel, settle_release
 from mainspring.core.ports.storage.access import Author
 from tests.support.builders import a_limit, a_policy, a_run, some_runs
 from tests.support.state_changes import ALLOWED_MOVES, find_moves

@@ -7,10 +7,10 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import settle_release
 from mainspring.core.model.runs.names import MAX_TAGS
 from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import settle_release
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, LogReport, RunFilter

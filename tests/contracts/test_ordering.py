@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import settle_cancel, settle_loss, settle_release, settle_success
 from mainspring.core.model.runs.new_run import JobRef
 from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_cancel, settle_loss, settle_release, settle_success
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every, some_runs

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import (
+from mainspring.core.model.runs.completion import (
     settle_cancel,
     settle_failure,
     settle_loss,
     settle_release,
     settle_success,
 )
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import HeldRun
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 

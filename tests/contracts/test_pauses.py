@@ -6,9 +6,9 @@ import pytest
 
 from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import settle_loss, settle_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import settle_loss, settle_release
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.store import Want

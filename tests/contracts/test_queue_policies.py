@@ -10,10 +10,10 @@ from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy, RetryBudget
+from mainspring.core.model.runs.completion import settle_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.rank import IDLE, OVERTAKING_BOUND
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import settle_release
 from mainspring.core.ports.storage.access import AuditFilter, Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.store import Want

@@ -1,8 +1,8 @@
 """Reading runs, queues and jobs."""
 
 from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.store import Depth
 from tests.support.builders import a_job, a_run, a_spec, an_id, some_runs
 from tests.support.store_harness import Harness

@@ -4,8 +4,8 @@ import pytest
 
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant
 from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.runs.completion import settle_loss, settle_release
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import settle_loss, settle_release
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.store import Depth

@@ -3,8 +3,8 @@
 import asyncio
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import Verdict, settle_loss, settle_release, settle_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import Verdict, settle_loss, settle_release, settle_success
 from tests.support.builders import a_policy, a_run, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 

@@ -4,8 +4,8 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE
+from mainspring.core.model.runs.completion import settle_release
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import settle_release
 from mainspring.core.model.runs.view import Progress
 from mainspring.core.ports.storage.catalog import (
     LOG_CUT,

@@ -7,9 +7,9 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import settle_cancel, settle_release
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_cancel, settle_release
 from mainspring.core.model.schedules.job import Job, JobState, NewJob, Overlap, tick_run_id
 from mainspring.core.model.schedules.plan import LISTED, plan
 from mainspring.core.model.schedules.schedule import CronSchedule, next_after

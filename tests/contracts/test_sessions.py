@@ -4,8 +4,8 @@ import pytest
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import Verdict, settle_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import Verdict, settle_success
 from mainspring.core.store import NewSession, Want
 from tests.support.builders import a_run, a_worker, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids

@@ -10,7 +10,7 @@ import pytest
 import redis.asyncio as redis
 
 from mainspring.config.loading import load
-from mainspring.core.model.base.errors import EngineUnavailable, Fenced
+from mainspring.core.model.base.errors import BrokerUnavailable, Fenced
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.events.events import PARTITIONS, Topic, id_of_worker
 from mainspring.core.ports.events_out import Sink
@@ -124,7 +124,7 @@ async def test_a_redis_stream_is_trimmed_to_about_its_maximum_length(
         # A killed server is unavailable; a restarted one accepts events again.
         for node in server.nodes:
             node.signal(signal.SIGKILL)
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await sink.publish(they.events(ids(1)), 1)
         server.start()
         await sink.publish(they.events(ids(1)), 1)
@@ -160,6 +160,6 @@ def test_the_settings_of_the_documentation_are_valid(tmp_path: Path) -> None:
 async def test_a_missing_server_raises_unavailable(make: Callable[[str], SinkHarness], scheme: str) -> None:
     they = make(f"{scheme}://127.0.0.1:{free_port()}")
     sink = await they.another()
-    with pytest.raises(EngineUnavailable):
+    with pytest.raises(BrokerUnavailable):
         await sink.publish(they.events(ids(1)), 1)
     await they.close()

@@ -4,11 +4,11 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId, derived_id
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.runs.completion import settle_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_release
 from tests.support.builders import a_run, an_id, some_runs
 from tests.support.store_harness import Harness, ids
 

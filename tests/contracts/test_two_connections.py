@@ -11,9 +11,9 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.limits.budget import Budget
 from mainspring.core.model.limits.limits import Breaker, gates_of
 from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.store import KEYS_KEPT, Retention

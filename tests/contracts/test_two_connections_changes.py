@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import HOUR
+from mainspring.core.model.runs.completion import settle_release, settle_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_release, settle_success
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.store import KEYS_KEPT
 from tests.support.boundaries import ADA

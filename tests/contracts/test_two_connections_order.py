@@ -13,8 +13,8 @@ import pytest
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.limits.limits import gates_of
+from mainspring.core.model.runs.completion import Verdict, settle_release, settle_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
-from mainspring.core.model.runs.settlement import Verdict, settle_release, settle_success
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.store import KEYS_KEPT

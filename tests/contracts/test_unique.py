@@ -7,9 +7,9 @@ import pytest
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE
 from mainspring.core.model.limits.limits import Limit
+from mainspring.core.model.runs.completion import REPLACED
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import REPLACED
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Accepted

@@ -6,9 +6,9 @@ import pytest
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
 from mainspring.core.model.limits.budget import Budget, BudgetStatus
+from mainspring.core.model.runs.completion import Settlement, settle_release, settle_success
 from mainspring.core.model.runs.new_run import JobRef
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement, settle_release, settle_success
 from mainspring.core.model.runs.usage import USAGE_KEPT, GroupBy, Spent, UsageLine, by_line, day_of
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Retention

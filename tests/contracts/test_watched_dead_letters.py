@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import settle_loss
 from mainspring.core.model.runs.dead_letters import GROWS_BY, TREND
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.replay import Replay
-from mainspring.core.model.runs.settlement import settle_loss
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from tests.support.builders import a_policy, a_run, an_id, some_runs

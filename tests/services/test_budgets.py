@@ -6,8 +6,8 @@ import msgspec
 
 from mainspring.core.model.base.instant import DAY, SECOND
 from mainspring.core.model.limits.budget import Budget, BudgetStatus
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.new_run import JobRef
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.model.runs.usage import Spent
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author

@@ -7,7 +7,7 @@ import pytest
 from mainspring.core.dispatch.dispatcher import Dispatcher
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.cluster.hints import Hint, Sealer
-from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
@@ -33,7 +33,7 @@ class RecordingBroker(MemoryDispatch):
 async def test_hints_for_a_data_center_go_only_to_a_broker_that_separates_them(by_datacenter: bool) -> None:
     clock = VirtualClock()
     store, broker = MemoryStore(clock, 4), RecordingBroker(clock, by_datacenter=by_datacenter)
-    engines = Engines([guarded := GuardedEngine(broker, clock)], {"*": guarded}, "store")
+    engines = Brokers([guarded := GuardedBroker(broker, clock)], {"*": guarded}, "store")
     dispatcher = Dispatcher(store, engines, LocalWakeups(), clock, lambda: {0: 1})
     await dispatcher.tick()
     await store.submit([a_run(), a_run(requires=("datacenter=eu",))])

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
+from mainspring.core.dispatch.broker_watch import BrokerWatch
 from mainspring.core.dispatch.dispatcher import READER, Dispatcher
-from mainspring.core.dispatch.engine_watch import EngineWatch
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.core.model.cluster.hints import Hint, Sealer
 from mainspring.core.model.runs.dead_letters import DeadRun
@@ -19,7 +19,7 @@ from mainspring.core.ports.dispatch import Delivery
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.wakeups import queue_topic
-from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker
@@ -46,7 +46,7 @@ class FlakyBroker(MemoryDispatch):
     def _here(self) -> None:
         self.asked += 1
         if self.away:
-            raise EngineUnavailable("it is away for the test")
+            raise BrokerUnavailable("it is away for the test")
 
     async def publish(self, hints: Sequence[Hint]) -> None:
         self._here()
@@ -91,8 +91,8 @@ class World:
         self.use(self.broker, queues)
 
     def use(self, broker: FlakyBroker, queues: Collection[str] = ("*",)) -> None:
-        guarded = GuardedEngine(broker, self.clock)
-        self.engines = Engines([guarded], dict.fromkeys(queues, guarded), "test")
+        guarded = GuardedBroker(broker, self.clock)
+        self.engines = Brokers([guarded], dict.fromkeys(queues, guarded), "test")
 
     def make_dispatcher(self) -> Dispatcher:
         return Dispatcher(self.store, self.engines, self.wakeups, self.clock, lambda: self.owned)
@@ -316,7 +316,7 @@ class HalfBroker(FlakyBroker):
 
     async def take(self, queue: str, limit: int, wait: Micros) -> list[Delivery]:
         if queue == "broken" and self.broken:
-            raise EngineUnavailable("it is broken for the test")
+            raise BrokerUnavailable("it is broken for the test")
         return await super().take(queue, limit, wait)
 
 
@@ -324,7 +324,7 @@ class HalfBroker(FlakyBroker):
 async def test_a_queue_that_fails_beside_one_that_works_does_not_make_the_breaker_flap() -> None:
     clock = VirtualClock()
     engine = HalfBroker(clock)
-    guarded = GuardedEngine(engine, clock)
+    guarded = GuardedBroker(engine, clock)
 
     async def serve(queue: str) -> None:
         while True:
@@ -351,7 +351,7 @@ async def test_a_queue_that_fails_beside_one_that_works_does_not_make_the_breake
 async def test_a_call_that_does_not_reach_the_broker_does_not_close_the_breaker() -> None:
     clock = VirtualClock()
     engine = FlakyBroker(clock)
-    guarded = GuardedEngine(engine, clock)
+    guarded = GuardedBroker(engine, clock)
     engine.away = True
     assert await guarded.depth("default") is None
     await clock.sleep(MINUTE)
@@ -407,7 +407,7 @@ async def test_a_warning_of_a_broker_is_logged_once_and_shown_while_it_lasts() -
 
     world.broker.warnings = warnings  # type: ignore[method-assign]
     [guarded] = world.engines.all
-    async with EngineWatch(world.engines, world.wakeups, world.clock):
+    async with BrokerWatch(world.engines, world.wakeups, world.clock):
         await world.clock.sleep(SECOND)
         assert guarded.warned == found
         assert await guarded.look() == []

@@ -15,22 +15,22 @@ from mainspring.config.settings import Settings
 from mainspring.core.maintenance.fleet import Fleet
 from mainspring.core.maintenance.housekeeper import Housekeeper
 from mainspring.core.maintenance.monitor import Monitor
-from mainspring.core.maintenance.vitals import StoreVitals
+from mainspring.core.maintenance.store_metrics import StoreVitals
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.cluster.hints import Sealer
+from mainspring.core.model.runs.completion import Settlement
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.model.schedules.slo import Slo
 from mainspring.core.ports.health import Examination, Vitals
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause, SessionView
 from mainspring.core.ports.storage.slos import SloSettled
-from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.runtime.metrics.book import Book
 from mainspring.core.runtime.metrics.declared import ALL, Whose
-from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.metrics.exposition import Exposition
+from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.store import Depth, Want
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import virtual_loop
@@ -80,14 +80,14 @@ class Watched:
         self.clock = ManualClock()
         self.store = CountingStore(self.clock, SHARDS)
         self.figures = Figures(NAMES, tenants=True)
-        guarded = GuardedEngine(MemoryDispatch(self.clock, Sealer(b"key")), self.clock)
+        guarded = GuardedBroker(MemoryDispatch(self.clock, Sealer(b"key")), self.clock)
         self.fleet = Fleet(
             self.store,
             self.clock,
             shards=SHARDS,
             every=10 * SECOND,
             most_names=NAMES,
-            engines=lambda: Engines([], {"*": guarded}, ""),
+            engines=lambda: Brokers([], {"*": guarded}, ""),
         )
         self.monitor = Monitor(self.fleet)
         self.monitor.add(self.figures.tell)
@@ -344,6 +344,6 @@ async def test_store_metrics_contain_waiting_runs_missed_objectives_and_sizes(st
 
 async def test_a_missing_store_yields_no_store_metrics_and_no_error(tmp_path: Path) -> None:
     vitals = StoreVitals(make_health(Settings(store=str(tmp_path / "none.db"))), ManualClock(), 0)
-    book = Book()
+    book = Exposition()
     await vitals.tell(book)
     assert list(book.families()) == []

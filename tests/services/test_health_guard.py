@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from mainspring.core.maintenance.health_guard import HealthGuard
 from mainspring.core.model.base.instant import MINUTE
 from mainspring.core.model.cluster.diagnosis import Finding, Level, found, warned
-from mainspring.core.model.cluster.pains import is_pressed
+from mainspring.core.model.cluster.store_health import is_pressed
 from mainspring.core.ports.health import Vitals
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock

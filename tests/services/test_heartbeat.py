@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.runs.completion import settle_release
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import settle_release
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Beat, Want
 from mainspring.core.worker import heartbeat as heartbeat_module

@@ -12,10 +12,10 @@ from mainspring.core.model.alerts.notification_rules import NotificationRules, r
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
+from mainspring.core.model.runs.completion import settle_failure, settle_success
 from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.model.runs.reserved import NOTIFICATION
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import settle_failure, settle_success
 from mainspring.core.model.schedules.slo import MISSED, RECOVERED, Slo
 from mainspring.core.ports.storage.slos import SloSettled
 from mainspring.core.runtime.local_wakeups import LocalWakeups

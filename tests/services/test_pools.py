@@ -11,7 +11,7 @@ from mainspring.core.model.cluster.hints import Sealer
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.runtime.engines import GuardedEngine
+from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_policy, a_run
@@ -69,7 +69,7 @@ async def test_a_hint_of_a_priority_starts_a_run_in_its_pool_while_another_pool_
     settings = WorkerSettings(queues={"default": 100}, priorities={1: 2, 3: 1}, poll_interval=1_000 * SECOND)
     clock = VirtualClock()
     broker = MemoryDispatch(clock, Sealer(b"key"), lease=1_000 * SECOND)
-    bench = Bench(clock, Tasks(weigh=task), settings, engines={"default": GuardedEngine(broker, clock)})
+    bench = Bench(clock, Tasks(weigh=task), settings, engines={"default": GuardedBroker(broker, clock)})
     await bench.worker.start()
     # The look at the store that comes with the start is over, and the next one is far away.
     await clock.sleep(SECOND)

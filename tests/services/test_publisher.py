@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from mainspring.core.dispatch.outbox import SINK
-from mainspring.core.model.base.errors import EngineUnavailable, Fenced
+from mainspring.core.model.base.errors import BrokerUnavailable, Fenced
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
 from mainspring.core.model.events.events import Event, Topic
+from mainspring.core.model.runs.completion import settle_cancel, settle_success
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.settlement import settle_cancel, settle_success
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import EventBatch, NewSession, Want
 from mainspring.features.events.service import Publisher
@@ -34,11 +34,11 @@ class FlakySink(MemorySink):
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:
         if self.away:
-            raise EngineUnavailable("it is away for the test")
+            raise BrokerUnavailable("it is away for the test")
         self.largest = max(self.largest, len(events))
         if self.accepts_half:
             await super().publish(events[: len(events) // 2], epoch)
-            raise EngineUnavailable("no answer")
+            raise BrokerUnavailable("no answer")
         await super().publish(events, epoch)
 
 

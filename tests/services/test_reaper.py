@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from mainspring.core.maintenance.reaper import Reaper
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.runs.completion import LOST_AFTER, Settlement, Verdict, settle_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import LOST_AFTER, Settlement, Verdict, settle_success
 from mainspring.core.model.runs.view import OVERDUE_GRACE
 from mainspring.core.model.workflows.dependencies import Rule
 from mainspring.core.ports.wakeups import SCHEDULES, Bell, queue_topic

@@ -6,7 +6,7 @@ import pytest
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.schedules import plan
 from mainspring.core.model.schedules.catch_up import CatchUp
-from mainspring.core.model.schedules.closings import Closings
+from mainspring.core.model.schedules.closed_periods import Closings
 from mainspring.core.model.schedules.job import Fire, Job, JobState
 from mainspring.core.model.schedules.schedule import CronSchedule
 from mainspring.core.runtime.local_wakeups import LocalWakeups

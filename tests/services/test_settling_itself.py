@@ -1,9 +1,9 @@
 """A handler that completes its own run: the worker frees the slot and reports no outcome."""
 
 from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.worker.handler import SETTLED
 from mainspring.core.worker.settings import WorkerSettings
 from tests.support.builders import a_run

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.core.model.runs.settlement import settle_failure, settle_success
+from mainspring.core.model.runs.completion import settle_failure, settle_success
 from mainspring.core.model.schedules.calendar import CalendarSpec, Covers, Freeze, WhenClosed
 from mainspring.core.model.schedules.job import JobSpec, JobState
 from mainspring.core.model.schedules.schedule import due_of

@@ -20,10 +20,10 @@ from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import MINUTE, Micros
+from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_loss, settle_release, settle_success
 from mainspring.core.model.runs.new_run import JobRef, NewRun, made_once
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import Verdict, settle_failure, settle_loss, settle_release, settle_success
 from mainspring.core.model.runs.traces import span_of_attempt, traced
 from mainspring.core.ports.egress import Answer, Outgoing
 from mainspring.core.runtime.local_wakeups import LocalWakeups

@@ -14,15 +14,15 @@ from structlog.testing import capture_logs
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
+from mainspring.core.model.runs.completion import Settlement
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import CANCELS
 from mainspring.core.worker.attempt import Attempt, Holding, Stop
+from mainspring.core.worker.completer import Settler
 from mainspring.core.worker.reporting.attempt_log import AttemptLog
 from mainspring.core.worker.reporting.reporter import Reporter
 from mainspring.core.worker.settings import WorkerSettings
-from mainspring.core.worker.settler import Settler
 from mainspring.core.worker.worker import Worker
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_policy, a_run, some_runs

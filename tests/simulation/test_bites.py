@@ -11,14 +11,14 @@ import pytest
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.core.model.limits.limits import Ending, Gate
+from mainspring.core.model.runs.completion import Settlement, Verdict
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.core.model.schedules.job import Fire, Tick
 from mainspring.core.store import Beat
 from mainspring.core.worker.worker import Worker
 from mainspring.stores.memory.rows import JobRow, RunRow
 from mainspring.stores.memory.tables import gate_of_tick
-from mainspring.stores.memory.work.families import Families
+from mainspring.stores.memory.work.dependencies import Families
 from mainspring.stores.memory.work.limiters import Limiters
 from tests.support.simulation.biting import SEEDS, MakeStore, bites, complains
 from tests.support.simulation.clock import StoreClock

@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.core.model.base.instant import SECOND, Instant
 from mainspring.core.store import Want
-from mainspring.core.worker.feed import Feed
+from mainspring.core.worker.hints import Feed
 from mainspring.stores.memory.rows import RunRow, SessionRow
 from tests.support.simulation.biting import complains
 from tests.support.simulation.invariants import violations

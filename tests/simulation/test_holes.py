@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.runs.completion import Verdict
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.run import Outcome, RunState
-from mainspring.core.model.runs.settlement import Verdict
 from mainspring.core.model.schedules.job import JobSpec, Overlap
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from tests.support.simulation.acts import Act

@@ -10,7 +10,7 @@ from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.schedules.calendar import Calendar
-from mainspring.core.model.schedules.closings import Closings
+from mainspring.core.model.schedules.closed_periods import Closings
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.slos import SloSettled

@@ -14,7 +14,7 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Want
 from tests.support.builders import a_limit
-from tests.support.several_harness import SeveralHarness
+from tests.support.sharded_harness import ShardedHarness
 from tests.support.store_harness import Harness
 
 ADA = Author("ada")
@@ -31,7 +31,7 @@ def skip_on_a_sharded_store(
     harness: Harness, why: str = "a sharded store does not count a queue over all tenants"
 ) -> None:
     """Skip a test of a rule that a sharded store refuses, or applies to each of its servers."""
-    if isinstance(harness, SeveralHarness):
+    if isinstance(harness, ShardedHarness):
         pytest.skip(why)
 
 

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 
 import redis.asyncio as redis
 
-from mainspring.config import coordinators as coordination
-from mainspring.core.cluster.sealing import SealedCoordinator
+from mainspring.config.servers import coordinators as coordination
+from mainspring.core.cluster.epoch_check import EpochCheckedCoordinator
 from mainspring.core.model.base.errors import Fenced
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import MINUTE, SECOND
@@ -71,7 +71,7 @@ class OutsideTheStore(Coordination):
         self.harness = MemoryHarness() if harness is None else harness
         self.address = address
         self.registry = make_registry(address)
-        self.sealed = SealedCoordinator(self.harness.store, self.registry)
+        self.sealed = EpochCheckedCoordinator(self.harness.store, self.registry)
         self.coordinator = self.sealed
 
     async def open(self) -> None:

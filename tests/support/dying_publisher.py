@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from mainspring.config.sinks import make_sinks
+from mainspring.config.servers.sinks import make_sinks
 from mainspring.core.model.base.instant import DAY, HOUR
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock

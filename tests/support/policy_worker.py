@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.store import NewSession, Want
 from mainspring.stores.postgres import PostgresStore
 

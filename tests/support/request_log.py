@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.core.model.events.record_mapping import Record
@@ -95,4 +95,4 @@ class MemoryLog:
 
     def _here(self) -> None:
         if self.away:
-            raise EngineUnavailable("it is away for the test")
+            raise BrokerUnavailable("it is away for the test")

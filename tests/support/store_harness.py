@@ -14,9 +14,9 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE, Instant, Micros
+from mainspring.core.model.runs.completion import Settlement, Verdict, settle_failure, settle_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import Settlement, Verdict, settle_failure, settle_success
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry, NewJob
 from mainspring.core.model.schedules.plan import plan

@@ -8,14 +8,14 @@ from random import Random
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
+from mainspring.core.model.runs.completion import Settlement, Verdict
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport
 from mainspring.core.ports.wakeups import queue_topic
-from mainspring.core.runtime.engines import GuardedEngine
+from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import Beat, NewSession, Want, Workforce
 from mainspring.core.worker.handler import AsyncHandler, Handler
@@ -147,7 +147,7 @@ class Bench:
         tasks: Tasks,
         settings: WorkerSettings,
         source: str | None = None,
-        engines: Mapping[str, GuardedEngine] | None = None,
+        engines: Mapping[str, GuardedBroker] | None = None,
     ) -> None:
         """``engines``: by queue, the brokers of its hints."""
         self._engines = engines

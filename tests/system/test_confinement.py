@@ -13,9 +13,9 @@ import pytest
 from mainspring.config.sections import TasksSection
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND
+from mainspring.core.model.runs.handler_errors import GiveUp, RetryLater
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.verdicts import GiveUp, RetryLater
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.worker.builtin.confinement import Confinement, Limits
 from mainspring.core.worker.builtin.tasks import BuiltinTasks

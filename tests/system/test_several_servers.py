@@ -22,10 +22,10 @@ from mainspring.core.model.schedules.schedule import CronSchedule
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.submit.jobs import Jobs
-from mainspring.stores.several import SeveralStore
+from mainspring.stores.sharded import ShardedStore
 from tests.support.load import APP, PAUSE_SECONDS
 from tests.support.processes import START_SECONDS, Processes, kill
-from tests.support.several_harness import several
+from tests.support.sharded_harness import several
 from tests.support.waiting import eventually
 from tools.services.local_postgres import LocalPostgres, throwaway_postgres
 
@@ -40,7 +40,7 @@ async def servers() -> AsyncIterator[list[LocalPostgres]]:
         yield [await asyncio.to_thread(stack.enter_context, throwaway_postgres()) for _ in range(3)]
 
 
-def make_jobs(store: SeveralStore) -> Jobs:
+def make_jobs(store: ShardedStore) -> Jobs:
     return Jobs(
         store,
         LocalWakeups(),
@@ -81,7 +81,7 @@ async def test_adding_a_server_to_a_sharded_store_loses_and_doubles_nothing(
         await store.close()
 
 
-async def _add_server(store: SeveralStore, servers: list[LocalPostgres], processes: Processes) -> None:
+async def _add_server(store: ShardedStore, servers: list[LocalPostgres], processes: Processes) -> None:
     jobs = make_jobs(store)
     for _ in range(2):
         processes.start("scheduler")

@@ -20,7 +20,7 @@ from mainspring.core.model.schedules.calendar import (
     OpenHours,
     WhenClosed,
 )
-from mainspring.core.model.schedules.closings import Closed, Closings, Placed, closings_of
+from mainspring.core.model.schedules.closed_periods import Closed, Closings, Placed, closings_of
 from tests.support.line_count import at_most_lines
 
 #: Zones that change their offset at odd hours, by half an hour or at midnight, and one that never does.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, parse_instant
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec, Freeze, WhenClosed
-from mainspring.core.model.schedules.closings import Closed, Closings
+from mainspring.core.model.schedules.closed_periods import Closed, Closings
 from mainspring.core.model.schedules.forecast import Planned, forecast
 from mainspring.core.model.schedules.schedule import CronSchedule, ticks_between
 from tests.support.builders import every

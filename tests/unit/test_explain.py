@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
+from mainspring.core.model.explain.reason import Holder, Reason, over_at
 from mainspring.core.model.explain.runs import Facts, PausedBy, explain
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy, RetryBudget
 from mainspring.core.model.runs.policy import RunPolicy
-from mainspring.core.model.runs.reason import Holder, Reason, over_at
 from mainspring.core.model.runs.run import ENDED, RunState
 from mainspring.core.model.runs.view import RunView
 from tests.support.views import a_run_view

@@ -4,9 +4,9 @@ import pytest
 
 from mainspring.core.model.base.instant import MINUTE, SECOND
 from mainspring.core.model.explain.limits import reason_of_limit
+from mainspring.core.model.explain.reason import Holder
 from mainspring.core.model.limits.limits import Breaker, GateState, Limit, gates_of
 from mainspring.core.model.runs.policy import RunPolicy
-from mainspring.core.model.runs.reason import Holder
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from tests.support.builders import an_id

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mainspring.core.model.base.masking import MASK, Mask, find_views, units_of
 from mainspring.core.runtime.masking import Masks, masks
-from mainspring.core.worker.reporting.telling import Telling
+from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter
 
 values = st.text(min_size=6, max_size=60).filter(lambda text: text.strip() == text and "\0" not in text)
 around = st.text(max_size=20)
@@ -136,10 +136,10 @@ def test_lines_of_an_encoded_value_are_masked_one_by_one(name: str, value: str, 
 class NoReader:
     captures = True
 
-    def wake(self, telling: Telling[None]) -> None:
+    def wake(self, telling: AttemptReporter[None]) -> None:
         return None
 
-    async def heard(self, telling: Telling[None]) -> None:
+    async def heard(self, telling: AttemptReporter[None]) -> None:
         return None
 
 
@@ -150,7 +150,7 @@ def test_a_value_is_masked_wherever_written_text_is_cut_into_chunks(sizes: list[
     try:
         lines = [encode(f"user:{value};") for encode in ENCODINGS.values()]
         text = "".join(f"{line}\n" for line in lines)
-        reporter = Telling(None, NoReader(), tenant="chunks")
+        reporter = AttemptReporter(None, NoReader(), tenant="chunks")
         at = 0
         for size in itertools.cycle(sizes):
             reporter.write(text[at : at + size])

@@ -7,8 +7,8 @@ import pytest
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.model.schedules.plan import plan
 from mainspring.core.ports.storage.access import Access

@@ -13,14 +13,14 @@ from mainspring.config.sections import MetricsSection
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
+from mainspring.core.model.runs.completion import Settlement
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.book import Book, Press
+from mainspring.core.runtime.metrics.counters import OTHER, Names, Spread
 from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Kind
-from mainspring.core.runtime.metrics.figures import Figures
-from mainspring.core.runtime.metrics.tally import OTHER, Names, Spread
+from mainspring.core.runtime.metrics.exposition import Exporter, Exposition
+from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.store import Unattempted
 from tests.support.builders import a_held_run, a_run
 from tools import metrics_reference
@@ -36,7 +36,7 @@ class Attempt(NamedTuple):
 
 def read_samples(figures: Figures) -> dict[tuple[str, ...], float]:
     """Every sample by its name and its label values, in alphabetical order of the labels."""
-    text = Press([figures.tell]).print(Book()).decode()
+    text = Exporter([figures.tell]).print(Exposition()).decode()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -181,9 +181,9 @@ def test_the_reference_is_current() -> None:
 
 
 def test_help_texts_contain_no_markdown() -> None:
-    book = Book()
+    book = Exposition()
     book.put(declared.BEHIND, 1, "kafka")
-    text = Press().print(book).decode()
+    text = Exporter().print(book).decode()
     assert (
         "# HELP mainspring_events_lag_seconds How old the oldest event is that a sink has not got; 0: it has all."
         in text

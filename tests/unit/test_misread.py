@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.core.model.base.misread import Misread, misread
+from mainspring.core.model.base.decode_errors import Misread, misread
 
 
 class Leaf(msgspec.Struct, forbid_unknown_fields=True):

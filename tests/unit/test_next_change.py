@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.settlement import settle_failure, settle_release, settle_success
+from mainspring.core.model.runs.completion import settle_failure, settle_release, settle_success
 from mainspring.core.store import Want
 from mainspring.stores.memory import MemoryStore
 from tests.support.builders import a_job, a_policy, a_run, a_worker

@@ -5,7 +5,7 @@ import pytest
 
 from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.cluster.diagnosis import Finding, Level, blamed, found, warned
-from mainspring.core.model.cluster.pains import changed, is_pressed, worst_of
+from mainspring.core.model.cluster.store_health import changed, is_pressed, worst_of
 from mainspring.stores.postgres.upkeep.health import latency, plan, pooler, room
 
 

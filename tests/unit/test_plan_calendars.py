@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros, parse_instant
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec, Freeze, Holiday, WhenClosed
 from mainspring.core.model.schedules.catch_up import CatchUp
-from mainspring.core.model.schedules.closings import Closed, Closings
+from mainspring.core.model.schedules.closed_periods import Closed, Closings
 from mainspring.core.model.schedules.job import Fire, Job, JobSpec, JobState, Overlap
 from mainspring.core.model.schedules.plan import LISTED, happens_at, plan_job
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval, next_after, ticks_between

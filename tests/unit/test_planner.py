@@ -9,7 +9,7 @@ from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Inst
 from mainspring.core.model.schedules import plan
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec, Freeze, WhenClosed
 from mainspring.core.model.schedules.catch_up import CatchUp
-from mainspring.core.model.schedules.closings import Closings
+from mainspring.core.model.schedules.closed_periods import Closings
 from mainspring.core.model.schedules.job import Fire, Job
 from mainspring.core.ports.storage.calendars import Almanac
 from mainspring.core.runtime.log import get_logger

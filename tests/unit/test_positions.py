@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.core.model.base.positions import further, is_reached, join_position, split_position
+from mainspring.core.model.base.event_offsets import further, is_reached, join_position, split_position
 
 offsets = st.dictionaries(st.integers(0, 63), st.integers(0, 10**12).map(lambda number: f"{number:020d}.0"), min_size=1)
 

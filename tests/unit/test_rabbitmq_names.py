@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring.config.loading import load
-from mainspring.config.routes import read_routes
+from mainspring.config.servers.broker_routes import read_routes
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.cluster.hints import Hint

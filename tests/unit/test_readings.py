@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.core.model.base.instant import SECOND
-from mainspring.http import readings
-from mainspring.http.readings import Readings
+from mainspring.http import reading_cache as readings
+from mainspring.http.reading_cache import Readings
 from tests.support.clock import ManualClock
 
 

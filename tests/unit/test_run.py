@@ -13,6 +13,18 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import DAY, LATEST, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker, Limit
 from mainspring.core.model.runs.cause import UNKNOWN, Cause, cause_of
+from mainspring.core.model.runs.completion import (
+    LOST_AFTER,
+    POISON_AFTER,
+    Settlement,
+    settle_cancel,
+    settle_failure,
+    settle_loss,
+    settle_release,
+    settle_success,
+    tries_again,
+)
+from mainspring.core.model.runs.handler_errors import GiveUp, RetryLater
 from mainspring.core.model.runs.names import (
     MAX_ERROR,
     MAX_NAME,
@@ -26,19 +38,7 @@ from mainspring.core.model.runs.new_run import About, Idempotency, NewRun, finge
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import LONGEST_DELAY, RetryPolicy
 from mainspring.core.model.runs.run import ALONE_AFTER, ENDED, MOVES, HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import (
-    LOST_AFTER,
-    POISON_AFTER,
-    Settlement,
-    settle_cancel,
-    settle_failure,
-    settle_loss,
-    settle_release,
-    settle_success,
-    tries_again,
-)
 from mainspring.core.model.runs.unique import Unique
-from mainspring.core.model.runs.verdicts import GiveUp, RetryLater
 from tests.support.builders import a_held_run, a_policy, a_run, an_id
 
 NOW = 100 * DAY

@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.core.model.base.instant import HOUR, parse_instant
 from mainspring.features.workflows.graph import HEIGHT, MOST_BOXES, WIDEST, Box, Spot, draw
-from mainspring.web import heat
+from mainspring.web import heat_map as heat
 
 PARIS = ZoneInfo("Europe/Paris")
 

@@ -11,7 +11,7 @@ from mainspring.http.schemas.runs import RunOut
 from mainspring.http.schemas.stats import MissedSlo, Point
 from mainspring.http.schemas.usage import BudgetOut
 from mainspring.http.schemas.workers import SchedulerOut, Schedulers, WorkerOut, Workers
-from mainspring.web.words import instant
+from mainspring.web.formatting import instant
 
 NOW = "2026-11-15T12:00:00Z"
 FINE = QueueOut(name="mail", queued=0, running=0, workers=1, lag_ms=0, rate_per_s=0, paused=False)

@@ -3,9 +3,9 @@
 import pytest
 
 from mainspring.core.model.base.instant import SECOND
+from mainspring.web.formatting import count, duration, instant, relative, short_time
 from mainspring.web.session import LONGEST, Sealer, is_masked, mask, new_session
 from mainspring.web.text import ansi, moments, pretty, visible
-from mainspring.web.words import count, duration, instant, relative, short_time
 
 NOW = instant("2026-11-15T12:00:00Z")
 

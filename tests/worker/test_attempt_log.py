@@ -5,10 +5,10 @@ from structlog.testing import capture_logs
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.completion import Settlement
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.worker.attempt import Attempt, Holding
 from mainspring.core.worker.reporting.attempt_log import AttemptLog, Tracebacks
 from mainspring.core.worker.slots import Lane

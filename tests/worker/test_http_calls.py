@@ -10,8 +10,8 @@ import pytest
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
 from mainspring.core.model.base.secrets import SecretRules
+from mainspring.core.model.runs.handler_errors import GiveUp, RetryLater
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.verdicts import GiveUp, RetryLater
 from mainspring.core.ports.egress import Answer, NoAnswer, Outgoing
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.builtin.tasks import BuiltinTasks

@@ -15,9 +15,9 @@ from jsonschema_rs import validate
 from mainspring.core.model.alerts.notices import Entry, Message, Notice, On
 from mainspring.core.model.alerts.notification_rules import read_notifications
 from mainspring.core.model.base.instant import SECOND
+from mainspring.core.model.runs.handler_errors import GiveUp
 from mainspring.core.model.runs.reserved import NOTIFICATION
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.verdicts import GiveUp
 from mainspring.core.ports.mail import Letter, NotTaken
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.builtin.tasks import BuiltinTasks

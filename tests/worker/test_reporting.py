@@ -8,15 +8,15 @@ import pytest
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
 from mainspring.core.model.runs.run import HeldRun, RunState
+from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, ReportListener, current
 from mainspring.core.worker.reporting.capture import capture
-from mainspring.core.worker.reporting.telling import Ear, Telling, current
 from mainspring.core.worker.settings import WorkerSettings
 from tests.support.builders import a_policy, a_run
 from tests.support.virtual import in_virtual_time
 from tests.support.worker_kit import Bench, Tasks, running_worker
 
 
-def get_reporter() -> Telling[object]:
+def get_reporter() -> AttemptReporter[object]:
     reporter = current.get()
     assert reporter is not None
     return reporter
@@ -160,17 +160,17 @@ def test_capturing_starts_again_after_its_factory_was_saved_and_restored() -> No
         capture.end()
 
 
-class NoReader(Ear[None]):
+class NoReader(ReportListener[None]):
     captures = True
 
-    def wake(self, telling: Telling[None]) -> None:
+    def wake(self, telling: AttemptReporter[None]) -> None:
         self.woken = True
 
-    async def heard(self, telling: Telling[None]) -> None: ...
+    async def heard(self, telling: AttemptReporter[None]) -> None: ...
 
 
 def test_log_lines_are_joined_into_pieces_of_bounded_size() -> None:
-    reporter = Telling(None, NoReader())
+    reporter = AttemptReporter(None, NoReader())
     for number in range(400):
         reporter.log(f"{number} " + "x" * 100)
     reports = reporter.take()
@@ -181,7 +181,7 @@ def test_log_lines_are_joined_into_pieces_of_bounded_size() -> None:
 
 @pytest.mark.parametrize("text", ["x" * 1_000_000, "a\x00b", "\ud800"])
 def test_any_log_text_can_be_stored(text: str) -> None:
-    reporter = Telling(None, NoReader())
+    reporter = AttemptReporter(None, NoReader())
     reporter.log(text)
     reports = reporter.take()
     kept = "".join(reports.log)
@@ -190,7 +190,7 @@ def test_any_log_text_can_be_stored(text: str) -> None:
 
 
 def test_the_log_of_an_attempt_is_truncated_after_a_megabyte() -> None:
-    reporter = Telling(None, NoReader())
+    reporter = AttemptReporter(None, NoReader())
     size = 0
     for _ in range(100):
         for _ in range(100):

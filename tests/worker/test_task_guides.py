@@ -19,7 +19,7 @@ from mainspring.config.sections import TasksSection
 from mainspring.config.settings import Settings
 from mainspring.config.tasks import make_builtin_tasks
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.model.runs.verdicts import GiveUp
+from mainspring.core.model.runs.handler_errors import GiveUp
 from mainspring.core.ports.egress import Answer, Outgoing
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.builtin import container, http, shell

@@ -9,8 +9,8 @@ import pytest
 
 import mainspring
 from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.runs.handler_errors import GiveUp
 from mainspring.core.model.runs.rank import check_priority
-from mainspring.core.model.runs.verdicts import GiveUp
 from mainspring.core.worker.reporting.trace import describe
 
 

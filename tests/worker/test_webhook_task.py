@@ -9,9 +9,9 @@ import pytest
 
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.events.webhooks import Delivery, read_webhooks
+from mainspring.core.model.runs.handler_errors import GiveUp
 from mainspring.core.model.runs.reserved import WEBHOOK
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.verdicts import GiveUp
 from mainspring.core.ports.egress import Answer
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.builtin.tasks import BuiltinTasks

@@ -9,7 +9,7 @@ import amqp
 import asyncpg
 import redis.asyncio as redis
 
-from mainspring.config.brokers import make_dispatch
+from mainspring.config.servers.brokers import make_dispatch
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.cluster.hints import Hint, Sealer
 from mainspring.core.runtime.system_clock import SystemClock

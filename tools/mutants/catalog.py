@@ -36,7 +36,7 @@ CRITICAL = (
     ),
     *(
         "core/worker/heartbeat.py",
-        "core/worker/settler.py",
+        "core/worker/completer.py",
         "core/worker/slots.py",
         "core/worker/worker.py",
         "core/worker/claimer.py",
@@ -44,8 +44,8 @@ CRITICAL = (
     *(
         "core/cluster/shards.py",
         "core/maintenance/reaper.py",
-        "core/dispatch/undertaker.py",
-        "core/cluster/sealing.py",
+        "core/dispatch/dead_hints.py",
+        "core/cluster/epoch_check.py",
         "core/scheduler/",
     ),
     *("postgres/queries/claim.sql", "postgres/queries/settle.sql", "postgres/queries/reap.sql"),

@@ -29,7 +29,7 @@ _MODULES = {
     "features.calendars.commands.calendars": ("calendars",),
     "features.workers.commands.workers": ("workers",),
     "features.workers.commands.schedulers": ("schedulers",),
-    "features.datacenters.commands": ("datacenters",),
+    "features.data_centers.commands": ("datacenters",),
     "features.events.commands": ("events",),
     "features.alerts.commands": ("notify",),
     "cli.top": ("top",),

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from mainspring.config.blobs import make_blobs
+from mainspring.config.servers.blobs import make_blobs
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.cluster.diagnosis import Finding, blamed, found

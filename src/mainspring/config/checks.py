@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from mainspring.config.routes import OTHERS, brings_by_priority, read_routes
 from mainspring.config.sections import IngestSection
+from mainspring.config.servers.broker_routes import OTHERS, brings_by_priority, read_routes
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.coordination import STORE

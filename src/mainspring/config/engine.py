@@ -8,18 +8,18 @@ from functools import cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from mainspring.config.blobs import make_run_logs
+from mainspring.config.servers.blobs import make_run_logs
 from mainspring.config.settings import Settings
 from mainspring.config.stores import MEMORY, Pooled, make_jobs, make_store, make_wakeups, missing, stores_of
 from mainspring.core.logs.run_logs import RunLogs
-from mainspring.core.model.base.errors import EngineUnavailable, StoreUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable, StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.runs.reserved import FAN_OUT
-from mainspring.core.ports.board import Board
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import PoolUse
-from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.ports.status_cache import StatusCache
+from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Workforce
 from mainspring.core.submit.jobs import Jobs
@@ -115,7 +115,7 @@ class Engine:
     async def _cancelled(self, jobs: Jobs, runs: Collection[RunId]) -> None:
         if self.board is not None:
             # The cancel is stored already. The status cache only speeds it up, so failures and delays are ignored.
-            with suppress(EngineUnavailable, TimeoutError):
+            with suppress(BrokerUnavailable, TimeoutError):
                 async with asyncio.timeout(_FLAGGED_WITHIN):
                     await self.board.flag(runs)
         await self._cancel_members(jobs, runs)
@@ -171,12 +171,12 @@ def make_tracing(settings: Settings) -> "Tracing | None":
     return tracing_of(section.endpoint, section.ratio, section.service, metadata.version("mainspring"))
 
 
-def make_board(settings: Settings) -> Board | None:
+def make_board(settings: Settings) -> StatusCache | None:
     """Build the status cache, or None if it is off."""
     if not settings.dispatch.status:
         return None
     try:
-        from mainspring.integrations.redis.board import RedisBoard
+        from mainspring.integrations.redis.status_cache import RedisStatusCache
     except ModuleNotFoundError as error:
         raise missing("Redis", "redis", error) from error
-    return RedisBoard(read_redis(settings.dispatch.status, "dispatch.status"))
+    return RedisStatusCache(read_redis(settings.dispatch.status, "dispatch.status"))

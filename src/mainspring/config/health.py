@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from mainspring.config.archive import examine_archive
-from mainspring.config.blobs import make_run_logs
-from mainspring.config.brokers import make_dispatch
-from mainspring.config.coordinators import make_registry
-from mainspring.config.routes import OTHERS, read_routes
 from mainspring.config.sections import servers_of, without_secrets
+from mainspring.config.servers.blobs import make_run_logs
+from mainspring.config.servers.broker_routes import OTHERS, read_routes
+from mainspring.config.servers.brokers import make_dispatch
+from mainspring.config.servers.coordinators import make_registry
 from mainspring.config.settings import Settings
 from mainspring.config.stores import POSTGRES, make_store, missing, path_of, retention_of, stores_of
 from mainspring.config.tasks import examine_programs, make_vault
@@ -57,10 +57,10 @@ def make_health(settings: Settings) -> Health:
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
     if servers := servers_of(settings.store):
-        from mainspring.stores.several.health import SeveralHealth
+        from mainspring.stores.sharded.health import ShardedHealth
 
         each = [msgspec.structs.replace(settings, store=address) for address in servers]
-        return SeveralHealth([(without_secrets(one.store), make_health(one)) for one in each])
+        return ShardedHealth([(without_secrets(one.store), make_health(one)) for one in each])
     if settings.store.startswith(POSTGRES):
         return _postgres_health(settings)
     from mainspring.stores.sqlite.upkeep.health import SqliteHealth

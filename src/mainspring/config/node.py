@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from mainspring.config.api import make_acceptance, make_api, make_ingest, make_tokens, oidc
-from mainspring.config.blobs import make_blobs
-from mainspring.config.brokers import make_dispatch
-from mainspring.config.coordinators import make_registry
 from mainspring.config.engine import Engine
 from mainspring.config.health import make_health, make_watched
-from mainspring.config.routes import read_routes
 from mainspring.config.sections import LogSection, servers_of, without_secrets
+from mainspring.config.servers.blobs import make_blobs
+from mainspring.config.servers.broker_routes import read_routes
+from mainspring.config.servers.brokers import make_dispatch
+from mainspring.config.servers.coordinators import make_registry
+from mainspring.config.servers.sinks import make_sinks
 from mainspring.config.service_metrics import (
     tell_of_archive,
     tell_of_ingest,
@@ -25,22 +26,21 @@ from mainspring.config.service_metrics import (
     tell_of_sinks,
 )
 from mainspring.config.settings import Settings
-from mainspring.config.sinks import make_sinks
 from mainspring.config.stores import POSTGRES, EngineStore, label, retention_of, stores_of
 from mainspring.config.tasks import Application, Offer, check_surroundings
 from mainspring.core.cluster.clock_guard import ClockGuard
 from mainspring.core.cluster.datacenters import DatacenterKeeper
-from mainspring.core.cluster.sealing import SealedCoordinator
+from mainspring.core.cluster.epoch_check import EpochCheckedCoordinator
 from mainspring.core.cluster.shards import ShardKeeper
+from mainspring.core.dispatch.broker_watch import BrokerWatch
 from mainspring.core.dispatch.dispatcher import Dispatcher
-from mainspring.core.dispatch.engine_watch import EngineWatch
 from mainspring.core.maintenance.fleet import Fleet
 from mainspring.core.maintenance.health_guard import HealthGuard
 from mainspring.core.maintenance.housekeeper import Housekeeper
 from mainspring.core.maintenance.load_sampler import LoadSampler
 from mainspring.core.maintenance.monitor import Monitor
 from mainspring.core.maintenance.reaper import Reaper
-from mainspring.core.maintenance.vitals import StoreVitals
+from mainspring.core.maintenance.store_metrics import StoreVitals
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
 from mainspring.core.model.cluster.clock_guard import ClockRules
@@ -56,24 +56,24 @@ from mainspring.core.ports.events_out import Sink
 from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.core.ports.upkeep.archive import Archiving
 from mainspring.core.runtime import log_lines
-from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.book import Book
-from mainspring.core.runtime.metrics.engines import tell_of_engines
+from mainspring.core.runtime.metrics.broker_metrics import tell_of_engines
+from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.runtime.service import Service
 from mainspring.core.runtime.supervisor import Supervisor
 from mainspring.core.scheduler.scheduler import Scheduler
 from mainspring.core.submit.task_registration import TaskRegistration
 from mainspring.core.worker.figures import tell_of_worker
 from mainspring.core.worker.reporting.attempt_log import AttemptLog, Tracebacks
-from mainspring.core.worker.reporting.noticeboard import FlagListener, WorkerShower
 from mainspring.core.worker.reporting.pulse import Pulse
+from mainspring.core.worker.reporting.status_cache import FlagListener, WorkerStatusWriter
 from mainspring.core.worker.settings import ChildSettings, WorkerSettings
 from mainspring.core.worker.worker import Worker
 from mainspring.features.alerts.service import Notifier
 from mainspring.features.archive.retention import RetentionKeeper
 from mainspring.features.archive.service import Archiver
-from mainspring.features.dead_letters.service import Undertaker
+from mainspring.features.dead_letters.service import DeadLetterService
 from mainspring.features.events.service import Publisher
 from mainspring.features.events.status_writer import StatusWriter
 from mainspring.features.events.webhooks import WebhookSink
@@ -140,7 +140,7 @@ class Node:
         self._worker: Worker | None = None
         self._registration: TaskRegistration | None = None
         self._guard = _make_guard(self.engine, self._sessions, schedules=Role.SCHEDULER in roles)
-        self._engines: Engines | None = None
+        self._engines: Brokers | None = None
         self._publishers: list[Publisher] = []
         self._log_keepers: list[LogKeeper] = []
         self._ingest: Ingest | None = None
@@ -159,9 +159,9 @@ class Node:
         await self.engine.open()
         self._monitor = self._make_monitor()
         services: list[Service] = [] if self._guard is None else [self._guard]
-        self._engines = await make_engines(self.engine)
+        self._engines = await make_brokers(self.engine)
         if self._engines is not None:
-            services += [self._engines, EngineWatch(self._engines, self.engine.wakeups, self.engine.clock)]
+            services += [self._engines, BrokerWatch(self._engines, self.engine.wakeups, self.engine.clock)]
         if Role.SCHEDULER in self._roles:
             services += self._scheduler_services()
             self._ingest = await make_ingest(self.engine, self.health)
@@ -172,7 +172,7 @@ class Node:
             services.append(self._registration_service())
             services += [worker, Pulse(worker, self._attempt_log, self.engine.wakeups, self.engine.clock)]
             if (board := self.engine.board) is not None:
-                services.append(WorkerShower(worker, board, self.engine.wakeups, self.engine.clock))
+                services.append(WorkerStatusWriter(worker, board, self.engine.wakeups, self.engine.clock))
                 services.append(FlagListener(worker, board, self.engine.wakeups, self.engine.clock))
         if Role.HTTP in self._roles:
             services += self._http_services()
@@ -262,7 +262,7 @@ class Node:
         monitor.add(self._tell_of_process, harmless=True)
         return monitor
 
-    def _tell(self, book: Book) -> None:
+    def _tell(self, book: Exposition) -> None:
         if self._worker is not None:
             tell_of_worker(self._worker, book)
         if self._keepers:
@@ -272,7 +272,7 @@ class Node:
             tell_of_run_logs(self._log_keepers, book)
             tell_of_ingest(self._ingest, book)
 
-    def _tell_of_process(self, book: Book) -> None:
+    def _tell_of_process(self, book: Exposition) -> None:
         book.put(declared.BUILD, 1, _VERSION, ",".join(sorted(role.value for role in self._roles)))
         if self._guard is not None and (reading := self._guard.reading()) is not None:
             book.put(declared.PROCESS_CLOCK, reading.offset / SECOND)
@@ -358,7 +358,7 @@ class Node:
                 for service in self._services_of_server(store, address)
             ),
             BudgetKeeper(engine.store, engine.wakeups, engine.clock, engine.random),
-            Undertaker(engine.store, engine.jobs, engine.wakeups, engine.clock),
+            DeadLetterService(engine.store, engine.jobs, engine.wakeups, engine.clock),
         ]
 
     def _services_of_server(self, store: EngineStore, address: str) -> list[Service]:
@@ -550,7 +550,7 @@ class Node:
         if self._registration is not None:
             os.environ[REGISTERED] = self._registration.digest
 
-    def _engines_of(self, settings: WorkerSettings) -> dict[str, GuardedEngine]:
+    def _engines_of(self, settings: WorkerSettings) -> dict[str, GuardedBroker]:
         """Return the broker of each queue that the worker uses.
 
         Runs that require labels have no hints, so a worker with labels polls the store. So does a worker in a data
@@ -594,13 +594,13 @@ def _pools(given: Mapping[str, int]) -> dict[int, int]:
     return {int(priority): slots for priority, slots in given.items()}
 
 
-def make_coordinator(engine: Engine) -> SealedCoordinator | None:
+def make_coordinator(engine: Engine) -> EpochCheckedCoordinator | None:
     """Build the coordinator outside the store, or None if the store assigns shards."""
     found = read_coordination(engine.settings.coordination)
-    return None if found is None else SealedCoordinator(engine.store, make_registry(found, engine.clock))
+    return None if found is None else EpochCheckedCoordinator(engine.store, make_registry(found, engine.clock))
 
 
-async def make_engines(engine: Engine) -> Engines | None:
+async def make_brokers(engine: Engine) -> Brokers | None:
     """Build the brokers for the open store, or None if there are none."""
     section = engine.settings.dispatch
     routes = read_routes(section.engine, section.queues)
@@ -609,8 +609,8 @@ async def make_engines(engine: Engine) -> Engines | None:
     identity = await engine.store.identity()
     sealer = Sealer((section.key or await engine.store.hint_key()).encode())
     made = {
-        url: GuardedEngine(make_dispatch(url, engine.clock, sealer, engine.settings.datacenter), engine.clock)
+        url: GuardedBroker(make_dispatch(url, engine.clock, sealer, engine.settings.datacenter), engine.clock)
         for url in dict.fromkeys(routes.values())
         if url != STORE
     }
-    return Engines(list(made.values()), {queue: made.get(url) for queue, url in routes.items()}, identity)
+    return Brokers(list(made.values()), {queue: made.get(url) for queue, url in routes.items()}, identity)

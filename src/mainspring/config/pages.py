@@ -5,7 +5,7 @@ from mainspring.features.access.pages.keys import keys
 from mainspring.features.access.pages.tenants import tenants
 from mainspring.features.alerts.pages import notifications
 from mainspring.features.calendars.pages import calendar
-from mainspring.features.datacenters.pages import datacenters
+from mainspring.features.data_centers.pages import datacenters
 from mainspring.features.dead_letters.pages.groups import dead_letters
 from mainspring.features.dead_letters.pages.replays import replays
 from mainspring.features.events.pages import live

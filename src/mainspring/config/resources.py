@@ -6,7 +6,7 @@ from mainspring.features.autoscale.operations import autoscaling
 from mainspring.features.broadcasts.operations import broadcasts
 from mainspring.features.bulk.operations import bulk
 from mainspring.features.calendars.operations import calendars
-from mainspring.features.datacenters.operations import datacenters
+from mainspring.features.data_centers.operations import datacenters
 from mainspring.features.dead_letters.operations.groups import dead_letters
 from mainspring.features.dead_letters.operations.replays import replays
 from mainspring.features.drill.operations import drills

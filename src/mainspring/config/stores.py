@@ -29,14 +29,14 @@ from mainspring.core.ports.storage.run_logs import LogShelf
 from mainspring.core.ports.storage.usage import Budgeting
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Retention, Store
 from mainspring.core.submit.jobs import Jobs
 
 if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
-    from mainspring.stores.several import SeveralStore
+    from mainspring.stores.sharded import ShardedStore
 
 
 MEMORY = "memory:"
@@ -106,11 +106,11 @@ def make_store(
 
 def _make_several(
     settings: Settings, clock: Clock, servers: Sequence[str], wakeups: Wakeups | None, connections: int | None
-) -> "SeveralStore":
+) -> "ShardedStore":
     try:
         from mainspring.stores.postgres import PostgresStore
-        from mainspring.stores.several import SeveralStore
-        from mainspring.stores.several.wakeups import SeveralWakeups
+        from mainspring.stores.sharded import ShardedStore
+        from mainspring.stores.sharded.wakeups import ShardedWakeups
     except ModuleNotFoundError as error:
         raise missing("PostgreSQL", "postgres", error) from error
 
@@ -121,15 +121,15 @@ def _make_several(
             shards=settings.shards,
             connections=connections or settings.connections,
             migrate=connections is None,
-            wakeups=wakeups.parts[number] if isinstance(wakeups, SeveralWakeups) else None,
+            wakeups=wakeups.parts[number] if isinstance(wakeups, ShardedWakeups) else None,
             one_of_several=True,
         )
 
-    return SeveralStore([(address, without_secrets(address)) for address in servers], clock, make)
+    return ShardedStore([(address, without_secrets(address)) for address in servers], clock, make)
 
 
 @asynccontextmanager
-async def open_several(settings: Settings) -> AsyncIterator["SeveralStore"]:
+async def open_several(settings: Settings) -> AsyncIterator["ShardedStore"]:
     """Yield the opened sharded store, for operations on its servers."""
     servers = servers_of(settings.store)
     if not servers:
@@ -189,10 +189,10 @@ def make_wakeups(settings: Settings, clock: Clock) -> Wakeups:
         return LocalWakeups()
     if servers := servers_of(settings.store):
         try:
-            from mainspring.stores.several.wakeups import SeveralWakeups
+            from mainspring.stores.sharded.wakeups import ShardedWakeups
         except ModuleNotFoundError as error:
             raise missing("PostgreSQL", "postgres", error) from error
-        return SeveralWakeups(servers, clock, settings.schema)
+        return ShardedWakeups(servers, clock, settings.schema)
     if settings.store.startswith(POSTGRES):
         try:
             from mainspring.stores.postgres.wakeups import PostgresWakeups

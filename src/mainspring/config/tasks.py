@@ -29,7 +29,7 @@ from mainspring.core.worker.builtin.container import Containers, find_engine
 from mainspring.core.worker.builtin.tasks import BuiltinTasks
 from mainspring.core.worker.handler import AsyncHandler, Handler, HandlerSource, Host
 from mainspring.core.worker.secrets import Keyring
-from mainspring.integrations.chained_secrets import SeveralSecrets
+from mainspring.integrations.chained_secrets import ChainedSecrets
 from mainspring.integrations.environment_secrets import EnvironmentSecrets
 from mainspring.integrations.files.secrets import FolderSecrets
 from mainspring.integrations.smtp.mail import SmtpMail
@@ -170,7 +170,7 @@ def make_keyring(settings: Settings) -> Keyring:
         places.append(FolderSecrets(Path(section.folder).expanduser()))
     if settings.vault.address:
         places.append(make_vault(settings.vault))
-    return Keyring(SeveralSecrets(places), SecretRules(section.allow))
+    return Keyring(ChainedSecrets(places), SecretRules(section.allow))
 
 
 @functools.cache

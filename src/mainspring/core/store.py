@@ -26,9 +26,9 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE, Instant, Micros
+from mainspring.core.model.runs.completion import Settlement, Verdict
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Fire, Job, JobState, LedgerEntry, NewJob
 from mainspring.core.ports.dispatch import Hinting

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from mainspring.core.model.base.errors import EngineUnavailable, StoreUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable, StoreUnavailable
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.clock import Clock
@@ -81,5 +81,5 @@ class Acceptance:
         key = run.policy.ordering_key or once
         try:
             await self._log.accept(body, key=key, tenant=run.tenant, run=run.id, author=run.author)
-        except EngineUnavailable as error:
+        except BrokerUnavailable as error:
             raise StoreUnavailable(str(error)) from error

@@ -36,8 +36,8 @@ from mainspring.core.ports.storage.operations import Operations
 from mainspring.core.ports.storage.usage import Budgeting
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.batcher import Batcher
+from mainspring.core.runtime.cached import Remembered
 from mainspring.core.runtime.log import get_logger
-from mainspring.core.runtime.remembered import Remembered
 from mainspring.core.scheduler.closed_times import ClosedTimes
 from mainspring.core.store import Beat, Store
 from mainspring.core.submit.jobs import Jobs
@@ -50,7 +50,7 @@ from mainspring.http.metrics import Metrics
 from mainspring.http.plans.fan_out import read_fan_out
 from mainspring.http.plans.workflow import inside, read_plan
 from mainspring.http.problems import Refused
-from mainspring.http.readings import Readings
+from mainspring.http.reading_cache import Readings
 from mainspring.http.schemas.forecast import ForecastOut
 from mainspring.http.schemas.workflows import WorkflowOut
 from mainspring.http.streams.hub import Hub

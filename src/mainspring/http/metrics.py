@@ -5,9 +5,9 @@ from collections.abc import Callable
 from mainspring.core.maintenance.monitor import Monitor
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.book import Book
-from mainspring.core.runtime.metrics.figures import Figures
-from mainspring.core.runtime.metrics.tally import Spread, Tally
+from mainspring.core.runtime.metrics.counters import Spread, Tally
+from mainspring.core.runtime.metrics.exposition import Exposition
+from mainspring.core.runtime.metrics.run_metrics import Figures
 
 
 class Metrics:
@@ -44,7 +44,7 @@ class Metrics:
         self._streams = streams
         return await self._monitor.render(tenant)
 
-    def _tell(self, book: Book) -> None:
+    def _tell(self, book: Exposition) -> None:
         book.counts(declared.REQUESTS, self._requests)
         book.spreads(declared.REQUEST_SECONDS, self._latencies)
         book.put(declared.STREAMS, self._streams)

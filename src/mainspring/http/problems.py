@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from mainspring.core.model.base.decode_errors import misread
 from mainspring.core.model.base.errors import (
     Conflict,
     Fenced,
@@ -17,7 +18,6 @@ from mainspring.core.model.base.errors import (
     StoreUnavailable,
 )
 from mainspring.core.model.base.field_names import explain_names, path_as_written, translate
-from mainspring.core.model.base.misread import misread
 from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.http.problem_types import type_of
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mainspring.core.ports.secrets import Secrets
 
 
-class SeveralSecrets:
+class ChainedSecrets:
     """Returns a secret from the first source that has it."""
 
     def __init__(self, places: Sequence[Secrets]) -> None:

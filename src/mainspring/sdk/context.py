@@ -19,10 +19,10 @@ from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.usage import check_amount, check_unit
 from mainspring.core.runtime.masking import masks
+from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, current
 from mainspring.core.worker.reporting.capture import TASKS, line_of
-from mainspring.core.worker.reporting.telling import Telling, current
 from mainspring.sdk.arguments.values import encode_result
-from mainspring.sdk.families import Parents
+from mainspring.sdk.dependencies import Parents
 
 if TYPE_CHECKING:
     from mainspring.sdk.app import Mainspring
@@ -52,7 +52,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     task: str = ""
     queue: str = "default"
     _held: HeldRun | None = None
-    _telling: Telling[Any] | None = None
+    _telling: AttemptReporter[Any] | None = None
     _app: Any = None
     _spawned: Iterator[int] = msgspec.field(default_factory=count)
 

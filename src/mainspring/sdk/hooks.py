@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.runs.cause import TIMED_OUT, cause_of
+from mainspring.core.model.runs.completion import tries_again
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import tries_again
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import Stop
 from mainspring.sdk.arguments.signature import Arguments

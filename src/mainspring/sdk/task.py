@@ -27,7 +27,7 @@ from mainspring.core.worker.handler import AsyncHandler, Handler, SyncHandler
 from mainspring.sdk.arguments.signature import Arguments
 from mainspring.sdk.arguments.values import encode_result
 from mainspring.sdk.context import local_context
-from mainspring.sdk.families import Parent, When, checked_parents, checked_rule, family_of
+from mainspring.sdk.dependencies import Parent, When, checked_parents, checked_rule, family_of
 from mainspring.sdk.fan_out import FanOut, OnFailure, check_each, own_options, plan_of, read_fan_out
 from mainspring.sdk.limits import Breaker, Limit, Unique, breaker_of, limits_of
 from mainspring.sdk.policies import RetryPolicy, combine_retries

@@ -2,8 +2,8 @@
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import Duration, parse_duration
+from mainspring.core.model.runs.handler_errors import RetryLater
 from mainspring.core.model.runs.retry import LONGEST_DELAY
-from mainspring.core.model.runs.verdicts import RetryLater
 
 
 class Retry(RetryLater):

@@ -15,7 +15,7 @@ from mainspring.core.model.schedules.job import Overlap
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from mainspring.core.model.workflows.fan_out import AT_A_TIME
 from mainspring.core.model.workflows.workflow import Node, check_nodes
-from mainspring.sdk.families import When, checked_rule
+from mainspring.sdk.dependencies import When, checked_rule
 from mainspring.sdk.fan_out import FanOut, OnFailure
 from mainspring.sdk.handle import RunHandle
 from mainspring.sdk.policies import CatchUp

@@ -14,8 +14,8 @@ from mainspring.core.cluster.shards import ShardKeeper
 from mainspring.core.maintenance.reaper import Reaper
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import DAY, Instant, Micros
+from mainspring.core.model.runs.completion import Settlement, Verdict, settle_release
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import Settlement, Verdict, settle_release
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, WorkerStore
 from mainspring.core.runtime.service import Service
 from mainspring.core.scheduler.scheduler import Scheduler

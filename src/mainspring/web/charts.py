@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mainspring.web.words import instant
+from mainspring.web.formatting import instant
 
 
 def chart(kind: Literal["bars", "lines"], unit: str, times: Iterable[str], series: list[dict[str, Any]]) -> str:

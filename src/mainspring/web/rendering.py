@@ -10,7 +10,7 @@ from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictU
 from msgspec import UnsetType
 
 from mainspring.core.model.base.fingerprint import last_line
-from mainspring.web import words
+from mainspring.web import formatting as words
 from mainspring.web.charts import legend
 from mainspring.web.navigation import ON_A_PHONE, SECTIONS
 from mainspring.web.page import Visit

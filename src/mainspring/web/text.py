@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup, escape
 
-from mainspring.web.words import absolute
+from mainspring.web.formatting import absolute
 
 #: Displayed as symbols instead of taking effect: control characters except tab and line feed, and characters that
 #: change the text direction.

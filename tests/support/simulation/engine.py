@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.cluster.hints import Hint, Sealer
 from mainspring.core.ports.clock import Clock
@@ -39,7 +39,7 @@ class LossyEngine(MemoryDispatch):
     async def _there(self) -> None:
         await self._clock.sleep(MILLISECOND)
         if self._goes_wrong(_AWAY) or self._process.name in self._faults.cut_off:
-            raise EngineUnavailable("it is away")
+            raise BrokerUnavailable("it is away")
 
     async def publish(self, hints: Sequence[Hint]) -> None:
         await self._there()

@@ -7,8 +7,8 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.cluster.datacenters import place_of, preference_of
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
+from mainspring.core.model.runs.completion import Settlement, Verdict
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.stores.memory.rows import RunRow
 from tests.support.simulation.history import HandlerCall, History, Step
 

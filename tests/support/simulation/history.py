@@ -8,8 +8,8 @@ import msgspec
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.completion import Settlement, Verdict
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.core.model.schedules.calendar import Calendar
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import Pause

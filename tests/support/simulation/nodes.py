@@ -13,7 +13,7 @@ from mainspring.core.maintenance.housekeeper import Housekeeper
 from mainspring.core.maintenance.reaper import Reaper
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import Micros
-from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.supervisor import Supervisor
 from mainspring.core.scheduler.scheduler import Scheduler
 from mainspring.core.worker.handler import AsyncHandler, Handler, SyncHandler
@@ -85,11 +85,11 @@ class Machine:
         if process.alive:
             process.loop.call_soon(process.kill, context=Context())
 
-    def engines(self, process: Process) -> Engines | None:
+    def engines(self, process: Process) -> Brokers | None:
         if self.engine is None:
             return None
-        guarded = GuardedEngine(LossyEngine(self.engine, process, self.faults, self.clock), self.clock)
-        return Engines([guarded], {"*": guarded}, "world")
+        guarded = GuardedBroker(LossyEngine(self.engine, process, self.faults, self.clock), self.clock)
+        return Brokers([guarded], {"*": guarded}, "world")
 
     async def serve(self, process: Process, asked_to_leave: asyncio.Event) -> None:
         raise NotImplementedError
@@ -152,7 +152,7 @@ class WorkerMachine(Machine):
         worker.stop_now()
         await leaving
 
-    def _feeds(self, process: Process) -> dict[str, GuardedEngine]:
+    def _feeds(self, process: Process) -> dict[str, GuardedBroker]:
         engines = self.engines(process)
         return {} if engines is None else dict.fromkeys(self.settings.queues, engines.all[0])
 

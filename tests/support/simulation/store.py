@@ -12,9 +12,9 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.limits.queues import QueuePolicy
+from mainspring.core.model.runs.completion import Settlement, Verdict
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
 from mainspring.core.model.schedules.job import Fire, Job, JobState, LedgerEntry, NewJob, Tick

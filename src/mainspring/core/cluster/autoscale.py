@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from mainspring.core.maintenance.depths import QueueDepth, judge_depth
+from mainspring.core.maintenance.queue_depth import QueueDepth, judge_depth
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.cluster.autoscale import QueueLoad
 from mainspring.core.ports.storage.catalog import Minute, SessionView

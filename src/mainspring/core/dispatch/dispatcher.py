@@ -4,15 +4,15 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from mainspring.core.dispatch.dead_hints import DeadHints, RunReading
 from mainspring.core.dispatch.outbox import parts_of
-from mainspring.core.dispatch.undertaker import RunReading, Undertaker
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.dispatch import Hinting
 from mainspring.core.ports.wakeups import EVERY_QUEUE, Wakeups
-from mainspring.core.runtime.engines import Engines, GuardedEngine
+from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import EventBatch, Outbox
 
@@ -56,7 +56,7 @@ class Dispatcher(TickingService):
     def __init__(
         self,
         store: DispatchStore,
-        engines: Engines,
+        engines: Brokers,
         wakeups: Wakeups,
         clock: Clock,
         owned: Callable[[], Mapping[int, int]],
@@ -67,7 +67,7 @@ class Dispatcher(TickingService):
         self.republished = 0
         self._store = store
         self._engines = engines
-        self._undertaker = Undertaker(store, engines)
+        self._dead_hints = DeadHints(store, engines)
         self._owned = owned
         self._attached_at: Micros | None = None
         self._expected_at: Micros = 0
@@ -88,7 +88,7 @@ class Dispatcher(TickingService):
         if self.clock.monotonic() >= self._sweep_at:
             await self._sweep()
         found = await self._follow()
-        await self._undertaker.bury()
+        await self._dead_hints.bury()
         now = self.clock.monotonic()
         if found:
             self._pause = _FIRST_LOOK_AGAIN
@@ -125,8 +125,8 @@ class Dispatcher(TickingService):
         for start in range(0, len(runs), _HINTS):
             self.published += await self._publish(await self._store.hints_of(runs[start : start + _HINTS]))
         if dead := [run for batch in batches if batch.kind == _DEAD for run in batch.runs]:
-            await self._undertaker.note(dead)
-            await self._undertaker.bury()
+            await self._dead_hints.note(dead)
+            await self._dead_hints.bury()
 
     async def _publish(self, hints: Sequence[Hint]) -> int:
         """Publish hints to their brokers; returns how many were accepted."""
@@ -172,6 +172,6 @@ class Dispatcher(TickingService):
                 self._refilling.add(queue)
 
 
-def _is_for(hint: Hint, guarded: GuardedEngine) -> bool:
+def _is_for(hint: Hint, guarded: GuardedBroker) -> bool:
     """Return False for a run bound to a data center if the broker cannot route by data center."""
     return not hint.datacenter or guarded.by_datacenter

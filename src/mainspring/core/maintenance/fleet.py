@@ -15,11 +15,11 @@ from mainspring.core.model.cluster.autoscale import QueueLoad, slots_for, worker
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.events_out import ReaderView
 from mainspring.core.ports.storage.catalog import Pause, SessionView
-from mainspring.core.runtime.engines import Engines
+from mainspring.core.runtime.brokers import Brokers
+from mainspring.core.runtime.cached import Latest, Remembered
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.book import Book
-from mainspring.core.runtime.metrics.tally import OTHER
-from mainspring.core.runtime.remembered import Latest, Remembered
+from mainspring.core.runtime.metrics.counters import OTHER
+from mainspring.core.runtime.metrics.exposition import Exposition
 
 #: Every request is answered within this time, even if the store does not answer.
 _PATIENCE_SECONDS = 5
@@ -73,7 +73,7 @@ class Fleet:
         shards: int,
         every: Micros = 0,
         most_names: int = 100,
-        engines: Callable[[], Engines | None] = lambda: None,
+        engines: Callable[[], Brokers | None] = lambda: None,
     ) -> None:
         """``shards``: of all servers of the store. ``every``: how long a read is served from cache. ``most_names``: how
         many queues are reported separately; the others are combined."""
@@ -86,7 +86,7 @@ class Fleet:
         self._alive = Remembered(self._read_alive, clock, every)
         self._work: dict[str | None, Latest[_Work]] = {}
 
-    async def tell(self, book: Book, tenant: str | None) -> None:
+    async def tell(self, book: Exposition, tenant: str | None) -> None:
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -139,7 +139,7 @@ class Fleet:
         )
 
 
-def _tell_of_work(book: Book, work: _Work, most_names: int) -> None:
+def _tell_of_work(book: Exposition, work: _Work, most_names: int) -> None:
     for sink, age in work.behind.items():
         book.put(declared.BEHIND, age / SECOND, sink)
     apart = _told_apart(work.loads, most_names)
@@ -162,7 +162,7 @@ def _told_apart(loads: Iterable[QueueLoad], most: int) -> set[str]:
     return {load.queue for load in first[:most]}
 
 
-def _tell_of_queues(book: Book, label: str, loads: Sequence[QueueLoad], paused: Collection[str]) -> None:
+def _tell_of_queues(book: Exposition, label: str, loads: Sequence[QueueLoad], paused: Collection[str]) -> None:
     """Report one queue, or all queues that are combined under one label."""
     # A queue without workers must not hide behind the workers of another.
     waiting = [load for load in loads if load.queued and load.queue not in paused]

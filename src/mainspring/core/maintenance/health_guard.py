@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.cluster.diagnosis import Finding, Level
-from mainspring.core.model.cluster.pains import changed, is_pressed, worst_of
+from mainspring.core.model.cluster.store_health import changed, is_pressed, worst_of
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import Watched
 from mainspring.core.ports.wakeups import Wakeups

@@ -3,7 +3,7 @@
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import Wakeups
-from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import Reaping
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from mainspring.core.maintenance.fleet import Fleet
-from mainspring.core.maintenance.vitals import StoreVitals
-from mainspring.core.runtime.metrics.book import Book, Press
+from mainspring.core.maintenance.store_metrics import StoreVitals
+from mainspring.core.runtime.metrics.exposition import Exporter, Exposition
 
 
 class Monitor:
@@ -14,11 +14,11 @@ class Monitor:
     def __init__(self, fleet: Fleet | None = None, vitals: StoreVitals | None = None) -> None:
         self._fleet = fleet
         self._vitals = vitals
-        self._everything = Press()
+        self._everything = Exporter()
         #: For callers bound to a tenant: nothing that names tasks or queues of others.
-        self._harmless = Press()
+        self._harmless = Exporter()
 
-    def add(self, tell: Callable[[Book], None], *, harmless: bool = False) -> None:
+    def add(self, tell: Callable[[Exposition], None], *, harmless: bool = False) -> None:
         """Add a source of metrics of this process. ``harmless``: every authorized caller may see them."""
         self._everything.add(tell)
         if harmless:
@@ -31,7 +31,7 @@ class Monitor:
 
     async def render(self, tenant: str | None = None) -> bytes:
         """Render the metrics for a caller that is bound to this tenant, or to none."""
-        book = Book()
+        book = Exposition()
         # Concurrently: a store that does not answer delays the caller only once.
         asked = [] if self._fleet is None else [self._fleet.tell(book, tenant)]
         if self._vitals is not None and tenant is None:

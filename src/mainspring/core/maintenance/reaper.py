@@ -5,12 +5,12 @@ from random import Random
 from typing import Protocol
 
 from mainspring.core.model.base.instant import SECOND, Micros
+from mainspring.core.model.runs.completion import Settlement, Verdict, settle_failure, settle_loss
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import Settlement, Verdict, settle_failure, settle_loss
 from mainspring.core.model.runs.view import OVERDUE_GRACE
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeups, queue_topic
-from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.scheduler.loader import HORIZON
 from mainspring.core.store import Reading, Reaping, Workforce

@@ -36,7 +36,7 @@ class Sink(Protocol):
 
         1. ``epoch`` grows whenever another process starts to publish. A sink that can distinguish epochs rejects an
            older one (``Fenced``), so that a frozen process cannot publish old events after new ones.
-        2. ``EngineUnavailable``: the sink did not answer. It may have received any part of the batch, and gets all of
+        2. ``BrokerUnavailable``: the sink did not answer. It may have received any part of the batch, and gets all of
            it again.
         """
         ...

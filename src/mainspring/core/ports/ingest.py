@@ -57,7 +57,7 @@ class Accepting(Protocol):
 
 
 class RequestLog(Protocol):
-    """The reading side of the log. ``EngineUnavailable`` is raised if the log does not answer.
+    """The reading side of the log. ``BrokerUnavailable`` is raised if the log does not answer.
 
     Requests that were taken and neither ``done`` nor refused are delivered again, to this process or another.
     """

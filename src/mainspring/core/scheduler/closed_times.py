@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.schedules.calendar import Calendar
-from mainspring.core.model.schedules.closings import Closed, Closings, closings_of
+from mainspring.core.model.schedules.closed_periods import Closed, Closings, closings_of
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.calendars import Almanacs
 

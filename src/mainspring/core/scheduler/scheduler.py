@@ -26,7 +26,7 @@ from mainspring.core.model.base.instant import MILLISECOND, Instant, Micros
 from mainspring.core.model.schedules.job import Fire, Job
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import Wakeups, queue_topic
-from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.scheduler.agenda import Agenda
 from mainspring.core.scheduler.closed_times import ClosedTimes

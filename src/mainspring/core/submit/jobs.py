@@ -17,7 +17,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import CANCELS, SCHEDULES, Wakeups, queue_topic
 from mainspring.core.runtime.batcher import Batcher
-from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.scheduler.loader import HORIZON
 from mainspring.core.store import Accepted, Put, Submissions
 

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.worker.reporting.telling import Telling
+from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter
 from mainspring.core.worker.slots import Lane
 
 #: Later than any time: an attempt whose time limit does not run yet.
@@ -51,7 +51,7 @@ class Attempt(msgspec.Struct, eq=False):
     executor: "Executor | None" = None
     task: "asyncio.Task[None] | None" = None
     #: Its reports; set when user code is called.
-    telling: "Telling[Attempt] | None" = None
+    telling: "AttemptReporter[Attempt] | None" = None
 
     @property
     def duration(self) -> Micros:

@@ -9,13 +9,13 @@ from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import Bell
-from mainspring.core.runtime.engines import GuardedEngine
-from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.brokers import GuardedBroker
+from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.core.store import Want, Workforce
 from mainspring.core.worker.attempt import Holding
-from mainspring.core.worker.feed import Feed
+from mainspring.core.worker.hints import Feed
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.slots import Slots
 
@@ -37,7 +37,7 @@ class Claimer(TickingService):
         slots: Slots,
         accept: Callable[[Holding, list[HeldRun]], None],
         overloaded: Callable[[], bool],
-        engines: Mapping[str, GuardedEngine] | None = None,
+        engines: Mapping[str, GuardedBroker] | None = None,
         figures: Figures | None = None,
     ) -> None:
         """``engines``: the brokers that hint at runs, by queue. ``figures``: the metrics."""

@@ -2,11 +2,11 @@
 
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.book import Book
+from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.worker.worker import Worker
 
 
-def tell_of_worker(worker: Worker, book: Book) -> None:
+def tell_of_worker(worker: Worker, book: Exposition) -> None:
     for queue, (slots, used) in worker.slots_by_queue().items():
         book.put(declared.SLOTS, slots, queue)
         book.put(declared.SLOTS_USED, used, queue)

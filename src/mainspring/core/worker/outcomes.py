@@ -8,8 +8,7 @@ import msgspec
 
 from mainspring.core.model.base.instant import Instant, Micros, format_duration
 from mainspring.core.model.runs.cause import FINAL, UNKNOWN, Cause
-from mainspring.core.model.runs.run import Outcome
-from mainspring.core.model.runs.settlement import (
+from mainspring.core.model.runs.completion import (
     Settlement,
     settle_cancel,
     settle_failure,
@@ -17,13 +16,14 @@ from mainspring.core.model.runs.settlement import (
     settle_release,
     settle_success,
 )
+from mainspring.core.model.runs.run import Outcome
 from mainspring.core.ports.clock import Clock
 from mainspring.core.worker.attempt import Attempt, Stop
+from mainspring.core.worker.completer import Settler
 from mainspring.core.worker.executors.results import result_problem
 from mainspring.core.worker.handler import SETTLED
 from mainspring.core.worker.reporting.attempt_log import AttemptLog
 from mainspring.core.worker.reporting.reporter import Reporter
-from mainspring.core.worker.settler import Settler
 from mainspring.core.worker.slots import Slots
 
 

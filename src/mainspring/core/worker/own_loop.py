@@ -2,7 +2,7 @@
 
 import uvloop
 
-from mainspring.core.worker.reporting.telling import current
+from mainspring.core.worker.reporting.attempt_reporter import current
 
 
 class HandlerStopsLoop(RuntimeError):

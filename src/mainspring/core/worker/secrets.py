@@ -4,7 +4,7 @@ import msgspec
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.secrets import SecretRules, check_secret_value, fill_json, mentions, names_in
-from mainspring.core.model.runs.verdicts import GiveUp
+from mainspring.core.model.runs.handler_errors import GiveUp
 from mainspring.core.ports.secrets import Secrets
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.reporting.capture import capture

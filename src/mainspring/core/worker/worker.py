@@ -27,16 +27,17 @@ from mainspring.core.model.runs.run import ALONE_AFTER, UNKNOWN_TASK_DELAY, Held
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import WorkerStore
 from mainspring.core.ports.wakeups import CANCELS, Wakeups, queue_topic
-from mainspring.core.runtime.engines import GuardedEngine
+from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.log_lines import shows_output
-from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.core.store import Beat, NewSession
 from mainspring.core.worker.attempt import NEVER, Attempt, Holding, Stop
 from mainspring.core.worker.cancellation import Cancellation
 from mainspring.core.worker.claimer import Claimer
+from mainspring.core.worker.completer import Settler
 from mainspring.core.worker.executors.crew import Crew
 from mainspring.core.worker.executors.loop import LoopExecutor
 from mainspring.core.worker.executors.memory import resident_bytes
@@ -49,7 +50,6 @@ from mainspring.core.worker.reporting.reporter import Reporter
 from mainspring.core.worker.reporting.trace import describe
 from mainspring.core.worker.reporting.tracing import standing_in
 from mainspring.core.worker.settings import WorkerSettings
-from mainspring.core.worker.settler import Settler
 from mainspring.core.worker.slots import Slots
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Worker:
         source: str | None = None,
         open_workforce: OpenWorkforce | None = None,
         jitter: Random | None = None,
-        engines: Mapping[str, GuardedEngine] | None = None,
+        engines: Mapping[str, GuardedBroker] | None = None,
         figures: Figures | None = None,
         tracing: "Tracing | None" = None,
         attempt_log: AttemptLog | None = None,

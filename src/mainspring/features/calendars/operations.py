@@ -10,7 +10,7 @@ from mainspring.core.model.access.access import DEFAULT_TENANT, Permission, Prin
 from mainspring.core.model.base.instant import DAY, isoformat, parse_instant
 from mainspring.core.model.runs.names import check_queue
 from mainspring.core.model.schedules.calendar import Calendar, CalendarSpec
-from mainspring.core.model.schedules.closings import Closed, Closings
+from mainspring.core.model.schedules.closed_periods import Closed, Closings
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import SCHEDULES
 from mainspring.features.calendars.ical import read_ical

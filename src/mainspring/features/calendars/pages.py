@@ -11,10 +11,10 @@ from mainspring.core.model.base.instant import HOUR, Instant, Micros, isoformat,
 from mainspring.core.model.schedules.cron import load_zone
 from mainspring.features.calendars.operations import PreviewOut, list_calendars, preview_calendar
 from mainspring.http.schemas.calendars import CalendarOut
-from mainspring.web import heat
-from mainspring.web.heat import busiest
+from mainspring.web import heat_map as heat
+from mainspring.web.formatting import instant
+from mainspring.web.heat_map import busiest
 from mainspring.web.page import Pages, Reply, Visit
-from mainspring.web.words import instant
 from mainspring.web.zones import zone_of
 
 calendar = Pages()

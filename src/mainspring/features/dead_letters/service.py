@@ -26,7 +26,7 @@ _STEP_EVERY: Micros = 100 * MILLISECOND
 _READ_TOGETHER = 50
 
 
-class UndertakerStore(DeadLetters, Reading, QuotaStore, Protocol):
+class DeadLetterServiceStore(DeadLetters, Reading, QuotaStore, Protocol):
     """The store methods that the service uses."""
 
 
@@ -38,14 +38,14 @@ class _Choice(msgspec.Struct, frozen=True):
     held: bool = False
 
 
-class Undertaker(TickingService):
+class DeadLetterService(TickingService):
     """Watches dead letters and drives replays. Any number of processes may run it.
 
     If two take the same step of a replay, the second one changes nothing. Runs created by a replay count against the
     quotas of their tenant, and wait while there is no room.
     """
 
-    def __init__(self, store: UndertakerStore, jobs: Jobs, wakeups: Wakeups, clock: Clock) -> None:
+    def __init__(self, store: DeadLetterServiceStore, jobs: Jobs, wakeups: Wakeups, clock: Clock) -> None:
         super().__init__("undertaker", clock, wakeups.listen([]))
         self._store = store
         self._jobs = jobs

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.cluster.diagnosis import Finding, Level
 from mainspring.core.ports.clock import Clock
@@ -22,7 +22,7 @@ async def examine_engine(engine: Dispatch, clock: Clock, namespace: str, queues:
         asked = clock.monotonic()
         warnings = await engine.warnings()
         took = (clock.monotonic() - asked) // MILLISECOND
-    except EngineUnavailable as error:
+    except BrokerUnavailable as error:
         advice = "until it answers workers are fed by the store"
         return Finding(check="dispatch", level=Level.WARNING, says=str(error), advice=advice)
     finally:

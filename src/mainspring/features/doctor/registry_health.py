@@ -1,6 +1,6 @@
 """Health check of a coordinator: whether it answers, and which leases it grants."""
 
-from mainspring.core.cluster.sealing import LONGER
+from mainspring.core.cluster.epoch_check import LONGER
 from mainspring.core.model.base.errors import Fenced, StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import MILLISECOND, Micros, format_duration

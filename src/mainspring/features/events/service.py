@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from mainspring.core.dispatch.outbox import SINK, parts_of
-from mainspring.core.model.base.errors import EngineUnavailable, Fenced
+from mainspring.core.model.base.errors import BrokerUnavailable, Fenced
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.events.events import (
@@ -123,7 +123,7 @@ class Publisher(TickingService):
         except Fenced as error:
             self.log.info("another scheduler tells it", error=str(error))
             return _LONGEST_PAUSE
-        except EngineUnavailable as error:
+        except BrokerUnavailable as error:
             return await self._sink_is_away(error)
         self._sink_is_there()
         if len(batches) == _BATCHES:
@@ -202,7 +202,7 @@ class Publisher(TickingService):
             self._pause = 0
             self.log.info("sink answers again")
 
-    async def _sink_is_away(self, error: EngineUnavailable) -> Micros:
+    async def _sink_is_away(self, error: BrokerUnavailable) -> Micros:
         self.failed += 1
         if not self.away:
             self.log.warning("sink away: events wait in the outbox", error=str(error))

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.core.ports.board import Board
 from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.status_cache import StatusCache
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import EventBatch, Outbox, Views
@@ -35,7 +35,7 @@ class StatusWriter(TickingService):
     def __init__(
         self,
         store: StatusStore,
-        board: Board,
+        board: StatusCache,
         wakeups: Wakeups,
         clock: Clock,
         owned: Callable[[], Mapping[int, int]],
@@ -61,7 +61,7 @@ class StatusWriter(TickingService):
             return _GATHER
         try:
             await self._show(batches)
-        except EngineUnavailable as error:
+        except BrokerUnavailable as error:
             if self._away_since is None:
                 self._away_since = now
                 self.log.warning("the status of runs cannot be shown", error=str(error))

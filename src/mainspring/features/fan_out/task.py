@@ -15,11 +15,11 @@ from msgspec import UNSET
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, Micros
+from mainspring.core.model.runs.handler_errors import GiveUp, LookAgain
 from mainspring.core.model.runs.names import MAX_NAME, MAX_RESULT
 from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.reserved import FAN_IN, FAN_OUT
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.verdicts import GiveUp, LookAgain
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.tasks.task_entry import TaskEntry
 from mainspring.core.model.workflows.dependencies import Dependencies, Rule
@@ -39,7 +39,7 @@ from mainspring.core.model.workflows.fan_out import (
 from mainspring.core.store import Store
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.worker.handler import AsyncHandler
-from mainspring.core.worker.reporting.telling import current
+from mainspring.core.worker.reporting.attempt_reporter import current
 from mainspring.http.plans.fan_out import FanOut, Items, read_fan_out
 from mainspring.http.schemas.fan_out import FanOutResult, PartOf
 

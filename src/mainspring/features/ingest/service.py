@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.ingest import Ask, Refusal, RequestLog
@@ -76,7 +76,7 @@ class Ingest(TickingService):
     async def tick(self) -> Micros:
         try:
             wait = await self._step()
-        except EngineUnavailable as error:
+        except BrokerUnavailable as error:
             if not self.away:
                 self.log.warning("the log of requests is away", error=str(error))
             self.away = True

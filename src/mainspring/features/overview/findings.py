@@ -15,7 +15,7 @@ from mainspring.http.schemas.runs import RunOut
 from mainspring.http.schemas.stats import MissedSlo, Point
 from mainspring.http.schemas.usage import BudgetOut
 from mainspring.http.schemas.workers import Schedulers, Workers
-from mainspring.web.words import describe_stranded, duration, instant, plural
+from mainspring.web.formatting import describe_stranded, duration, instant, plural
 
 #: The start delay above which a run is late, in milliseconds.
 LATE_MS = 10_000

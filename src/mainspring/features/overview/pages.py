@@ -11,7 +11,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, Instant, Micros, isofo
 from mainspring.features.overview.findings import Seen, findings, late_runs
 from mainspring.http.schemas.stats import Point, Stats
 from mainspring.web.charts import chart
-from mainspring.web.heat import busiest
+from mainspring.web.heat_map import busiest
 from mainspring.web.page import Pages, Reply, Visit
 from mainspring.web.stat_charts import _lines, ended_chart, line_chart
 

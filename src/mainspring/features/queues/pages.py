@@ -19,10 +19,10 @@ from mainspring.features.queues.operations.queues import (
 from mainspring.http.problems import AsWritten
 from mainspring.http.schemas.queues import QueueOut
 from mainspring.http.schemas.runs import HolderOut, RunOut
+from mainspring.web.formatting import describe_stranded
+from mainspring.web.live_lists import keep_order
 from mainspring.web.page import Done, Pages, Reply, Visit
 from mainspring.web.stat_charts import ended_chart, line_chart
-from mainspring.web.steady import keep_order
-from mainspring.web.words import describe_stranded
 
 queues = Pages()
 

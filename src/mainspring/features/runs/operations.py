@@ -14,7 +14,7 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import LOG_END, RunFilter
 from mainspring.http.context import Api
-from mainspring.http.jobs.facts import facts_about
+from mainspring.http.jobs.explain_facts import facts_about
 from mainspring.http.jobs.lookup import find, find_run, newest_begun, parents_of
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Problem, Refused

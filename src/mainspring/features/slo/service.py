@@ -16,7 +16,7 @@ from mainspring.core.model.schedules.spread import MOST_OF_A_TICK
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.slos import SloDue, Slos, SloSettled
 from mainspring.core.ports.wakeups import Wakeups
-from mainspring.core.runtime.metrics.figures import Figures
+from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import Reading
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from mainspring.core.maintenance.depths import judge_depth
+from mainspring.core.maintenance.queue_depth import judge_depth
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import JobId, RunId, is_id

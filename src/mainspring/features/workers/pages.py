@@ -10,8 +10,8 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.features.workers.operations.processes import drain_worker, list_schedulers, list_workers
 from mainspring.http.problems import Missing
 from mainspring.http.schemas.workers import SchedulerOut, Schedulers, WorkerOut, Workers
+from mainspring.web.formatting import instant
 from mainspring.web.page import Done, Pages, Reply, Visit
-from mainspring.web.words import instant
 
 processes = Pages()
 

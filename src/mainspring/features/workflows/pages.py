@@ -15,9 +15,9 @@ from mainspring.features.workflows.graph import Spot, draw
 from mainspring.features.workflows.operations.parts import get_workflow_part
 from mainspring.features.workflows.operations.workflows import cancel_workflow, list_workflows, retry_workflow
 from mainspring.http.schemas.workflows import NodeOut, WorkflowPart
+from mainspring.web.formatting import duration, instant, plural
+from mainspring.web.live_lists import read_steadily
 from mainspring.web.page import Done, Pages, Reply, Visit
-from mainspring.web.steady import read_steadily
-from mainspring.web.words import duration, instant, plural
 
 workflows = Pages()
 

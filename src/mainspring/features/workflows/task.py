@@ -7,10 +7,10 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId, derived_id, made_at
 from mainspring.core.model.cluster.placement import shard_beside
+from mainspring.core.model.runs.handler_errors import GiveUp
 from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.model.runs.reserved import WORKFLOW
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.verdicts import GiveUp
 from mainspring.core.model.workflows.workflow import Node, wired
 from mainspring.core.store import Store
 from mainspring.core.submit.jobs import Jobs

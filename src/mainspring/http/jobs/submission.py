@@ -6,7 +6,7 @@ from msgspec import UNSET, Meta
 
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.runs.new_run import Idempotency, NewRun, fingerprint_of_request, made_once
-from mainspring.core.model.schedules.closings import Closings
+from mainspring.core.model.schedules.closed_periods import Closings
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.store import Accepted, Put, PutOutcome
 from mainspring.http.context import Api

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from msgspec import UNSET
 
+from mainspring.core.model.base.decode_errors import misread_payload
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId, is_id
-from mainspring.core.model.base.misread import misread_payload
 from mainspring.core.model.cluster.placement import shard_beside
 from mainspring.core.model.limits.key_template import with_keys
 from mainspring.core.model.runs.names import check_payload

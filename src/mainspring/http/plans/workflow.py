@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from mainspring.core.model.base.decode_errors import misread_payload
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
-from mainspring.core.model.base.misread import misread_payload
 from mainspring.core.model.runs.reserved import FAN_OUT
 from mainspring.core.model.tasks.task_entry import TaskEntry
 from mainspring.core.model.workflows.workflow import Node, check_nodes

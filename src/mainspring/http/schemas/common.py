@@ -5,6 +5,7 @@ from typing import Annotated, Generic, Literal, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import Meta
 
+from mainspring.core.model.base.decode_errors import PATTERNS
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import SessionId, is_id, made_at
 from mainspring.core.model.base.instant import (
@@ -16,7 +17,6 @@ from mainspring.core.model.base.instant import (
     parse_duration,
     parse_instant,
 )
-from mainspring.core.model.base.misread import PATTERNS
 from mainspring.core.model.cluster.labels import MAX_LABELS
 from mainspring.core.model.runs.names import MAX_NAME, MAX_TAGS
 from mainspring.http.docs.portable import SHORTHAND

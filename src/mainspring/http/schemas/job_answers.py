@@ -13,12 +13,12 @@ from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.calendar import WhenClosed
 from mainspring.core.model.schedules.catch_up import CatchUp
-from mainspring.core.model.schedules.closings import Closings
-from mainspring.core.model.schedules.coming import next_starts
+from mainspring.core.model.schedules.closed_periods import Closings
 from mainspring.core.model.schedules.cron import DstFold, DstGap
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from mainspring.core.model.schedules.slo import Slo, SloState
+from mainspring.core.model.schedules.upcoming import next_starts
 from mainspring.http.schemas.common import Wire, retention_out, time_of
 from mainspring.http.schemas.datacenters import DatacentersIn, datacenters_out, requires_out
 from mainspring.http.schemas.jobs import CatchUpIn, JobFields, Retry, ScheduleType, SloIn, schedule_type_of

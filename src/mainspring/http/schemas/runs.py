@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import isoformat
 from mainspring.core.model.cluster.datacenters import place_of
-from mainspring.core.model.runs.reason import Reason
+from mainspring.core.model.explain.reason import Reason
 from mainspring.core.model.runs.run import ENDED, RunState
 from mainspring.core.model.runs.traces import trace_of
 from mainspring.core.model.runs.view import AttemptView, Progress, RunView

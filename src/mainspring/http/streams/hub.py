@@ -8,8 +8,8 @@ from typing import Protocol
 import msgspec
 
 from mainspring.core.model.base.errors import NotFound, StoreUnavailable
+from mainspring.core.model.base.event_offsets import further, is_reached
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros, isoformat
-from mainspring.core.model.base.positions import further, is_reached
 from mainspring.core.model.events.events import worker_of_id
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Catalog

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import SECOND
 from mainspring.integrations.kafka.address import KafkaServer
 from mainspring.integrations.kafka.connection import PATIENCE, options_of, unavailable
@@ -74,7 +74,7 @@ class KafkaAdmin:
         asked = self._ask(lambda client: client.describe_topics(collection, request_timeout=_SECONDS))
         try:
             await _answer(asked[_ALWAYS_THERE])
-        except EngineUnavailable as error:
+        except BrokerUnavailable as error:
             if not _is_of_a_broker(error.__cause__):
                 raise
 
@@ -135,7 +135,7 @@ async def _answer(answer: "Future[Answer]", *unless: int) -> Answer | None:
         async with asyncio.timeout(1.5 * _SECONDS):
             return await asyncio.wrap_future(answer)
     except TimeoutError:
-        raise EngineUnavailable("Kafka does not answer: timeout") from None
+        raise BrokerUnavailable("Kafka does not answer: timeout") from None
     except KafkaException as error:
         if error.args[0].code() in unless:
             return None

@@ -5,7 +5,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.integrations.kafka.address import KafkaServer
 
@@ -14,7 +14,7 @@ PATIENCE: Micros = 4 * SECOND
 _CRITICAL = 2
 
 
-class RecordTooLarge(EngineUnavailable):
+class RecordTooLarge(BrokerUnavailable):
     """Kafka is available but will never accept this record."""
 
 
@@ -42,10 +42,10 @@ def options_of(server: KafkaServer, error: Callable[[KafkaError], None] | None =
     return options if error is None else options | {"error_cb": error}
 
 
-def unavailable(error: Exception | KafkaError, last: str = "") -> EngineUnavailable:
+def unavailable(error: Exception | KafkaError, last: str = "") -> BrokerUnavailable:
     """Convert an error of the client. ``last``: the previous message of the client, which is often the cause."""
     found = error.args[0] if isinstance(error, KafkaException) else error
     words = found.str() if isinstance(found, KafkaError) else str(found)
     if isinstance(found, KafkaError) and found.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return RecordTooLarge(f"Kafka does not take a record: {words}")
-    return EngineUnavailable(f"Kafka does not answer: {words}{f' ({last})' if last and last != words else ''}")
+    return BrokerUnavailable(f"Kafka does not answer: {words}{f' ({last})' if last and last != words else ''}")

@@ -8,7 +8,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby, takewhile
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, Micros
 from mainspring.core.model.cluster.hints import Hint, Sealer
 from mainspring.core.model.runs.dead_letters import DeadRun
@@ -169,7 +169,7 @@ class KafkaDispatch:
         try:
             await self._make(topics, partitions, kept)
             await producer.send(records)
-        except EngineUnavailable:
+        except BrokerUnavailable:
             # A topic may have been deleted; the next call creates it again.
             self._known.difference_update(topics)
             raise
@@ -181,7 +181,7 @@ class KafkaDispatch:
 
     def _connected(self) -> BatchProducer:
         if self._producer is None:
-            raise EngineUnavailable("the connection to Kafka is not open")
+            raise BrokerUnavailable("the connection to Kafka is not open")
         return self._producer
 
     def _group(self, queue: str) -> str:

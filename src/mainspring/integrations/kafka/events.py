@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.events.events import PARTITIONS, Event
 from mainspring.integrations.kafka.address import KafkaServer
@@ -52,7 +52,7 @@ class _KafkaTopics:
             await self._make_topics()
         try:
             await self._producer.send(records)
-        except EngineUnavailable:
+        except BrokerUnavailable:
             # The remaining records must not follow those that are sent next. Also, a topic may have been deleted.
             self._ready = False
             await self._producer.close()

@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.runtime.threads import joined
 from mainspring.integrations.kafka.address import KafkaServer
@@ -127,7 +127,7 @@ class BatchProducer:
             try:
                 self._producer = Producer(self._options)
             except KafkaException as error:
-                raise EngineUnavailable(f"Kafka cannot be spoken to: {error.args[0].str()}") from error
+                raise BrokerUnavailable(f"Kafka cannot be spoken to: {error.args[0].str()}") from error
             self._thread = threading.Thread(target=self._serve, args=[self._producer], name="kafka: send", daemon=True)
             self._thread.start()
         return self._producer

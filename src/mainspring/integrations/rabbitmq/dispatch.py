@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pamqp import commands
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.cluster.hints import Hint, Sealer
 from mainspring.core.model.runs.dead_letters import DeadRun
@@ -104,7 +104,7 @@ class RabbitDispatch:
         await self._ensure(names)
         connection = await self._client.connection()
         if connection.blocked:
-            raise EngineUnavailable(f"RabbitMQ takes no messages: {connection.blocked}")
+            raise BrokerUnavailable(f"RabbitMQ takes no messages: {connection.blocked}")
         try:
             gone = await self._publish(letters)
         except ChannelClosed as error:
@@ -241,17 +241,17 @@ class RabbitDispatch:
     @asynccontextmanager
     async def _answer(self) -> AsyncIterator[None]:
         if self._expiring is None:
-            raise EngineUnavailable("the connection to RabbitMQ is not open")
+            raise BrokerUnavailable("the connection to RabbitMQ is not open")
         try:
             yield
         except Refused as error:
-            raise EngineUnavailable(f"RabbitMQ refuses to talk to us: {error}") from error
+            raise BrokerUnavailable(f"RabbitMQ refuses to talk to us: {error}") from error
         except TimeoutError as error:
             # The connection may hang, so the next call opens another one.
             self._client.drop("it did not answer in time")
-            raise EngineUnavailable("RabbitMQ does not answer: timeout") from error
+            raise BrokerUnavailable("RabbitMQ does not answer: timeout") from error
         except (AmqpError, OSError) as error:
-            raise EngineUnavailable(f"RabbitMQ does not answer: {error}") from error
+            raise BrokerUnavailable(f"RabbitMQ does not answer: {error}") from error
 
     async def _expire(self) -> None:
         while True:

@@ -13,7 +13,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
-from mainspring.core.model.base.errors import EngineUnavailable
+from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.integrations.redis.address import RedisAddress
 
@@ -56,7 +56,7 @@ class RedisServers:
     @property
     def client(self) -> Client:
         if self._client is None:
-            raise EngineUnavailable("the connection to Redis is not open")
+            raise BrokerUnavailable("the connection to Redis is not open")
         return self._client
 
     async def ask(self, call: Callable[..., Awaitable[object]], *arguments: object, wait: Micros = 0) -> object:
@@ -67,7 +67,7 @@ class RedisServers:
                 return await call(*arguments)
         except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
             # A replica that refuses writes, or a server that loads its data, counts as unavailable.
-            raise EngineUnavailable(f"Redis does not answer: {str(error) or 'timeout'}") from error
+            raise BrokerUnavailable(f"Redis does not answer: {str(error) or 'timeout'}") from error
 
     def listener(self) -> PubSub:
         """Return a subscription. In a cluster the nodes take turns, because each receives all messages."""

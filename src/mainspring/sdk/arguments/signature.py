@@ -6,10 +6,10 @@ from typing import Any, Never, NoReturn, get_type_hints
 
 import msgspec
 
+from mainspring.core.model.base.decode_errors import misread
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.base.misread import misread
+from mainspring.core.model.runs.handler_errors import InvalidPayload
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.verdicts import InvalidPayload
 from mainspring.core.model.tasks.argument_schema import describe_arguments
 from mainspring.sdk.arguments.values import encode, from_json, leaves, not_a_number, readable_type
 from mainspring.sdk.context import Context, context_for

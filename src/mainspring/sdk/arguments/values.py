@@ -10,7 +10,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.runs.verdicts import InvalidResult
+from mainspring.core.model.runs.handler_errors import InvalidResult
 
 
 def to_json(value: object) -> object:

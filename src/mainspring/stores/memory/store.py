@@ -22,7 +22,7 @@ from mainspring.stores.memory.work.reaping import MemoryReaping
 from mainspring.stores.memory.work.staging import MemoryStaging
 from mainspring.stores.memory.work.submissions import MemorySubmissions
 from mainspring.stores.memory.work.workforce import MemoryWorkforce
-from mainspring.stores.seen import Seen
+from mainspring.stores.tenant_scope import Seen
 
 
 class MemoryStore(

@@ -17,6 +17,7 @@ from mainspring.core.model.events.events import id_of_worker
 from mainspring.core.model.limits.budget import BudgetStatus
 from mainspring.core.model.limits.limits import Ending
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy, place_retry
+from mainspring.core.model.runs.completion import Settlement
 from mainspring.core.model.runs.dead_letters import Watch
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
@@ -25,7 +26,6 @@ from mainspring.core.model.runs.replay import Replay
 from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.retention import CLASSES, STANDARD
 from mainspring.core.model.runs.run import Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.runs.usage import cost_of, day_of
 from mainspring.core.model.runs.view import AttemptView
@@ -53,7 +53,7 @@ from mainspring.stores.memory.rows import (
     UniqueKey,
     UsedKey,
 )
-from mainspring.stores.memory.work.families import Families
+from mainspring.stores.memory.work.dependencies import Families
 from mainspring.stores.memory.work.limiters import Limiters
 
 #: The high bits of a fence are the store's epoch, the low bits a sequence. A restored store raises the epoch.

@@ -7,11 +7,11 @@ import msgspec
 
 from mainspring.core.model.base.ids import JobId, RunId, is_derived, made_at, stable_hash
 from mainspring.core.model.base.instant import DAY
+from mainspring.core.model.runs.completion import Settlement, settle_unreadable
 from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy
 from mainspring.core.model.runs.retention import CLASSES, STANDARD
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement, settle_unreadable
 from mainspring.core.model.runs.view import Progress, RunView
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, LedgerEntry, Overlap, overlap_gate
 from mainspring.core.model.workflows.dependencies import Rule

@@ -25,13 +25,13 @@ from mainspring.stores.postgres.records.slos import Slos
 from mainspring.stores.postgres.records.tasks import Tasks
 from mainspring.stores.postgres.records.usage import Budgeting
 from mainspring.stores.postgres.replica import FromReplica, Replica
+from mainspring.stores.postgres.row_security import Wall, Walled
 from mainspring.stores.postgres.rows import Policies
-from mainspring.stores.postgres.seen import Seen
+from mainspring.stores.postgres.tenant_scope import Seen
 from mainspring.stores.postgres.transactions import LateStatements, Transactions
 from mainspring.stores.postgres.upkeep.archiving import PostgresArchiving
-from mainspring.stores.postgres.upkeep.departing import Departing
+from mainspring.stores.postgres.upkeep.placement_moves import Departing
 from mainspring.stores.postgres.wakeups import PostgresWakeups
-from mainspring.stores.postgres.wall import Wall, Walled
 from mainspring.stores.postgres.work.reaping import Reaping
 from mainspring.stores.postgres.work.upkeep import Upkeep
 

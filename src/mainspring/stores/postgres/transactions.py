@@ -9,16 +9,16 @@ import msgspec
 
 from mainspring.core.model.base.errors import Conflict, Fenced, Invalid
 from mainspring.core.model.base.ids import RunId, shard_of
+from mainspring.core.model.runs.completion import settle_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import settle_success
 from mainspring.core.ports.storage.transactions import Request
 from mainspring.core.store import Accepted
 from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, Statements
 from mainspring.stores.postgres.names import Kind
 from mainspring.stores.postgres.rows import STATES, class_number, encode_about, gate_of
 from mainspring.stores.postgres.work.keys import key_wanted
-from mainspring.stores.postgres.work.passage import flat
+from mainspring.stores.postgres.work.limiter_decisions import flat
 from mainspring.stores.postgres.work.submissions import Submissions, _names_of
 from mainspring.stores.postgres.work.workforce import Workforce, _succeeded
 

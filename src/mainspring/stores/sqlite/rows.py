@@ -17,10 +17,10 @@ from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.events.events import RunFacts, WorkerFacts
 from mainspring.core.model.limits.limits import BREAKER
+from mainspring.core.model.runs.completion import Settlement, Verdict, settle_unreadable
 from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement, Verdict, settle_unreadable
 from mainspring.core.model.runs.view import AttemptView, Progress, RunView
 from mainspring.core.model.schedules.job import (
     Fire,

@@ -5,7 +5,6 @@ from pathlib import Path
 from mainspring.core.model.base.ids import MAX_SHARDS
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Reads
-from mainspring.stores.seen import Seen
 from mainspring.stores.sqlite.connection import FileGuard
 from mainspring.stores.sqlite.records.access import SqliteAccess
 from mainspring.stores.sqlite.records.calendars import SqliteCalendars
@@ -27,6 +26,7 @@ from mainspring.stores.sqlite.work.jobs import SqliteJobs
 from mainspring.stores.sqlite.work.reaping import SqliteReaping
 from mainspring.stores.sqlite.work.staging import SqliteStaging
 from mainspring.stores.sqlite.work.submissions import SqliteSubmissions
+from mainspring.stores.tenant_scope import Seen
 
 
 class SqliteStore(

@@ -9,7 +9,7 @@ MainspringError
 ├── StoreUnavailable    the store did not answer; the outcome may be unknown
 │   └── StoreDamaged    its file is corrupt, foreign or gone; waiting does not help
 ├── SecretsUnavailable  the secret store did not answer, or refused access
-└── EngineUnavailable   a broker did not answer; nothing depends on it
+└── BrokerUnavailable   a broker did not answer; nothing depends on it
 """
 
 
@@ -55,5 +55,5 @@ class SecretsUnavailable(MainspringError):
     """The secret store did not answer, or refused access. A later attempt may succeed."""
 
 
-class EngineUnavailable(MainspringError):
+class BrokerUnavailable(MainspringError):
     """A broker that carries hints did not answer. The request may or may not have been executed."""

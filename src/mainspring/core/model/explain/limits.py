@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.explain.reason import Holder, Reason
 from mainspring.core.model.limits.limits import BREAKER, GateState, gates_of, room, room_comes_at, words_of
-from mainspring.core.model.runs.reason import Holder, Reason
 from mainspring.core.model.runs.view import RunView
 
 #: The maximum number of holders named.

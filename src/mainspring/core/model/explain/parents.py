@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from mainspring.core.model.runs.reason import Holder, Reason
+from mainspring.core.model.explain.reason import Holder, Reason
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.workflows.dependencies import Ended, Rule, decide

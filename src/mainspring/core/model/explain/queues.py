@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.explain.limits import NAMED
+from mainspring.core.model.explain.reason import Holder, Reason
 from mainspring.core.model.limits.queues import QueuePolicy
-from mainspring.core.model.runs.reason import Holder, Reason
 from mainspring.core.model.runs.view import RunView
 
 

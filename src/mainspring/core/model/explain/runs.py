@@ -1,4 +1,4 @@
-"""Why a run is in its state: facts in, reasons out. ``core/model/runs/reason.py`` describes how a rule adds its own."""
+"""Why a run is in its state: facts in, reasons out. ``reason.py`` describes how a rule adds its own."""
 
 from collections.abc import Iterable
 
@@ -8,10 +8,10 @@ from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Inst
 from mainspring.core.model.cluster.datacenters import place_of, preference_of
 from mainspring.core.model.cluster.labels import DATACENTER
 from mainspring.core.model.explain.queues import words_of_turns
+from mainspring.core.model.explain.reason import Holder, Reason, over_at
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
-from mainspring.core.model.runs.reason import Holder, Reason, over_at
+from mainspring.core.model.runs.completion import WORKER_LEFT
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import WORKER_LEFT
 from mainspring.core.model.runs.view import RunView
 
 _BUDGET_HELPS = "raise its limit (mainspring budgets set) or delete it (mainspring budgets delete)"

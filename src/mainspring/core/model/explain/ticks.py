@@ -5,8 +5,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from mainspring.core.model.base.instant import Instant, format_duration, isoformat
+from mainspring.core.model.explain.reason import Holder, Reason
 from mainspring.core.model.explain.runs import Facts, explain
-from mainspring.core.model.runs.reason import Holder, Reason
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState, LedgerEntry

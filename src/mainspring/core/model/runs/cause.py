@@ -3,7 +3,7 @@
 import msgspec
 
 from mainspring.core.model.base.instant import Micros
-from mainspring.core.model.runs.verdicts import GiveUp, RetryLater
+from mainspring.core.model.runs.handler_errors import GiveUp, RetryLater
 
 #: The maximum number of classes recorded per error, more than real class hierarchies have.
 MOST_KINDS = 50

@@ -1,7 +1,7 @@
 """Calendars: the times at which ticks must not run. Named, shared by the jobs of a tenant, and versioned.
 
 A calendar is a set of closed periods. Days, holidays and opening hours are in the local time of its zone; a freeze is a
-period of absolute time. ``core/model/schedules/closings.py`` applies calendars to ticks.
+period of absolute time. ``core/model/schedules/closed_periods.py`` applies calendars to ticks.
 """
 
 from datetime import date

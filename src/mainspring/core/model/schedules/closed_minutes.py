@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant
 from mainspring.core.model.schedules.calendar import WhenClosed
-from mainspring.core.model.schedules.closings import Closings, Span
+from mainspring.core.model.schedules.closed_periods import Closings, Span
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval, ticks_between
 
 #: Pairs of a number of runs per minute and a bit mask of the minutes with that many. No minute is in two masks.

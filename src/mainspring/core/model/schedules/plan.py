@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules import catch_up
-from mainspring.core.model.schedules.closings import Closings, Placed
+from mainspring.core.model.schedules.closed_periods import Closings, Placed
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Job, JobState, Overlap, Tick, tick_run_id
 from mainspring.core.model.schedules.schedule import due_of, latest_until, next_after, ticks_between
 from mainspring.core.model.schedules.spread import for_target

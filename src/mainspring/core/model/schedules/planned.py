@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant
 from mainspring.core.model.schedules.closed_minutes import Pattern
-from mainspring.core.model.schedules.closings import Closings
+from mainspring.core.model.schedules.closed_periods import Closings
 from mainspring.core.model.schedules.cron import Cron, load_zone
 from mainspring.core.model.schedules.cron.wall import DAY_SECONDS, bits
 from mainspring.core.model.schedules.cron.zone import Segment, segment_at

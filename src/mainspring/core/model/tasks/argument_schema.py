@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, Union
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from mainspring.core.model.base.decode_errors import misread
 from mainspring.core.model.base.errors import Invalid
-from mainspring.core.model.base.misread import misread
 
 Schema = Mapping[str, object]
 #: A larger schema is replaced by the names of the arguments.

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from mainspring.core.runtime.log import get_logger
-from mainspring.core.runtime.metrics.book import CONTENT_TYPE
+from mainspring.core.runtime.metrics.exposition import CONTENT_TYPE
 from mainspring.core.runtime.threads import joined
 
 Answer = TypeVar("Answer")

@@ -26,9 +26,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from mainspring.core.model.base.instant import MILLISECOND, Instant
+from mainspring.core.model.runs.completion import Settlement
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome
-from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.model.runs.traces import (
     chosen,
     ids_in,
@@ -41,11 +41,11 @@ from mainspring.core.model.runs.traces import (
 from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.masking import masks
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.book import Book
+from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.runtime.tracing.sender import Sender
 
 if TYPE_CHECKING:
-    from mainspring.core.runtime.metrics.figures import Ended
+    from mainspring.core.runtime.metrics.run_metrics import Ended
 
 #: Up to this many runs of one submit share its trace. In a larger submit, each run is sampled separately and has its
 #: own trace, with a link.
@@ -141,7 +141,7 @@ class Tracing:
         """Send waiting spans, if that succeeds soon."""
         self.sender.force_flush()
 
-    def tell(self, book: Book) -> None:
+    def tell(self, book: Exposition) -> None:
         book.put(declared.SPANS, self.sender.exported, "exported")
         book.put(declared.SPANS, self.sender.dropped, "dropped")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from mainspring.core.model.base.decode_errors import misread_payload
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.model.base.misread import misread_payload
 from mainspring.core.model.base.variables import check_names
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime.log import get_logger

@@ -4,7 +4,7 @@ from typing import Any
 
 from mainspring.core.model.base.errors import MainspringError
 from mainspring.core.model.base.instant import Micros
-from mainspring.core.model.runs.verdicts import GiveUp, RetryLater
+from mainspring.core.model.runs.handler_errors import GiveUp, RetryLater
 from mainspring.core.worker.reporting.trace import Told
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from mainspring.core.model.alerts.outgoing import check_url, checked_headers
+from mainspring.core.model.base.decode_errors import misread_payload
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import (
     DAY,
@@ -21,7 +22,6 @@ from mainspring.core.model.base.instant import (
     isoformat,
     parse_duration,
 )
-from mainspring.core.model.base.misread import misread_payload
 from mainspring.core.model.base.secrets import check_secret_name, fill, fill_json
 from mainspring.core.model.runs.names import MAX_RESULT
 from mainspring.core.model.runs.run import HeldRun
@@ -33,7 +33,7 @@ from mainspring.core.worker.builtin.failures import HttpFailed, for_good, for_no
 from mainspring.core.worker.builtin.template import check_template, fill_template, is_template
 from mainspring.core.worker.builtin.text import head, readable
 from mainspring.core.worker.handler import AsyncHandler
-from mainspring.core.worker.reporting.telling import current
+from mainspring.core.worker.reporting.attempt_reporter import current
 from mainspring.core.worker.reporting.trace import Told
 from mainspring.core.worker.secrets import NO_SECRETS, Keyring
 

@@ -18,7 +18,7 @@ from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.builtin.failures import OutOfMemory, for_good, for_now
 from mainspring.core.worker.builtin.process import Ended, Order, Program
 from mainspring.core.worker.builtin.text import readable, tail
-from mainspring.core.worker.reporting.telling import current
+from mainspring.core.worker.reporting.attempt_reporter import current
 from mainspring.core.worker.reporting.trace import Told
 
 #: How many bytes of each of stdout and stderr are kept, from the end.

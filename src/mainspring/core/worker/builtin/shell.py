@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from mainspring.core.model.base.decode_errors import misread_payload
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, Micros, isoformat
-from mainspring.core.model.base.misread import misread_payload
 from mainspring.core.model.base.variables import check_allowed, check_names
 from mainspring.core.model.runs.names import MAX_NAME
 from mainspring.core.model.runs.run import HeldRun

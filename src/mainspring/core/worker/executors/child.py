@@ -40,8 +40,8 @@ from mainspring.core.worker.executors.lifeline import end_when_still, end_with_w
 from mainspring.core.worker.executors.memory import resident_bytes
 from mainspring.core.worker.executors.results import result_problem
 from mainspring.core.worker.handler import Adopter, AsyncHandler, Handler, HandlerSource
+from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, current
 from mainspring.core.worker.reporting.capture import capture
-from mainspring.core.worker.reporting.telling import Telling, current
 from mainspring.core.worker.reporting.trace import describe
 from mainspring.core.worker.reporting.tracing import standing_in
 
@@ -56,7 +56,7 @@ _GATHER = 0.1
 class _Entry(NamedTuple):
     start: Start
     call: Call
-    telling: Telling[int]
+    telling: AttemptReporter[int]
 
 
 class Child:
@@ -79,7 +79,7 @@ class Child:
         self._standard: list[tuple[int, int] | None] = []
         self._host = HostLoop()
         #: Attempts with unsent reports. Reports taken from one are sent before another thread takes from it.
-        self._telling: SimpleQueue[Telling[int]] = SimpleQueue()
+        self._telling: SimpleQueue[AttemptReporter[int]] = SimpleQueue()
         self._taking = threading.Lock()
 
     def serve(self) -> None:
@@ -143,7 +143,7 @@ class Child:
             sys.stderr.write(f"mainspring: what the application opened could not be closed:\n{describe(error)}\n")
 
     def _start(self, start: Start) -> None:
-        entry = _Entry(start, Call(), Telling(start.key, self, shows_life=True, tenant=start.held.tenant))
+        entry = _Entry(start, Call(), AttemptReporter(start.key, self, shows_life=True, tenant=start.held.tenant))
         entry.telling.held = start.held
         self._calls[start.key] = entry
         # The worker never sends more calls than it has threads for, so a thread is free or may be added.
@@ -183,10 +183,10 @@ class Child:
             return self._host.run(handler.invoke(held))
         return handler.invoke(held)
 
-    def wake(self, telling: Telling[int]) -> None:
+    def wake(self, telling: AttemptReporter[int]) -> None:
         self._telling.put(telling)
 
-    async def heard(self, telling: Telling[int]) -> None:
+    async def heard(self, telling: AttemptReporter[int]) -> None:
         """Send the reports to the worker."""
         self._tell(telling)
 
@@ -199,7 +199,7 @@ class Child:
             for _ in range(self._telling.qsize()):
                 self._tell(self._telling.get())
 
-    def _tell(self, telling: Telling[int]) -> None:
+    def _tell(self, telling: AttemptReporter[int]) -> None:
         with self._taking:
             if telling.waiting:
                 self._send(Tells(telling.owner, telling.take()))

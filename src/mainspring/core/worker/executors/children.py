@@ -14,7 +14,7 @@ from mainspring.core.worker.attempt import NEVER, Attempt, Stop
 from mainspring.core.worker.executors.lifeline import Lifeline
 from mainspring.core.worker.executors.process import ChildProcess
 from mainspring.core.worker.outcomes import Outcomes
-from mainspring.core.worker.reporting.telling import Ear, Telling
+from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, ReportListener
 
 _log = get_logger("mainspring.children")
 
@@ -47,7 +47,7 @@ class ChildPool:
         silence: int,
         watch: Callable[[Micros], None],
         check_lease: Callable[[], None],
-        ear: Ear[Attempt],
+        ear: ReportListener[Attempt],
         captures: bool,
         tracing: tuple[str, float, str, str] | None,
         start_timeout: Micros,
@@ -229,7 +229,7 @@ class ChildPool:
     def begin(self, attempt: Attempt) -> None:
         """A child is about to call its handler."""
         attempt.begun = True
-        attempt.telling = Telling(attempt, self._ear, tenant=attempt.held.tenant)
+        attempt.telling = AttemptReporter(attempt, self._ear, tenant=attempt.held.tenant)
         attempt.until = self._clock.monotonic() + attempt.duration
         self._watch(attempt.until)
 

@@ -13,7 +13,7 @@ from mainspring.core.worker.executors.lifeline import Lifeline
 from mainspring.core.worker.executors.threads import ThreadExecutor
 from mainspring.core.worker.handler import SyncHandler
 from mainspring.core.worker.outcomes import Outcomes
-from mainspring.core.worker.reporting.telling import Ear
+from mainspring.core.worker.reporting.attempt_reporter import ReportListener
 from mainspring.core.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Crew:
         outcomes: Outcomes,
         watch: Callable[[Micros], None],
         check_lease: Callable[[], None],
-        ear: Ear[Attempt],
+        ear: ReportListener[Attempt],
         source: str | None,
         tracing: "Tracing | None" = None,
     ) -> None:

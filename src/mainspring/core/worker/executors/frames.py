@@ -7,7 +7,7 @@ import msgspec
 from mainspring.core.model.runs.cause import Cause
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.usage import Spent
-from mainspring.core.worker.reporting.telling import Told
+from mainspring.core.worker.reporting.attempt_reporter import Told
 
 _LENGTH = 4
 

@@ -4,19 +4,19 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 from mainspring.core.model.runs.cause import cause_of
+from mainspring.core.model.runs.handler_errors import LookAgain
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.verdicts import LookAgain
 from mainspring.core.runtime.masking import masks
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.outcomes import Outcomes
-from mainspring.core.worker.reporting.telling import Ear, Telling, current
+from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, ReportListener, current
 from mainspring.core.worker.reporting.trace import describe
 
 
 class LoopExecutor:
     """Creates one task per attempt, which provides its context variables and a handle for cancellation."""
 
-    def __init__(self, outcomes: Outcomes, ear: Ear[Attempt]) -> None:
+    def __init__(self, outcomes: Outcomes, ear: ReportListener[Attempt]) -> None:
         self._outcomes = outcomes
         self._ear = ear
 
@@ -40,7 +40,7 @@ class LoopExecutor:
             self._outcomes.failed(attempt, "stopped before it began")
             return
         attempt.begun = True
-        attempt.telling = telling = Telling(attempt, self._ear, tenant=attempt.held.tenant)
+        attempt.telling = telling = AttemptReporter(attempt, self._ear, tenant=attempt.held.tenant)
         current.set(telling)
         try:
             result = await invoke(attempt.held)

@@ -9,13 +9,13 @@ from mainspring.core.worker.executors.cpu import of_thread
 from mainspring.core.worker.executors.interruption import Call, Ending
 from mainspring.core.worker.handler import SyncHandler
 from mainspring.core.worker.outcomes import Outcomes
-from mainspring.core.worker.reporting.telling import Ear, Telling, current
+from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, ReportListener, current
 
 
 class ThreadExecutor:
     """Starts a thread per attempt. A thread cannot be killed: one that does not stop keeps its slot until it ends."""
 
-    def __init__(self, outcomes: Outcomes, ear: Ear[Attempt]) -> None:
+    def __init__(self, outcomes: Outcomes, ear: ReportListener[Attempt]) -> None:
         self._outcomes = outcomes
         self._ear = ear
         self._calls: dict[Attempt, Call] = {}
@@ -23,7 +23,7 @@ class ThreadExecutor:
     def start(self, attempt: Attempt, handler: SyncHandler) -> None:
         attempt.executor = self
         attempt.begun = True
-        attempt.telling = Telling(attempt, self._ear, tenant=attempt.held.tenant)
+        attempt.telling = AttemptReporter(attempt, self._ear, tenant=attempt.held.tenant)
         call = self._calls[attempt] = Call()
         thread = threading.Thread(
             target=self._run,

@@ -5,8 +5,8 @@ from enum import StrEnum
 import msgspec
 
 from mainspring.core.model.base.instant import SECOND, Micros, format_duration
+from mainspring.core.model.runs.completion import Settlement
 from mainspring.core.model.runs.run import Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement
 from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import Attempt

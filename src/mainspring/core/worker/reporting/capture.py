@@ -8,7 +8,7 @@ from typing import Any, TextIO, cast
 
 from mainspring.core.runtime.log_lines import shows_output
 from mainspring.core.runtime.masking import masks
-from mainspring.core.worker.reporting.telling import current
+from mainspring.core.worker.reporting.attempt_reporter import current
 
 #: The loggers of ``context.log`` are below this one.
 TASKS = "mainspring.task"

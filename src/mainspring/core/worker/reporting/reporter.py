@@ -8,13 +8,13 @@ from random import Random
 
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
-from mainspring.core.model.runs.settlement import Settlement
+from mainspring.core.model.runs.completion import Settlement
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, Reports
 from mainspring.core.ports.wakeups import Bell
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import Attempt
-from mainspring.core.worker.reporting.telling import Telling, current
+from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, current
 from mainspring.core.worker.settings import WorkerSettings
 
 EVERY: Micros = 250 * MILLISECOND
@@ -53,11 +53,11 @@ class Reporter:
         self._settle = settle
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
-        self._waiting: dict[Telling[Attempt], None] = {}
+        self._waiting: dict[AttemptReporter[Attempt], None] = {}
         #: Outcomes that are held back until the last reports of their attempts have arrived.
         self._ended: list[tuple[Attempt, Settlement]] = []
         #: Callers that wait until the reports of an attempt have arrived.
-        self._listeners: list[tuple[Telling[Attempt], asyncio.Future[None]]] = []
+        self._listeners: list[tuple[AttemptReporter[Attempt], asyncio.Future[None]]] = []
         self._pumping: asyncio.Task[None] | None = None
         #: This object cancelled the flush; reports that came since are still to be sent.
         self._dropping = False
@@ -73,7 +73,7 @@ class Reporter:
         """The number of outcomes held back here."""
         return len(self._ended)
 
-    def wake(self, telling: Telling[Attempt]) -> None:
+    def wake(self, telling: AttemptReporter[Attempt]) -> None:
         """Schedule the reports of an attempt. May be called from any thread."""
         if threading.get_ident() == self._thread:
             self._add(telling)
@@ -81,7 +81,7 @@ class Reporter:
             with suppress(RuntimeError):  # The loop is closed: the worker has left.
                 self._loop.call_soon_threadsafe(self._add, telling)
 
-    async def heard(self, telling: Telling[Attempt]) -> None:
+    async def heard(self, telling: AttemptReporter[Attempt]) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listeners.append((telling, waiter))
         self._bell.ring()
@@ -116,7 +116,7 @@ class Reporter:
         if self._pumping is not None:
             await asyncio.gather(self._pumping, return_exceptions=True)
 
-    def _add(self, telling: Telling[Attempt]) -> None:
+    def _add(self, telling: AttemptReporter[Attempt]) -> None:
         self._waiting[telling] = None
         self._pump()
 
@@ -153,7 +153,7 @@ class Reporter:
         progress: list[ProgressReport] = []
         lines: list[LogReport] = []
         checkpoints: list[Checkpoint] = []
-        taken: list[Telling[Attempt]] = []
+        taken: list[AttemptReporter[Attempt]] = []
         # Attempts that have ended go first: their outcomes are held back.
         urgent = [attempt.telling for attempt, _ in self._ended] + [telling for telling, _ in self._listeners]
         order = dict.fromkeys([*(one for one in urgent if one in self._waiting), *self._waiting])
@@ -226,5 +226,5 @@ class Reporter:
             self.failing_since = None
 
 
-def _all_heard(telling: Telling[Attempt] | None) -> bool:
+def _all_heard(telling: AttemptReporter[Attempt] | None) -> bool:
     return telling is None or not (telling.waiting or telling.unheard)

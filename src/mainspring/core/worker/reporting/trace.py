@@ -7,7 +7,7 @@ from types import TracebackType
 
 from mainspring.core.model.base.errors import MainspringError
 from mainspring.core.runtime.masking import masks
-from mainspring.core.worker.reporting.telling import current
+from mainspring.core.worker.reporting.attempt_reporter import current
 
 _ROOT = Path(__file__).resolve().parents[3]
 _PACKAGE = f"{_ROOT}{os.sep}"

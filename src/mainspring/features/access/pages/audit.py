@@ -11,8 +11,8 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import from_datetime, isoformat
 from mainspring.core.model.schedules.cron import load_zone
 from mainspring.features.access.operations import AuditOut, list_audit
+from mainspring.web.live_lists import Fresh, shown_rows
 from mainspring.web.page import Pages, Reply, Visit
-from mainspring.web.steady import Fresh, shown_rows
 from mainspring.web.text import pretty
 from mainspring.web.zones import zone_of
 

@@ -7,8 +7,8 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import Instant
 from mainspring.features.access.operations import KeyOut, Keys, create_key, list_audit, list_keys, revoke_key
 from mainspring.http.problems import Missing
+from mainspring.web.formatting import instant
 from mainspring.web.page import Done, Pages, Reply, Visit
-from mainspring.web.words import instant
 
 keys = Pages()
 

@@ -13,9 +13,9 @@ from mainspring.features.dead_letters.operations.replays import Replays, list_re
 from mainspring.http.problems import AsWritten
 from mainspring.http.schemas.dead_letters import GroupOut, Groups
 from mainspring.web.charts import chart
+from mainspring.web.formatting import plural
+from mainspring.web.live_lists import keep_order, read_steadily
 from mainspring.web.page import Done, Pages, Reply, Visit, json_field
-from mainspring.web.steady import keep_order, read_steadily
-from mainspring.web.words import plural
 
 dead_letters = Pages()
 

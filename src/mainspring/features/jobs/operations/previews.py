@@ -8,11 +8,11 @@ from msgspec import UNSET, Meta
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.instant import DAY, Instant, format_duration, isoformat
-from mainspring.core.model.schedules.closings import Closed, Closings, closings_of
-from mainspring.core.model.schedules.coming import coming, next_starts
+from mainspring.core.model.schedules.closed_periods import Closed, Closings, closings_of
 from mainspring.core.model.schedules.cron import Cron, clock_changes, load_zone, parts
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob
 from mainspring.core.model.schedules.schedule import CronSchedule, describe, next_after
+from mainspring.core.model.schedules.upcoming import coming, next_starts
 from mainspring.features.jobs.operations.runs import ComingTick
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import job_only

@@ -12,10 +12,10 @@ from mainspring.core.model.base.instant import DAY, Instant, isoformat, parse_in
 from mainspring.core.model.runs.new_run import Idempotency, JobRef, NewRun, fingerprint_of_request
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
-from mainspring.core.model.schedules.coming import coming, next_starts
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.model.schedules.schedule import ticks_between
 from mainspring.core.model.schedules.spread import MOST_OF_A_TICK, whole_ticks
+from mainspring.core.model.schedules.upcoming import coming, next_starts
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.http.context import Api

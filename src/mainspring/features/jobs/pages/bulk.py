@@ -11,8 +11,8 @@ from mainspring.features.jobs.operations.jobs import list_jobs
 from mainspring.http.problems import AsWritten
 from mainspring.http.schemas.bulk import BulkOut
 from mainspring.http.schemas.job_answers import JobOut
+from mainspring.web.formatting import plural
 from mainspring.web.page import Done, Pages, Reply, Visit
-from mainspring.web.words import plural
 
 jobs_bulk = Pages()
 

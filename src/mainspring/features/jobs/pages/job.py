@@ -15,9 +15,9 @@ from mainspring.features.jobs.pages.jobs import read_strips, schedule_words
 from mainspring.http.schemas.bulk import BulkOut
 from mainspring.http.schemas.differences import Change
 from mainspring.http.schemas.job_answers import JobOut
+from mainspring.web.formatting import plural
 from mainspring.web.page import Done, Pages, Reply, Visit, json_field
 from mainspring.web.text import pretty
-from mainspring.web.words import plural
 
 job = Pages()
 

@@ -12,9 +12,9 @@ from mainspring.features.jobs.operations.jobs import list_jobs
 from mainspring.features.jobs.pages.bulk import actions_on
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.http.schemas.stats import Histories, TickEnd
+from mainspring.web.formatting import absolute, duration
+from mainspring.web.live_lists import read_steadily
 from mainspring.web.page import Pages, Reply, Visit
-from mainspring.web.steady import read_steadily
-from mainspring.web.words import absolute, duration
 
 jobs = Pages()
 

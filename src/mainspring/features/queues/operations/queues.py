@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mainspring.core.maintenance.depths import RATE_OVER, QueueDepth, judge_depth
+from mainspring.core.maintenance.queue_depth import RATE_OVER, QueueDepth, judge_depth
 from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.limits.queues import NO_POLICY
@@ -11,7 +11,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.http.context import Api
-from mainspring.http.jobs.facts import paused
+from mainspring.http.jobs.explain_facts import paused
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.schemas.common import Name, PauseIn, Request, Wire, end_of_pause, time_of
 from mainspring.http.schemas.queues import QueueOut

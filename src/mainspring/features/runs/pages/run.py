@@ -13,8 +13,8 @@ from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.features.runs.operations import LogPage, cancel_run, explain_run, get_run, retry_run, run_logs
 from mainspring.http.schemas.runs import AttemptOut, LogLineOut, RunOut
 from mainspring.http.schemas.status_words import WAITING
+from mainspring.web.formatting import duration, instant
 from mainspring.web.page import Done, Download, Pages, Reply, Visit, json_field
-from mainspring.web.words import duration, instant
 
 run = Pages()
 

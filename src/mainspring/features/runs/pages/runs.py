@@ -10,9 +10,9 @@ from mainspring.features.runs.operations import list_runs
 from mainspring.features.runs.pages.run import ENDED_STATES
 from mainspring.http.schemas.stats import RunCounts
 from mainspring.http.schemas.status_words import run_states
+from mainspring.web.formatting import plural
+from mainspring.web.live_lists import read_steadily
 from mainspring.web.page import Done, Pages, Reply, Visit
-from mainspring.web.steady import read_steadily
-from mainspring.web.words import plural
 
 runs = Pages()
 

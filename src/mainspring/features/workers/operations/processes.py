@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mainspring.core.maintenance.depths import RATE_OVER
+from mainspring.core.maintenance.queue_depth import RATE_OVER
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import MILLISECOND, isoformat
 from mainspring.core.model.cluster.labels import labels_of

@@ -16,10 +16,7 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, iso
 from mainspring.core.model.cluster.datacenters import at_home
 from mainspring.core.model.cluster.labels import MAX_PART, label_words
 from mainspring.core.model.runs.cause import MOST_KINDS, Cause
-from mainspring.core.model.runs.names import MAX_ERROR, MAX_NAME, MAX_RESULT, check_queue
-from mainspring.core.model.runs.retry import LONGEST_DELAY
-from mainspring.core.model.runs.run import UNKNOWN_TASK_DELAY, HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import (
+from mainspring.core.model.runs.completion import (
     Settlement,
     Verdict,
     settle_cancel,
@@ -27,6 +24,9 @@ from mainspring.core.model.runs.settlement import (
     settle_release,
     settle_success,
 )
+from mainspring.core.model.runs.names import MAX_ERROR, MAX_NAME, MAX_RESULT, check_queue
+from mainspring.core.model.runs.retry import LONGEST_DELAY
+from mainspring.core.model.runs.run import UNKNOWN_TASK_DELAY, HeldRun, Outcome, RunState
 from mainspring.core.model.runs.usage import MOST_AMOUNT, MOST_UNITS, Spent, check_units
 from mainspring.core.ports.storage.catalog import LogReport, ProgressReport, SessionView
 from mainspring.core.ports.wakeups import queue_topic

@@ -6,8 +6,8 @@ from itertools import chain, islice
 from mainspring.core.model.base.fingerprint import fingerprint_of
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE, Instant, Micros
+from mainspring.core.model.runs.completion import WORKER_LEFT
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.model.runs.settlement import WORKER_LEFT
 from mainspring.core.model.runs.usage import USAGE_KEPT
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.catalog import LOADS_KEPT, TIMINGS_KEPT, Load

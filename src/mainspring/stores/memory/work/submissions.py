@@ -7,9 +7,9 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.completion import REPLACED
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.model.runs.settlement import REPLACED
 from mainspring.core.model.schedules.job import JobState, NewJob
 from mainspring.core.model.schedules.schedule import next_after
 from mainspring.core.model.workflows.dependencies import Rule, check_no_circle

@@ -10,8 +10,8 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.limits.limits import Ending
 from mainspring.core.model.limits.queues import Candidate, Choice, Turns, Wanted, choose, made
+from mainspring.core.model.runs.completion import Settlement, Verdict
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.core.model.runs.view import AttemptView
 from mainspring.core.store import Beat, NewSession, Want
 from mainspring.stores.memory.rows import RunRow, SessionRow

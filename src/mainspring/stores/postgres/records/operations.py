@@ -37,7 +37,7 @@ from mainspring.stores.postgres.rows import (
     set_of_labels,
 )
 from mainspring.stores.postgres.work.jobs import OVER, Jobs
-from mainspring.stores.postgres.work.passage import Leaver, candidate, gates_in
+from mainspring.stores.postgres.work.limiter_decisions import Leaver, candidate, gates_in
 from mainspring.stores.postgres.work.submissions import Placed, moved_state
 
 #: How often both tables are searched. A run may come due in between. An edit also replaces its row, so that a

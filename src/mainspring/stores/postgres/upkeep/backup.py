@@ -31,7 +31,7 @@ from mainspring.stores.postgres.database import PACKAGE, SESSION, connecting
 from mainspring.stores.postgres.rows import STATES
 from mainspring.stores.postgres.schema import go_on, make_at, refuse_older_checkout
 from mainspring.stores.postgres.servers import servers_of
-from mainspring.stores.postgres.upkeep.belongings import Grant, dependants, grant_again, grants_of
+from mainspring.stores.postgres.upkeep.dependent_objects import Grant, dependants, grant_again, grants_of
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 

@@ -26,7 +26,7 @@ from mainspring.core.model.cluster.diagnosis import (
     not_buried_since,
     warned,
 )
-from mainspring.core.model.cluster.pains import worst_of
+from mainspring.core.model.cluster.store_health import worst_of
 from mainspring.core.model.runs.retention import CLASSES
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import Examination, TableVitals, Vitals
@@ -36,9 +36,9 @@ from mainspring.stores.postgres import schema as schemas
 from mainspring.stores.postgres.database import PACKAGE, SESSION, connecting, prepare_connection
 from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES
 from mainspring.stores.postgres.replica import REPLAYED, WRITTEN
+from mainspring.stores.postgres.row_security import left_to_do
 from mainspring.stores.postgres.rows import DAYS_AHEAD
 from mainspring.stores.postgres.servers import servers_of
-from mainspring.stores.postgres.wall import left_to_do
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 

@@ -15,7 +15,7 @@ from mainspring.core.store import Fired
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import Kind
 from mainspring.stores.postgres.rows import STATE_CODES, TICK, TICK_OF_DELAY, class_number, forever_bucket, gate_of_job
-from mainspring.stores.postgres.work.passage import flat
+from mainspring.stores.postgres.work.limiter_decisions import flat
 from mainspring.stores.postgres.work.submissions import Submissions
 
 #: How many bodies are remembered as made.

@@ -10,7 +10,7 @@ from mainspring.core.model.runs.new_run import Idempotency
 from mainspring.core.store import KEYS_KEPT
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.work.uniques import Uniques
+from mainspring.stores.postgres.work.unique_runs import Uniques
 
 RUN, JOB = 1, 2
 #: How often a key is requested again while it is being deleted or freed.

@@ -18,7 +18,7 @@ from mainspring.stores.postgres.database import Connection, rows_of
 from mainspring.stores.postgres.partitions import HISTORIES, Partitions, day_of
 from mainspring.stores.postgres.records.reading import Reading
 from mainspring.stores.postgres.rows import CLASS_WIDTH, DAYS_AHEAD, FOREVER_BUCKET, KEPT_BUCKET, UNITS, class_of_bucket
-from mainspring.stores.postgres.work.passage import candidate
+from mainspring.stores.postgres.work.limiter_decisions import candidate
 from mainspring.stores.postgres.work.sweeping import Sweeping
 from mainspring.stores.postgres.work.workforce import Workforce
 

@@ -17,7 +17,7 @@ from mainspring.stores.postgres.names import Kind
 from mainspring.stores.postgres.partitions import Partitions
 from mainspring.stores.postgres.rows import gate_of_job, job_of, readable_jobs, set_of_labels
 from mainspring.stores.postgres.work.firing import Firing, last_tick
-from mainspring.stores.postgres.work.passage import flat
+from mainspring.stores.postgres.work.limiter_decisions import flat
 
 _NOT_APPLIED = Fired(applied=False)
 #: Limiters checked in one transaction.

@@ -22,9 +22,9 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.store import Accepted
 from mainspring.stores.changes import Change, what_differs
-from mainspring.stores.postgres.classes import Classes
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.retention_classes import Classes
 from mainspring.stores.postgres.rows import (
     AT_LIMIT,
     BACKFILL,
@@ -38,11 +38,11 @@ from mainspring.stores.postgres.rows import (
     set_of_labels,
     shown_state,
 )
-from mainspring.stores.postgres.work.families import FEW, Family, check_circles
+from mainspring.stores.postgres.work.dependencies import FEW, Family, check_circles
 from mainspring.stores.postgres.work.keys import JOB, RUN, Keys, KeyUsed, KeyWanted, key_wanted
-from mainspring.stores.postgres.work.passage import Candidate, Leaver, Passage, flat
+from mainspring.stores.postgres.work.limiter_decisions import Candidate, Leaver, Passage, flat
 from mainspring.stores.postgres.work.queues import Queues
-from mainspring.stores.postgres.work.uniques import in_turns
+from mainspring.stores.postgres.work.unique_runs import in_turns
 
 _CANCEL_ROUNDS = 10
 _SCHEDULED, _BLOCKED, _QUEUED = (

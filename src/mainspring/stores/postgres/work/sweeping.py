@@ -5,8 +5,8 @@ from functools import partial
 
 from mainspring.core.model.limits.limits import GateState, room
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.work.families import Families
-from mainspring.stores.postgres.work.passage import candidate, gates_in
+from mainspring.stores.postgres.work.dependencies import Families
+from mainspring.stores.postgres.work.limiter_decisions import candidate, gates_in
 
 #: The recount reads every run that has limits: it takes at most 1/20 of the time.
 _SHARE = 20

@@ -10,15 +10,15 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Micros
+from mainspring.core.model.runs.completion import Settlement, Verdict
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
-from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.core.model.runs.usage import Spent
 from mainspring.core.store import Beat, NewSession, Want
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.floors import Floors
 from mainspring.stores.postgres.names import Kind, Unnamed
 from mainspring.stores.postgres.rows import OUTCOME_CODES, STATE_CODES, held_runs
-from mainspring.stores.postgres.work.families import FEW, Families
+from mainspring.stores.postgres.work.dependencies import FEW, Families
 from mainspring.stores.postgres.work.queues import Place, Queues
 
 KINDS = {"worker": 1, "scheduler": 2}

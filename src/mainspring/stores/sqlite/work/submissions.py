@@ -13,8 +13,8 @@ from mainspring.core.store import KEYS_KEPT, Accepted
 from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.records.audit import find_state_changes, write_audit
 from mainspring.stores.sqlite.threads import Call, call_procedures, read
+from mainspring.stores.sqlite.work.dependencies import submit_tied
 from mainspring.stores.sqlite.work.queues import SqliteQueues
-from mainspring.stores.sqlite.work.tied import submit_tied
 
 
 class SqliteSubmissions(SqliteQueues):

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Micros
+from mainspring.core.model.runs.completion import Settlement, Verdict
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.model.runs.settlement import Settlement, Verdict
 from mainspring.core.store import Beat, NewSession, Want
 from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.threads import Call, call_procedures

@@ -1,0 +1,1 @@
+"""Clients of other servers, opened from the addresses in the settings."""

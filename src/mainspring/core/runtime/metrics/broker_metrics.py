@@ -1,0 +1,27 @@
+"""Metrics of the brokers that bring hints to this process."""
+
+from collections.abc import Callable
+
+from mainspring.core.model.base.instant import SECOND
+from mainspring.core.runtime.brokers import Brokers, GuardedBroker
+from mainspring.core.runtime.metrics import declared
+from mainspring.core.runtime.metrics.declared import Metric
+from mainspring.core.runtime.metrics.exposition import Exposition
+
+_COUNTED: tuple[tuple[Metric, Callable[[GuardedBroker], int]], ...] = (
+    (declared.PUBLISHED, lambda one: one.published),
+    (declared.REPUBLISHED, lambda one: one.republished),
+    (declared.TAKEN, lambda one: one.taken),
+    (declared.CLAIMED, lambda one: one.claimed),
+    (declared.REFUSED, lambda one: one.engine.refused),
+    (declared.OUTAGES, lambda one: one.outages),
+)
+
+
+def tell_of_engines(engines: Brokers | None, book: Exposition) -> None:
+    """Report counters that are incremented where the calls are made."""
+    for name, engine in ({} if engines is None else engines.named()).items():
+        for metric, count in _COUNTED:
+            book.put(metric, count(engine), name)
+        book.put(declared.ENGINE_UP, 0 if engine.away else 1, name)
+        book.sums(declared.ROUND_TRIP, engine.calls, engine.busy / SECOND, name)

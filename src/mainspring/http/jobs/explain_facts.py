@@ -1,0 +1,128 @@
+"""Collects the facts that explain why a run waits."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
+from mainspring.core.model.cluster.datacenters import may_run, preference_of
+from mainspring.core.model.explain.limits import NAMED, reason_of_limit
+from mainspring.core.model.explain.parents import reason_of_parents
+from mainspring.core.model.explain.queues import reason_of_full_queue
+from mainspring.core.model.explain.reason import Reason
+from mainspring.core.model.explain.runs import Facts, PausedBy
+from mainspring.core.model.limits.budget import author_name, lowers
+from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
+from mainspring.core.model.runs.rank import IDLE
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.runs.view import RunView
+from mainspring.core.ports.storage.catalog import Pause, RunFilter
+from mainspring.http.context import Api
+
+_RATE_OVER: Micros = 5 * MINUTE
+_RUNNING = frozenset({RunState.RUNNING, RunState.CANCELLING})
+
+
+async def facts_about(api: Api, run: RunView) -> Facts:
+    """Return the facts for an explanation. Only a waiting run has any."""
+    store = api.store
+    now = await store.now()
+    if run.state is RunState.SCHEDULED:
+        policy = await _policy_of(api, run.queue) if run.attempt else NO_POLICY
+        return Facts(now=now, scheduled_by_somebody=bool(await store.sessions("scheduler")), policy=policy)
+    if run.state is RunState.BLOCKED and run.gate is not None:
+        state, inside = await store.gate(run.gate, NAMED + 1)
+        return Facts(now=now, also=(reason_of_limit(run, state, inside, now),))
+    if run.state is RunState.BLOCKED:
+        behind = reason_of_parents(run, await store.parents(run.id)) if run.parents else None
+        also = () if behind is None else (behind,)
+        return Facts(now=now, key_holder=await store.holder_of(run.id), also=also)
+    if run.state is not RunState.QUEUED:
+        return Facts(now=now)
+    return await _queued(api, run, now)
+
+
+async def _queued(api: Api, run: RunView, now: Instant) -> Facts:
+    serving = await api.workers(run.tenant)
+    workers = [worker for worker in serving if run.queue in worker.queues and not worker.draining]
+    served: dict[str, str] = {}
+    if preference_of(run.policy.requires) is not None:
+        served = {order.word: order.serving for order in await api.store.orders()}
+    taking = [worker for worker in workers if not worker.priorities or run.priority in worker.priorities]
+    others = () if taking else tuple(sorted({priority for worker in workers for priority in worker.priorities}))
+    minutes = await api.store.minutes(None, now - _RATE_OVER, now)
+    ended = sum(m.succeeded + m.failed + m.cancelled for m in minutes if m.queue == run.queue)
+    policy = await _policy_of(api, run.queue)
+    full = await _full_queue(api, run, policy)
+    return Facts(
+        now=now,
+        workers=len(workers),
+        workers_knowing_task=sum(run.task in worker.tasks for worker in taking),
+        unknown_task=bool(serving) and all(worker.tasks and run.task not in worker.tasks for worker in serving),
+        other_priorities=others,
+        workers_with_labels=sum(
+            may_run(worker.labels, worker.datacenter, run.policy.requires, served) for worker in taking
+        ),
+        paused=await _paused(api, run),
+        lowered_by=await _lowered_by(api, run),
+        ahead=await api.store.ahead_of(run.id),
+        rate=ended * SECOND / _RATE_OVER,
+        at_quota=await _at_quota(api, run.tenant),
+        policy=policy,
+        also=() if full is None else (full,),
+    )
+
+
+async def _policy_of(api: Api, queue: str) -> QueuePolicy:
+    return (await api.store.queue_policies()).get(queue, NO_POLICY)
+
+
+async def _full_queue(api: Api, run: RunView, policy: QueuePolicy) -> Reason | None:
+    if policy.concurrency is None:
+        return None
+    running = RunFilter(tenant=None, states=_RUNNING, queue=run.queue)
+    count = await api.store.count_runs(running, policy.concurrency)
+    if count < policy.concurrency:
+        return None
+    # The runs of other tenants must not be shown.
+    mine = msgspec.structs.replace(running, tenant=run.tenant)
+    held = await api.store.seen_by(run.tenant).list_runs(mine, None, NAMED)
+    return reason_of_full_queue(run, policy, count, [holder.id for holder in held.items])
+
+
+async def _paused(api: Api, run: RunView) -> PausedBy | None:
+    found = paused(await api.store.pauses(), run.tenant, run.queue)
+    if found is None or found.tenant is None:
+        return found
+    for status in await api.store.budgets(run.tenant):
+        if status.held and status.budget.of == "tenant" and found.author == author_name(status.budget.name):
+            return msgspec.structs.replace(found, budget=status.budget.name)
+    return found
+
+
+async def _lowered_by(api: Api, run: RunView) -> str | None:
+    if run.priority != IDLE:
+        return None
+    over = [status for status in await api.store.budgets(run.tenant) if status.state == "over"]
+    job = None
+    if run.job_id is not None and any(status.budget.of == "job" for status in over):
+        [job] = await api.store.jobs([run.job_id])
+    name = None if job is None else job.spec.name
+    return next((status.budget.name for status in over if lowers(status, run.tenant, run.task, name)), None)
+
+
+async def _at_quota(api: Api, tenant: str) -> bool:
+    most = (await api.quotas(tenant)).running
+    if most is None:
+        return False
+    return await api.store.count_runs(RunFilter(tenant=tenant, states=_RUNNING), most) >= most
+
+
+def paused(pauses: Sequence[Pause], tenant: str, queue: str) -> PausedBy | None:
+    """Return the pause that keeps runs of this tenant and queue from being claimed, or None."""
+    for pause in pauses:
+        if pause.tenant in (None, tenant) and pause.queue in (None, queue):
+            return PausedBy(
+                tenant=pause.tenant, queue=pause.queue, author=pause.author, why=pause.why, until=pause.until
+            )
+    return None

@@ -1,0 +1,5 @@
+"""The sharded store: one store over several PostgreSQL servers (see docs/adr/0016)."""
+
+from mainspring.stores.sharded.store import ShardedStore
+
+__all__ = ["ShardedStore"]

@@ -1,0 +1,66 @@
+"""The sharded store: data centers of processes.
+
+A worker has the same session id on every server, a scheduler a different one on each.
+"""
+
+from collections.abc import Collection
+from itertools import chain
+
+import msgspec
+
+from mainspring.core.model.base.ids import SessionId
+from mainspring.core.model.cluster.clock_guard import ClockReading
+from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.sharded.merging import merge_by
+from mainspring.stores.sharded.part import Part
+
+
+class Datacenters(Part):
+    async def places(self) -> list[Place]:
+        found = await self._servers.those_there(PostgresStore.places)
+        return sorted(merge_by(chain(*found.values()), lambda place: place.name, _both), key=lambda place: place.name)
+
+    async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
+        await self._servers.those_there(lambda store: store.say_where(session, datacenter, version))
+
+    async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
+        await self._servers.those_there(lambda store: store.tell_clock(sessions, reading, tzdata))
+
+    async def serve_orders(self) -> list[Order]:
+        return _by_word((await self._servers.those_there(PostgresStore.serve_orders)).values())
+
+    async def orders(self) -> list[Order]:
+        return _by_word((await self._servers.those_there(PostgresStore.orders)).values())
+
+    async def place_loads(self) -> list[PlaceLoad]:
+        found = await self._servers.everywhere(PostgresStore.place_loads)
+        return sorted(merge_by(chain(*found), lambda load: load.name, _sum), key=lambda load: load.name)
+
+
+def _both(one: Place, other: Place) -> Place:
+    return Place(
+        name=one.name,
+        workers=max(one.workers, other.workers),
+        draining=max(one.draining, other.draining),
+        schedulers=max(one.schedulers, other.schedulers),
+        seen_at=max((at for at in (one.seen_at, other.seen_at) if at is not None), default=None),
+    )
+
+
+def _sum(one: PlaceLoad, other: PlaceLoad) -> PlaceLoad:
+    return PlaceLoad(
+        name=one.name,
+        queued=one.queued + other.queued,
+        running=one.running + other.running,
+        oldest_due=min((due for due in (one.oldest_due, other.oldest_due) if due is not None), default=None),
+    )
+
+
+def _by_word(orders: Collection[list[Order]]) -> list[Order]:
+    """Merge the orders by word. Every server serves them by itself, by the same rule."""
+    return merge_by(
+        chain(*orders),
+        lambda order: order.word,
+        lambda one, other: msgspec.structs.replace(one, since=min(one.since, other.since)),
+    )

@@ -1,0 +1,250 @@
+"""The sharded store: workers, with one session under one id on every server."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.core.model.base.ids import RunId, SessionId
+from mainspring.core.model.base.instant import MILLISECOND, Micros
+from mainspring.core.model.runs.completion import Settlement, Verdict
+from mainspring.core.model.runs.run import HeldRun
+from mainspring.core.ports.clock import Clock
+from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, SessionView
+from mainspring.core.store import Beat, NewSession, SettledPartly, Want
+from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.sharded.part import Part
+from mainspring.stores.sharded.server import Server
+from mainspring.stores.sharded.servers import PartlyAnswered
+
+Report = TypeVar("Report", ProgressReport, LogReport)
+#: Seconds after which a claim skips a server.
+_CLAIM_WITHIN = 3.0
+#: How long claims ask a server last that had nothing for the session. While other servers fill the slots it is not
+#: asked in vain. A longer time would delay the runs that became ready there meanwhile.
+_NOTHING_FOR: Micros = 200 * MILLISECOND
+
+
+class Working(Part):
+    _clock: Clock
+    #: Rotates the server that claims begin with.
+    _turn = 0
+    #: When this process sent the last heartbeat that each server accepted, by (session, server).
+    _heard: dict[tuple[SessionId, int], Micros]
+    #: When each server last had nothing for a session, by (session, server).
+    _had_nothing: dict[tuple[SessionId, int], Micros]
+
+    async def open_session(self, session: NewSession) -> SessionId:
+        first, number = await self._open_somewhere(session)
+        view = await first.ask(lambda store: store.session(number))
+        if view is not None:
+            await self._adopt(view, session.ttl, [server for server in self._servers.all if server is not first])
+        return number
+
+    async def _open_somewhere(self, session: NewSession) -> tuple[Server, SessionId]:
+        error: StoreUnavailable | None = None
+        for server in self._servers.all:
+            try:
+                return server, await server.ask(lambda store: store.open_session(session))
+            except StoreUnavailable as failure:
+                error = failure
+        raise error or StoreUnavailable("the store has no servers")
+
+    async def _adopt(self, view: SessionView, ttl: Micros, servers: Sequence[Server]) -> None:
+        """Register a session on servers. A server that is unavailable receives it with a later heartbeat."""
+        outcomes = await asyncio.gather(
+            *(server.ask(lambda store: store.adopt_session(view, ttl)) for server in servers), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, StoreUnavailable):
+                raise outcome
+
+    async def close_session(self, session: SessionId) -> None:
+        await self._servers.those_there(lambda store: store.close_session(session))
+        for server in self._servers.all:
+            self._heard.pop((session, server.number), None)
+            self._had_nothing.pop((session, server.number), None)
+
+    async def beat(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
+    ) -> Beat:
+        """Send all held runs to every server: a run may have moved since this process read the placement map."""
+        sent = self._clock.monotonic()
+        beats = await self._servers.those_there(lambda store: store.beat(session, ttl, held, pending, last_claim))
+        return await self._as_one(session, ttl, held, beats, sent)
+
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
+        sent = self._clock.monotonic()
+        found = await self._servers.those_there(lambda store: store.renew_leases(leases))
+        return [
+            await self._as_one(session, ttl, (), {server: beats[number] for server, beats in found.items()}, sent)
+            for number, (session, ttl) in enumerate(leases)
+        ]
+
+    async def _as_one(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], beats: Mapping[Server, Beat], sent: Micros
+    ) -> Beat:
+        """Combine the answers of all servers to the heartbeat of a session."""
+        alive = {server: beat for server, beat in beats.items() if beat.alive}
+        if not alive:
+            return next(iter(beats.values()))
+        lost: list[RunId] = []
+        buried = [server for server, beat in beats.items() if not beat.alive]
+        if buried:
+            lost += await self._bring_back(session, ttl, held, next(iter(alive)), buried)
+        lost += self._unheard(session, ttl, held, alive, sent)
+        return Beat(
+            now=max(beat.now for beat in alive.values()),
+            alive=True,
+            cancels=tuple(run for beat in alive.values() for run in beat.cancels),
+            returned=sum(beat.returned for beat in alive.values()),
+            draining=any(beat.draining for beat in alive.values()),
+            lost=tuple(dict.fromkeys(lost)),
+        )
+
+    async def _bring_back(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], knows: Server, buried: Sequence[Server]
+    ) -> list[RunId]:
+        """Register the session again on servers that are new or were unavailable for a lease.
+
+        Return the runs that the worker must stop.
+        """
+        view = await knows.ask(lambda store: store.session(session))
+        if view is None:
+            return []
+        lost: list[RunId] = []
+        for server in buried:
+            # Where the session had expired, its runs are being given to other workers. On a new server it never
+            # expired.
+            if await server.ask(partial(PostgresStore.adopt_session, session=view, ttl=ttl)):
+                lost += [run for run in held if self._servers.homes.get(self._servers.of_id(run)) is server]
+        return lost
+
+    def _unheard(
+        self, session: SessionId, ttl: Micros, held: Collection[RunId], alive: Collection[Server], sent: Micros
+    ) -> list[RunId]:
+        """Return the runs whose lease on their server is over or nearly over: other workers may have them by now."""
+        for server in alive:
+            self._heard[session, server.number] = sent
+        silent = set()
+        for server in self._servers.all:
+            since = self._heard.setdefault((session, server.number), sent)
+            if sent - since > ttl - ttl // 5:
+                silent.add(server)
+        if not silent:
+            return []
+        return [run for run in held if self._servers.homes.get(self._servers.of_id(run)) in silent]
+
+    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+        """Claim from one server after the other until the slots are full.
+
+        Each claim begins with another server, so under load the batches are as large as with one server. Servers that
+        had nothing just now come last.
+        """
+        there = [server for server in self._servers.all if not server.away]
+        if not there:
+            raise StoreUnavailable("every server of the store is away")
+        self._turn += 1
+        first = self._turn % len(there)
+        found: list[HeldRun] = []
+        error: StoreUnavailable | None = None
+        answered = False
+        since = self._clock.monotonic() - _NOTHING_FOR
+        in_turn = there[first:] + there[:first]
+        for server in sorted(
+            in_turn, key=lambda server: self._had_nothing.get((session, server.number), since) > since
+        ):
+            left = _left(wants, found)
+            if not left:
+                break
+            left = self._for_server(server, left)
+            if not left:
+                continue
+            try:
+                async with asyncio.timeout(_CLAIM_WITHIN):
+                    held = await server.ask(partial(PostgresStore.claim, session=session, number=number, wants=left))
+                answered = True
+                found += held
+                if not held:
+                    self._had_nothing[session, server.number] = self._clock.monotonic()
+            except StoreUnavailable as failure:
+                error = failure
+            except TimeoutError:
+                server.doubt()
+                error = StoreUnavailable(f"{server} did not answer a claim in time")
+        if error is not None and not answered:
+            raise error
+        return found
+
+    def _for_server(self, server: Server, wants: Sequence[Want]) -> list[Want]:
+        """Return the demand for one server. Of hints, keep those for runs that it owns."""
+        found = []
+        for want in wants:
+            if want.runs is not None:
+                runs = tuple(run for run in want.runs if self._servers.homes.get(self._servers.of_id(run)) is server)
+                want = msgspec.structs.replace(want, runs=runs, limit=min(want.limit, len(runs)))
+            if want.limit > 0:
+                found.append(want)
+        return found
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        try:
+            return await self._servers.spread(
+                settlements,
+                lambda item: self._servers.of_id(item.run),
+                PostgresStore.settle,
+                lambda verdict: verdict is Verdict.FENCED,
+            )
+        except PartlyAnswered as error:
+            raise SettledPartly(str(error), error.answers) from error  # type: ignore[arg-type]
+
+    async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
+        return await self._report(progress, PostgresStore.report_progress)
+
+    async def append_log(self, lines: Sequence[LogReport]) -> list[bool]:
+        return await self._report(lines, PostgresStore.append_log)
+
+    async def save_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
+        return await self._servers.spread(
+            checkpoints,
+            lambda item: self._servers.of_id(item.run),
+            PostgresStore.save_checkpoints,
+            lambda heard: not heard,
+        )
+
+    async def _report(
+        self, reports: Sequence[Report], call: Callable[[PostgresStore, Sequence[Report]], Awaitable[Sequence[bool]]]
+    ) -> list[bool]:
+        try:
+            return await self._servers.spread(
+                reports, lambda item: self._servers.of_id(item.run), call, lambda heard: not heard
+            )
+        except PartlyAnswered as error:
+            # Reports for a server that is unavailable are dropped: the outcomes of other runs must not wait for them.
+            return [heard is not False for heard in error.answers]
+
+
+def _left(wants: Sequence[Want], found: Sequence[HeldRun]) -> list[Want]:
+    """Return the demand that is still unmet."""
+    if not found:
+        return list(wants)
+    if len(wants) == 1 and len(found) >= wants[0].limit:
+        return []
+    left = []
+    taken = [(run.queue, run.priority, run.policy.weight) for run in found]
+    for want in wants:
+        used = 0
+        rest = []
+        for queue, priority, weight in taken:
+            fits = queue == want.queue and (want.priority is None or want.priority == priority)
+            if fits and used < want.limit:
+                used += min(weight, want.slots or weight)
+            else:
+                rest.append((queue, priority, weight))
+        taken = rest
+        if used < want.limit:
+            left.append(msgspec.structs.replace(want, limit=want.limit - used))
+    return left

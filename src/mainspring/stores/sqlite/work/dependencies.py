@@ -1,0 +1,220 @@
+"""SQLite: submits runs that involve other runs: their parents, or the run that holds their unique key.
+
+Python decides, in one transaction. Only one process writes at a time, so what it reads stays true until it is done.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+import apsw
+import msgspec
+
+from mainspring.core.model.base.errors import NotFound
+from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.runs.completion import REPLACED
+from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.run import RunState
+from mainspring.core.model.workflows.dependencies import check_no_circle
+from mainspring.core.store import KEYS_KEPT, Accepted
+from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.threads import Call, call_procedures, read
+from mainspring.stores.sqlite.work.editing import edit
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    id: RunId
+    new: bool = False
+    conflict: bool = False
+
+
+class _First(msgspec.Struct, frozen=True, array_like=True):
+    """The run that holds a unique key."""
+
+    id: RunId
+    #: Never started, not ended, and not of a recurring job.
+    untouched: int
+
+
+def submit_tied(
+    connection: apsw.Connection, runs: Sequence[NewRun], shards: Sequence[int], now: Instant
+) -> list[Accepted]:
+    check_no_circle({run.id: run.after.parents for run in runs if run.after is not None})
+    batch = _Batch(connection, runs, now)
+    answers = [batch.take(run) for run in runs]
+    shard_of = {run.id: shard for run, shard in zip(runs, shards, strict=True)}
+    _make(connection, batch.replaced.values(), shard_of, now)
+    for run in batch.replaced:
+        _end(connection, run, now)
+    _make(connection, batch.fresh.values(), shard_of, now)
+    connection.executemany(
+        "INSERT OR REPLACE INTO unique_run (tenant, key, run_id, until) VALUES (?, ?, ?, ?)",
+        [
+            (run.tenant, run.unique.key, run.id, None if run.unique.period is None else now + run.unique.period)
+            for run in batch.fresh.values()
+            if run.unique is not None
+        ],
+    )
+    named = {run.id: answer.id for run, answer in zip(runs, answers, strict=True)}
+    _make_families(connection, [*batch.replaced.values(), *batch.fresh.values()], named, now)
+    states = _states(connection, [answer.id for answer in answers])
+    return [
+        # A key that was used for a recurring job names an id of another kind.
+        Accepted(answer.id, states.get(answer.id, ("", RunState.SCHEDULED))[1], answer.new, answer.conflict)
+        for answer in answers
+    ]
+
+
+class _Batch:
+    """Decides which runs of a batch to create, one after the other."""
+
+    def __init__(self, connection: apsw.Connection, runs: Sequence[NewRun], now: Instant) -> None:
+        self._connection = connection
+        self._now = now
+        self._known = set(_states(connection, [run.id for run in runs]))
+        #: By (tenant, key): the run created with an idempotency key, and its fingerprint.
+        self._used: dict[tuple[str, str], tuple[RunId, bytes | None]] = {}
+        #: By (tenant, key): the run of this batch that holds a unique key.
+        self._first: dict[tuple[str, str], RunId] = {}
+        self.fresh: dict[RunId, NewRun] = {}
+        #: New runs that another run of the batch replaces.
+        self.replaced: dict[RunId, NewRun] = {}
+
+    def take(self, run: NewRun) -> _Answer:
+        if run.id in self._known or run.id in self.fresh or run.id in self.replaced:
+            return _Answer(run.id)
+        used = self._used_before(run)
+        if used is not None:
+            return used
+        if run.unique is not None:
+            first = self._make_room(run)
+            if first is not None:
+                return _Answer(first, conflict=run.unique.otherwise == "reject")
+            self._first[run.tenant, run.unique.key] = run.id
+        if run.idempotency is not None:
+            self._used[run.tenant, run.idempotency.key] = run.id, run.idempotency.fingerprint
+        self.fresh[run.id] = run
+        return _Answer(run.id, new=True)
+
+    def _used_before(self, run: NewRun) -> _Answer | None:
+        """Answer with the existing run, of this batch or from before, that used the idempotency key."""
+        if run.idempotency is None:
+            return None
+        fingerprint = run.idempotency.fingerprint
+        mine = self._used.get((run.tenant, run.idempotency.key))
+        if mine is not None:
+            return _Answer(mine[0], conflict=mine[1] != fingerprint)
+        found = self._connection.execute(
+            "SELECT u.made, u.fingerprint <> ?, EXISTS (SELECT 1 FROM job j WHERE j.id = u.made) FROM used_key u"
+            " WHERE u.tenant = ? AND u.key = ? AND u.at > ?",
+            (fingerprint.hex(), run.tenant, run.idempotency.key, self._now - KEYS_KEPT),
+        ).fetchone()
+        if found is None:
+            return None
+        made, differs, of_job = cast(tuple[RunId, int, int], found)
+        there = of_job or _states(self._connection, [made])
+        return _Answer(made, conflict=bool(differs or of_job)) if there else None
+
+    def _make_room(self, run: NewRun) -> RunId | None:
+        """Resolve a conflict over a unique key.
+
+        Return the run that keeps the key; None if the new run is to be created.
+        """
+        assert run.unique is not None
+        mine = self._first.get((run.tenant, run.unique.key))
+        if mine is not None:
+            if run.unique.otherwise == "replace":
+                self.replaced[mine] = self.fresh.pop(mine)
+                return None
+            if run.unique.otherwise == "debounce":
+                self.fresh[mine] = _edited(self.fresh[mine], run)
+            return mine
+        first = self._first_of(run.tenant, run.unique.key)
+        if first is None:
+            return None
+        if first.untouched and run.unique.otherwise == "replace":
+            _end(self._connection, first.id, self._now)
+            return None
+        if first.untouched and run.unique.otherwise == "debounce":
+            edit(self._connection, msgspec.structs.replace(run, id=first.id), None, None, self._now)
+        return first.id
+
+    def _first_of(self, tenant: str, key: str) -> _First | None:
+        found = self._connection.execute(
+            "SELECT u.run_id, coalesce(r.fence = 0 AND r.job_id IS NULL, w.fence = 0 AND w.job_id IS NULL, 0)"
+            " FROM unique_run u LEFT JOIN run r ON r.id = u.run_id LEFT JOIN waiting w ON w.id = u.run_id"
+            " WHERE u.tenant = ? AND u.key = ? AND (r.id IS NOT NULL OR w.id IS NOT NULL"
+            " OR EXISTS (SELECT 1 FROM history h WHERE h.id = u.run_id AND u.until IS NOT NULL))"
+            " AND (u.until IS NULL OR u.until > ?)",
+            (tenant, key, self._now),
+        ).fetchone()
+        return None if found is None else msgspec.convert(found, _First)
+
+
+def _edited(first: NewRun, second: NewRun) -> NewRun:
+    """Merge two new runs as an edit of the first by the second would."""
+    return msgspec.structs.replace(
+        second,
+        id=first.id,
+        unique=first.unique,
+        after=first.after,
+        replay_of=first.replay_of,
+        target=first.target,
+        idempotency=first.idempotency,
+        author=first.author,
+    )
+
+
+def _make(connection: apsw.Connection, runs: Iterable[NewRun], shard_of: Mapping[RunId, int], now: Instant) -> None:
+    items = [rows.submit_more_item(run, shard_of[run.id]) for run in runs]
+    if items:
+        call_procedures(connection, [Call("submit_more", rows.encode(items), size=KEYS_KEPT)], now)
+
+
+def _end(connection: apsw.Connection, run: RunId, now: Instant) -> None:
+    connection.execute("INSERT INTO end_run (id, state, reason, now) VALUES (?, 'skipped', ?, ?)", (run, REPLACED, now))
+    connection.execute("INSERT INTO admit (now) VALUES (?)", (now,))
+    connection.execute("INSERT INTO tell (now) VALUES (?)", (now,))
+
+
+def _make_families(
+    connection: apsw.Connection, made: Iterable[NewRun], named: Mapping[RunId, RunId], now: Instant
+) -> None:
+    """Add the dependencies. A parent named in the same batch may already exist under another id."""
+    families = {
+        run: list(dict.fromkeys(named.get(parent, parent) for parent in run.after.parents))
+        for run in made
+        if run.after is not None
+    }
+    if not families:
+        return
+    found = _states(connection, {parent for parents in families.values() for parent in parents})
+    edges: list[tuple[str, str, int, str | None]] = []
+    for run, parents in families.items():
+        for place, parent in enumerate(parents):
+            tenant, state = found.get(parent, ("", None))
+            if state is None or tenant != run.tenant:
+                raise NotFound(f"there is no run {parent}, which {run.id} depends on")
+            edges.append((run.id, parent, place, state.value if state.ended else None))
+    connection.executemany("INSERT INTO edge (child, parent, place, state) VALUES (?, ?, ?, ?)", edges)
+    connection.executemany(
+        "UPDATE dependent SET parents = ? WHERE run_id = ?",
+        [(len(parents), run.id) for run, parents in families.items()],
+    )
+    # Children with ended parents are decided at once: released, skipped, or left blocked.
+    connection.execute("DELETE FROM deciding")
+    connection.executemany(
+        "INSERT INTO deciding (child, parent, state) VALUES (?, ?, ?)",
+        [(child, parent, state) for child, parent, _, state in edges if state is not None],
+    )
+    connection.executemany("INSERT OR IGNORE INTO quiet (id) VALUES (?)", [(run.id,) for run in families])
+    connection.execute("INSERT INTO decide (now) VALUES (?)", (now,))
+    connection.execute("INSERT INTO admit (now) VALUES (?)", (now,))
+    connection.execute("INSERT INTO tell (now) VALUES (?)", (now,))
+    connection.execute("DELETE FROM quiet")
+
+
+def _states(connection: apsw.Connection, ids: Iterable[str]) -> dict[RunId, tuple[str, RunState]]:
+    """Return tenant and state of the runs that exist."""
+    found = rows.standing.decode(read(connection, "run_states", ids=rows.encode(list(ids))))
+    return {RunId(run): (tenant, RunState(state)) for run, tenant, state in found}
