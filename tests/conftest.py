@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 import time_machine
 
 from mainspring.cli import logs
@@ -73,6 +74,14 @@ def _logs_stay_as_they_are() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "configure", lambda section: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _structlog_stays_unconfigured() -> Iterator[None]:
+    """``capture_logs`` leaves structlog configured: commands called in this process would print log lines to stdout."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

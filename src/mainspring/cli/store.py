@@ -14,9 +14,9 @@ from mainspring.core.model.base.instant import SECOND, isoformat
 from mainspring.core.ports.upkeep.schema import MigrationKind
 
 _MEANS = {
-    MigrationKind.EXPAND: "programs of the version before work on",
+    MigrationKind.EXPAND: "programs of the previous version keep working",
     MigrationKind.CONTRACT: "what older programs used is gone",
-    MigrationKind.BREAKING: "older programs cannot work on",
+    MigrationKind.BREAKING: "older programs cannot use this schema",
 }
 
 
