@@ -165,7 +165,7 @@ async def test_a_cluster_alerts_recovers_by_its_runbook_archives_and_restores(
         assert page == "dead-letters-growing.md"
         looked = [await desk.type(command) for command in desk.commands(page, "How to look")]
         assert "the mail server is away" in looked[0]
-        replay, *_ = desk.commands(page, "How to mend it")
+        replay, *_ = desk.commands(page, "How to fix it")
         assert replay.endswith(" --dry-run")
         await desk.type(replay)
         await desk.type(replay.removesuffix(" --dry-run"))
