@@ -1,7 +1,7 @@
 """The store port: the contract of the database that holds all jobs, runs and sessions.
 
 The store is the only source of truth. Every method takes a batch; one call is one round trip and one transaction where
-possible. The PostgreSQL, MySQL, SQLite and sharded stores implement this protocol; services depend on the narrow
+possible. The memory, SQLite, PostgreSQL and sharded stores implement this protocol; services depend on the narrow
 protocols below (``Submissions``, ``Workforce``, ``Staging``, …) and never on a concrete store.
 
 These rules hold for every method:

@@ -820,7 +820,7 @@ CREATE FUNCTION times_after(times bigint[], now bigint, per bigint, runs integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT ARRAY(SELECT t FROM unnest(times || array_fill(now, ARRAY[runs])) AS t WHERE t > now - per ORDER BY t) $$;
 
--- The placement group of an id and of a tenant, as domain/placement.py computes them.
+-- The placement group of an id and of a tenant, as core/model/cluster/placement.py computes them.
 CREATE FUNCTION place_of(id uuid, places integer) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT (((get_byte(uuid_send(id), 8) << 8) | get_byte(uuid_send(id), 9)) & 16383) % places $$;
 CREATE FUNCTION place_for(tenant text, places integer) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
