@@ -110,11 +110,11 @@ mutants: setup ## change the code in one place at a time and report changes that
 	@$(START) postgres $(OR_SKIP)
 	$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
 
-coverage: setup ## line and branch coverage of the rules, the schedulers and the workers
+coverage: setup ## line and branch coverage of the model, the services and the workers
 	$(BIN)/coverage erase
 	$(subst -m pytest,-m coverage run -m pytest,$(PYTEST)) -m "not slow and not postgres" tests/unit tests/services tests/worker
 	$(BIN)/coverage combine --quiet
-	@for package in domain control worker; do \
+	@for package in core/model core/scheduler core/worker core features; do \
 		echo "== $$package"; $(BIN)/coverage report --include="src/mainspring/$$package/*" | sed -n '1p;$$p'; \
 	done
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tools.mutants import catalog, python_mutator, sql_mutator
+from tools.mutants import catalog, places, python_mutator, sql_mutator
 from tools.mutants.mutant import Mutant
 from tools.mutants.record import Test as RecordedTest
 from tools.mutants.results import Result, read_explained, summarize
@@ -235,3 +235,24 @@ def test_a_survivor_is_explained_by_a_row_with_its_id() -> None:
     lines, open_ = summarize(results, read_explained(page))
     assert [one.id for one in open_] == ["a.py:f:not.2@0a1b2c"]
     assert lines[-1] == "4 judged, 50.0 % killed, 1 explained, 1 to look at"
+
+
+def test_every_folder_pattern_and_left_out_name_finds_files() -> None:
+    files = list(places.list_files())
+    for folder in places.PYTHON_FOLDERS:
+        assert any(file.startswith(f"{places.PACKAGE}/{folder}/") for file in files), folder
+    for pattern in places.SQL_PATTERNS:
+        assert list((places.ROOT / places.STORES).glob(pattern)), pattern
+    for name in (*places.LEFT_OUT, *places.PYTHON_FILES):
+        assert (places.ROOT / places.PACKAGE / name).exists(), name
+    for name in (name for part in places.TESTS.values() for name in part):
+        assert (places.ROOT / name).exists(), name
+    for name in catalog.CRITICAL:
+        assert any(catalog.is_critical(file) for file in files if name in file), name
+
+
+def test_the_services_of_features_are_mutated_and_their_pages_are_not() -> None:
+    files = set(places.list_files())
+    assert f"{places.PACKAGE}/features/slo/service.py" in files
+    assert f"{places.PACKAGE}/features/calendars/ical.py" in files
+    assert not any(part in file for file in files for part in ("/pages", "/commands", "/operations"))

@@ -17,13 +17,22 @@ PYTHON_FOLDERS = (
     "core/maintenance",
     "core/submit",
     "core/logs",
+    "features",
+)
+#: Single files of rules in folders whose other files need a server or an HTTP request.
+PYTHON_FILES = (
+    *("integrations/kafka/address.py", "integrations/kafka/request_topic.py", "integrations/kafka/topics.py"),
+    *("integrations/kafka/status_updates.py", "integrations/rabbitmq/address.py", "integrations/redis/address.py"),
+    *("integrations/s3/address.py", "config/servers/broker_routes.py", "http/search.py"),
 )
 SQL_PATTERNS = ("postgres/queries/*.sql", "sqlite/*.sql", "sqlite/procedures/*.sql")
 #: Text for people, and what only tests with whole processes execute, which are too slow to judge mutants.
 LEFT_OUT = (
     *("core/model/schedules/cron/words.py", "core/model/runs/reserved.py", "core/model/schedules/presets.py"),
-    *("core/worker/builtin/", "core/worker/executors/"),
+    *("core/worker/builtin/", "core/worker/executors/", "features/move/service.py", "features/backup/restored.py"),
 )
+#: The parts of a feature that the recorded tests do not call.
+FEATURE_PARTS_LEFT_OUT = ("commands", "operations", "pages")
 
 DATA = ROOT / ".mutants"
 DOCUMENT = ROOT / "docs/contributing/mutants.md"
@@ -48,8 +57,18 @@ def list_files() -> Iterator[str]:
     for folder in PYTHON_FOLDERS:
         for file in sorted((ROOT / PACKAGE / folder).rglob("*.py")):
             name = file.relative_to(ROOT / PACKAGE).as_posix()
-            if not name.startswith(LEFT_OUT):
+            if not name.startswith(LEFT_OUT) and not _is_left_out(name):
                 yield f"{PACKAGE}/{name}"
+    for name in PYTHON_FILES:
+        yield f"{PACKAGE}/{name}"
     for pattern in SQL_PATTERNS:
         for file in sorted((ROOT / STORES).glob(pattern)):
             yield file.relative_to(ROOT).as_posix()
+
+
+def _is_left_out(name: str) -> bool:
+    """Whether the file is a part of a feature for the command line, the API or the dashboard."""
+    top, _, inside = name.partition("/")
+    return top == "features" and any(
+        inside.partition("/")[2].startswith((f"{part}.py", f"{part}/")) for part in FEATURE_PARTS_LEFT_OUT
+    )

@@ -20,7 +20,7 @@ import coverage
 import hypothesis
 import pytest
 
-from tools.mutants.places import PACKAGE, PYTHON_FOLDERS, ROOT, STORES, list_files
+from tools.mutants.places import PACKAGE, PYTHON_FILES, PYTHON_FOLDERS, ROOT, STORES, list_files
 from tools.mutants.sql_text import hash_statement, list_units
 
 _FOLDER = Path(os.environ["MUTANTS_RECORD"])
@@ -32,7 +32,7 @@ _COPYING_MODULES = ("postgres.database", "postgres.upkeep.health")
 _coverage = coverage.Coverage(
     data_file=str(_FOLDER / f"coverage.{_PROCESS}"),
     config_file=False,
-    include=[f"{ROOT / PACKAGE / folder}/*" for folder in PYTHON_FOLDERS],
+    include=[str(ROOT / PACKAGE / name) for name in (*(f"{folder}/*" for folder in PYTHON_FOLDERS), *PYTHON_FILES)],
 )
 _tests: dict[str, dict[str, Any]] = {}
 _used: set[str] = set()
