@@ -256,3 +256,10 @@ def test_the_services_of_features_are_mutated_and_their_pages_are_not() -> None:
     assert f"{places.PACKAGE}/features/slo/service.py" in files
     assert f"{places.PACKAGE}/features/calendars/ical.py" in files
     assert not any(part in file for file in files for part in ("/pages", "/commands", "/operations"))
+
+
+def test_every_explained_survivor_is_in_a_file_that_is_mutated() -> None:
+    files = set(places.list_files())
+    named = {id_.partition(":")[0] for id_ in read_explained(places.DOCUMENT.read_text())}
+    assert len(named) > 10
+    assert {name for name in named if not {f"{places.PACKAGE}/{name}", f"{places.STORES}/{name}"} & files} == set()
