@@ -1,7 +1,6 @@
 """Every test here runs on every store."""
 
 import asyncio
-import importlib.util
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,13 +16,6 @@ from tests.support.kept_sqlite import KeptSqlite
 from tests.support.sharded_harness import ShardedHarness
 from tests.support.state_changes import ALLOWED_MOVES, find_moves, record_known_ends
 from tests.support.store_harness import SERVE_THE_API, Harness, MemoryHarness, PostgresHarness, SqliteHarness
-
-
-def _needs(adapter: str) -> None:
-    """Skip the tests of a store that is not installed, except in CI."""
-    found = importlib.util.find_spec(f"mainspring.stores.{adapter}")
-    if os.environ.get("CI") != "true" and (found is None or found.origin is None):
-        pytest.skip(f"there is no {adapter} store yet")
 
 
 @pytest.fixture(scope="session")
@@ -139,13 +131,11 @@ def make_harness(
         case "memory":
             return MemoryHarness
         case "sqlite":
-            _needs("sqlite")
             return lambda: SqliteHarness(kept_sqlite)
         case "several":
             addresses: list[str] = request.getfixturevalue("contract_databases")
             return lambda: ShardedHarness(addresses, kept_connections)
         case _:
-            _needs("postgres")
             dsn: str = request.getfixturevalue("contract_database")
             return lambda: PostgresHarness(dsn, kept_connections)
 
