@@ -1,4 +1,4 @@
-"""Fixtures for tests of adapters."""
+"""Fixtures for tests of stores and integrations."""
 
 from collections.abc import AsyncIterator
 

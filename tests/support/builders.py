@@ -1,4 +1,4 @@
-"""Builders of domain values. A test passes only the fields it is about; the others have defaults."""
+"""Builders of values of the model. A test passes only the fields it is about; the others have defaults."""
 
 import time
 from collections.abc import Iterable

@@ -312,7 +312,7 @@ async def _serve(node: Node, app: Mainspring | None, last_resort: LastResort, gr
 
 
 async def opened(engine: Engine) -> None:
-    """Open the adapters, and retry for up to ``PATIENCE`` while the store is unavailable.
+    """Open the store and the brokers, and retry for up to ``PATIENCE`` while the store is unavailable.
 
     The store's server may be starting or being replaced. ``StoreDamaged`` is raised at once.
     """

@@ -1,4 +1,4 @@
-"""The runtime: the open adapters of one process."""
+"""The engine: the open store, brokers and other clients of one process."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ def system_time() -> Instant:
 
 
 class Engine:
-    """The open adapters of one process, which clients submit through and services are built on."""
+    """The open store and brokers of one process. Clients submit through them, and services are built on them."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -81,7 +81,7 @@ class Engine:
         return TaskCatalog(self.store, self.clock)
 
     async def open(self) -> None:
-        """Open the adapters. Calling it again has no effect."""
+        """Open the store and the brokers. Calling it again has no effect."""
         if self._jobs is not None:
             return
         async with self._opening:

@@ -1,1 +1,1 @@
-"""What may be absent. One folder each: model, service, operations, commands, pages."""
+"""Features, one folder each: model, service, operations, commands and pages. The core runs without them."""

@@ -1,1 +1,1 @@
-"""Store adapters: statements and access to rows, without domain rules."""
+"""The stores: statements and access to rows. The rules are in ``core/model``."""

@@ -1,1 +1,1 @@
-"""Background services, one per file: reaper, housekeeper, samplers, guards."""
+"""Background services, one per file: reaper, housekeeper, load sampler, health guard; and the metrics of the fleet."""

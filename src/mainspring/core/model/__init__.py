@@ -1,1 +1,1 @@
-"""Domain values and rules, grouped by topic. Pure: no I/O, no clock, no logging."""
+"""Values and rules, grouped by topic. Pure: no I/O, no clock, no logging."""

@@ -1,1 +1,1 @@
-"""The ports of the core: clock, notifications, brokers, files, mail."""
+"""The ports of the core: clock, wake-ups, brokers, coordinators, events, health, objects, secrets and mail."""

@@ -2,7 +2,7 @@
 
 These rules hold for every method of a broker:
 
-1. ``BrokerUnavailable`` means that it did not answer, or not in time. An adapter reconnects by itself: the next call
+1. ``BrokerUnavailable`` means that it did not answer, or not in time. A broker reconnects by itself: the next call
    may work. ``open`` needs no answer, so a process starts while its broker is unavailable.
 2. A hint may be lost, late, duplicated, or arrive when its run has long ended. No code may rely on one.
 3. Messages that are not valid hints of this store (garbled, forged, of another store) are dropped and counted in

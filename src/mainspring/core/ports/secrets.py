@@ -9,7 +9,7 @@ class Secrets(Protocol):
     def read(self, name: str) -> str | None:
         """Return the value of a secret; None if there is none by that name. The name is a valid one.
 
-        1. Called on the worker's loop and in child processes: an adapter that queries a server must cache its answers.
+        1. Called on the worker's loop and in child processes: one that queries a server must cache its answers.
         2. Raises ``Invalid``, without the value, if the stored value cannot be used.
         """
         ...

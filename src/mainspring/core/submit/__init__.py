@@ -1,1 +1,1 @@
-"""Accepting jobs: the submit service and the task catalog."""
+"""Submitting runs, declaring jobs, and the task catalog that supplies their defaults."""

@@ -1,1 +1,1 @@
-"""Publishing events to sinks, and streaming them."""
+"""Publishing events to sinks, webhooks and the status cache, and streaming them."""

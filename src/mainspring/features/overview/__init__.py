@@ -1,1 +1,1 @@
-"""The overview page of the dashboard."""
+"""The overview page of the dashboard, and its findings."""

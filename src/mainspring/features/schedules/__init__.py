@@ -1,1 +1,1 @@
-"""Schedules as code, the schedules file and cron tools."""
+"""Schedules as code, the schedules file, cron tools and converters of other schedulers."""

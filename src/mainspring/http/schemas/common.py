@@ -100,7 +100,7 @@ class Wire(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """A response body."""
 
 
-#: The classes in ``domain.retention.CLASSES``.
+#: The classes in ``core.model.runs.retention.CLASSES``.
 RetentionName = Literal["standard", "short", "long", "audit"]
 
 

@@ -1,4 +1,4 @@
-"""What the parts of the store share: the database, the names and the audit."""
+"""Base of the parts of the PostgreSQL store: the database, the names and the audit."""
 
 from collections.abc import Iterable, Sequence
 

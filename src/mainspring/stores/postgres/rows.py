@@ -1,4 +1,4 @@
-"""Converts rows of PostgreSQL to domain values, and back."""
+"""Converts rows of PostgreSQL to values of the model, and back."""
 
 from collections.abc import Callable, Sequence
 

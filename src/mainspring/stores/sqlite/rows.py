@@ -1,4 +1,4 @@
-"""Converts domain values to the JSON that SQLite procedures take and return, and back.
+"""Converts values of the model to the JSON that SQLite procedures take and return, and back.
 
 Items are arrays, in the order of the procedures' columns. Payloads and results are JSON themselves: they are strings
 inside it, and text in the database, byte for byte.

@@ -1,1 +1,1 @@
-"""Coordination of processes: shards, data centers, labels, clocks and placement."""
+"""Coordination of processes: shards, data centers, labels, clocks, placement, health and scaling."""

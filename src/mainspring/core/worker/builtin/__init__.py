@@ -1,1 +1,1 @@
-"""Tasks that every worker can offer without an application: ``http``, ``shell`` and ``container``."""
+"""Tasks without an application: ``http``, ``shell``, ``container``, and those that deliver alerts and webhooks."""

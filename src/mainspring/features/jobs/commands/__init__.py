@@ -1,1 +1,1 @@
-"""``mainspring jobs``."""
+"""``mainspring jobs``, with the versions and explanations of jobs."""

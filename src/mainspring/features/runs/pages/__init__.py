@@ -1,1 +1,1 @@
-"""Pages of runs."""
+"""Dashboard pages of runs."""

@@ -1,1 +1,1 @@
-"""Backup, transfer, health, promotion and archiving of a PostgreSQL schema."""
+"""Backup, transfer, health, promotion, archiving and placement moves of a PostgreSQL schema."""

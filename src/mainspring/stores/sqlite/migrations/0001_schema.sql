@@ -3,7 +3,7 @@
 -- Tables are grouped by idea: the store, processes, jobs and schedules, runs, limits, workflows, history, dead letters,
 -- events, tenants and access, metrics and usage.
 --
--- Times are microseconds since 1970. Ids are 32 hexadecimal digits. States and outcomes are the words of the domain.
+-- Times are microseconds since 1970. Ids are 32 hexadecimal digits. States and outcomes are the words of core/model.
 -- A run writes rows and index entries only for the features that it uses. So the indexes by tenant leave out the tenant
 -- "default": where it is the only one, its rows are found by their ids and ranks.
 

@@ -8,7 +8,7 @@
 CREATE TEMP VIEW call (number, kind, now, who, size, batch) AS SELECT NULL, NULL, NULL, NULL, NULL, NULL;
 CREATE TEMP TABLE reply (number INTEGER PRIMARY KEY, body TEXT);
 
--- Parts that procedures share; see moves.sql.
+-- Parts that procedures share; see 10_moves.sql.
 CREATE TEMP VIEW enter_fresh (now) AS SELECT NULL;
 CREATE TEMP VIEW enter_the_rest (now) AS SELECT NULL;
 CREATE TEMP VIEW settle_the_rest (now) AS SELECT NULL;

@@ -1,7 +1,7 @@
 -- Limits: the gates that runs pass before they are queued, all at once or none.
 --
 -- Whoever comes to its gates is put into waiting as limited, to be seen (waits is null). Whoever leaves says so here
--- (leave_gate). At the end of a request those pass who can (admit). The rules are those of the domain.
+-- (leave_gate). At the end of a request those pass who can (admit). The rules are those of core/model.
 
 CREATE TEMP VIEW leave_gate (kind, number, most, per, pause, ending, started_at, now) AS
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;

@@ -1,4 +1,4 @@
--- Dependencies: children of runs that have ended go, or are skipped. The rules are those of the domain.
+-- Dependencies: children of runs that have ended go, or are skipped. The rules are those of core/model.
 
 CREATE TEMP VIEW tell_children (size, now) AS SELECT NULL, NULL;
 CREATE TEMP VIEW tell_a_generation (size, now) AS SELECT NULL, NULL;

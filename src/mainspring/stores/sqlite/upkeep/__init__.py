@@ -1,1 +1,1 @@
-"""Backup, transfer, health and archiving of an SQLite file."""
+"""Backup, restore, transfer, health and archiving of an SQLite file."""

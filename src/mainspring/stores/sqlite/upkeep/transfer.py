@@ -82,7 +82,7 @@ def _numbers(text: str, kind: type[T]) -> T:
     return msgspec.json.decode(text, type=kind)
 
 
-#: Decoders for columns that do not hold domain values.
+#: Decoders for columns that do not hold values of the model.
 _READ: Mapping[str, Callable[[Any], object]] = {
     "payload": _content,
     "result": _content,
