@@ -131,7 +131,7 @@ async def test_a_process_without_a_broker_has_no_dispatcher_and_no_feeds(tmp_pat
     node = Node(load({"store": str(tmp_path / "m.db")}), {Role.SCHEDULER, Role.WORKER})
     await node.start()
     try:
-        assert node._engines is None
+        assert node._brokers is None
         assert not [each for each in node._supervisor._services if isinstance(each, (Dispatcher, Brokers))]
         assert node._worker is not None
         assert node._worker._claimer._feeds == {}

@@ -139,7 +139,7 @@ async def test_a_worker_without_hints_claims_after_half_of_its_poll_interval(lat
         Slots(SETTINGS.queues, clock, bell, SETTINGS.gather),
         lambda holding, runs: None,
         overloaded=lambda: False,
-        engines={"default": broker},
+        brokers={"default": broker},
     )
     claimer.holding = Holding(SessionId(1), 0)
     await claimer.tick()

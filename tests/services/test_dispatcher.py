@@ -115,7 +115,7 @@ class World:
             Tasks(greet=note),
             settings,
             jitter=Random(1),
-            engines={} if guarded is None else {"default": guarded},
+            brokers={} if guarded is None else {"default": guarded},
         )
         await worker.start()
         try:

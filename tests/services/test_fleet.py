@@ -87,7 +87,7 @@ class Watched:
             shards=SHARDS,
             every=10 * SECOND,
             most_names=NAMES,
-            engines=lambda: Brokers([], {"*": guarded}, ""),
+            brokers=lambda: Brokers([], {"*": guarded}, ""),
         )
         self.monitor = Monitor(self.fleet)
         self.monitor.add(self.figures.tell)

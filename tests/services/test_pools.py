@@ -69,7 +69,7 @@ async def test_a_hint_of_a_priority_starts_a_run_in_its_pool_while_another_pool_
     settings = WorkerSettings(queues={"default": 100}, priorities={1: 2, 3: 1}, poll_interval=1_000 * SECOND)
     clock = VirtualClock()
     broker = MemoryDispatch(clock, Sealer(b"key"), lease=1_000 * SECOND)
-    bench = Bench(clock, Tasks(weigh=task), settings, engines={"default": GuardedBroker(broker, clock)})
+    bench = Bench(clock, Tasks(weigh=task), settings, brokers={"default": GuardedBroker(broker, clock)})
     await bench.worker.start()
     # The look at the store that comes with the start is over, and the next one is far away.
     await clock.sleep(SECOND)

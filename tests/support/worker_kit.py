@@ -147,10 +147,10 @@ class Bench:
         tasks: Tasks,
         settings: WorkerSettings,
         source: str | None = None,
-        engines: Mapping[str, GuardedBroker] | None = None,
+        brokers: Mapping[str, GuardedBroker] | None = None,
     ) -> None:
-        """``engines``: by queue, the brokers of its hints."""
-        self._engines = engines
+        """``brokers``: by queue, the brokers of its hints."""
+        self._brokers = brokers
         self.clock = clock
         self.memory = MemoryStore(clock)
         self.store = FaultyStore(self.memory)
@@ -173,7 +173,7 @@ class Bench:
             source=source,
             open_workforce=open_workforce,
             jitter=Random(1),
-            engines=self._engines,
+            brokers=self._brokers,
         )
 
     async def submit(self, *runs: NewRun, notify: bool = True) -> list[RunId]:

@@ -136,10 +136,10 @@ def test_lines_of_an_encoded_value_are_masked_one_by_one(name: str, value: str, 
 class NoReader:
     captures = True
 
-    def wake(self, telling: AttemptReporter[None]) -> None:
+    def wake(self, reporter: AttemptReporter[None]) -> None:
         return None
 
-    async def heard(self, telling: AttemptReporter[None]) -> None:
+    async def heard(self, reporter: AttemptReporter[None]) -> None:
         return None
 
 

@@ -163,10 +163,10 @@ def test_capturing_starts_again_after_its_factory_was_saved_and_restored() -> No
 class NoReader(ReportListener[None]):
     captures = True
 
-    def wake(self, telling: AttemptReporter[None]) -> None:
+    def wake(self, reporter: AttemptReporter[None]) -> None:
         self.woken = True
 
-    async def heard(self, telling: AttemptReporter[None]) -> None: ...
+    async def heard(self, reporter: AttemptReporter[None]) -> None: ...
 
 
 def test_log_lines_are_joined_into_pieces_of_bounded_size() -> None:

@@ -59,7 +59,7 @@ class Engine:
         #: Records submits, attempts and requests as spans; None: tracing is off.
         self.tracing = make_tracing(settings)
         #: The status cache for other programs; None: off.
-        self.board = make_board(settings)
+        self.status_cache = make_status_cache(settings)
         self._jobs: Jobs | None = None
         self._opening: asyncio.Lock = asyncio.Lock()
 
@@ -89,8 +89,8 @@ class Engine:
                 await self.store.open()
                 try:
                     await self.wakeups.open()
-                    if self.board is not None:
-                        await self.board.open(await self.store.identity())
+                    if self.status_cache is not None:
+                        await self.status_cache.open(await self.store.identity())
                 except BaseException:
                     await self.store.close()
                     raise
@@ -101,8 +101,8 @@ class Engine:
     async def close(self) -> None:
         jobs, self._jobs = self._jobs, None
         if jobs is not None:
-            if self.board is not None:
-                await self.board.close()
+            if self.status_cache is not None:
+                await self.status_cache.close()
             if (logs := self.__dict__.pop("run_logs", None)) is not None:
                 await logs.blobs.close()
             if (catalog := self.__dict__.pop("catalog", None)) is not None:
@@ -113,11 +113,11 @@ class Engine:
                 await asyncio.to_thread(self.tracing.flush)
 
     async def _cancelled(self, jobs: Jobs, runs: Collection[RunId]) -> None:
-        if self.board is not None:
+        if self.status_cache is not None:
             # The cancel is stored already. The status cache only speeds it up, so failures and delays are ignored.
             with suppress(BrokerUnavailable, TimeoutError):
                 async with asyncio.timeout(_FLAGGED_WITHIN):
-                    await self.board.flag(runs)
+                    await self.status_cache.flag(runs)
         await self._cancel_members(jobs, runs)
 
     async def _cancel_members(self, jobs: Jobs, runs: Collection[RunId]) -> None:
@@ -171,7 +171,7 @@ def make_tracing(settings: Settings) -> "Tracing | None":
     return tracing_of(section.endpoint, section.ratio, section.service, metadata.version("mainspring"))
 
 
-def make_board(settings: Settings) -> StatusCache | None:
+def make_status_cache(settings: Settings) -> StatusCache | None:
     """Build the status cache, or None if it is off."""
     if not settings.dispatch.status:
         return None

@@ -58,7 +58,7 @@ from mainspring.core.ports.upkeep.archive import Archiving
 from mainspring.core.runtime import log_lines
 from mainspring.core.runtime.brokers import Brokers, GuardedBroker
 from mainspring.core.runtime.metrics import declared
-from mainspring.core.runtime.metrics.broker_metrics import tell_of_engines
+from mainspring.core.runtime.metrics.broker_metrics import tell_of_brokers
 from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.runtime.service import Service
 from mainspring.core.runtime.supervisor import Supervisor
@@ -140,7 +140,7 @@ class Node:
         self._worker: Worker | None = None
         self._registration: TaskRegistration | None = None
         self._guard = _make_guard(self.engine, self._sessions, schedules=Role.SCHEDULER in roles)
-        self._engines: Brokers | None = None
+        self._brokers: Brokers | None = None
         self._publishers: list[Publisher] = []
         self._log_keepers: list[LogKeeper] = []
         self._ingest: Ingest | None = None
@@ -159,9 +159,9 @@ class Node:
         await self.engine.open()
         self._monitor = self._make_monitor()
         services: list[Service] = [] if self._guard is None else [self._guard]
-        self._engines = await make_brokers(self.engine)
-        if self._engines is not None:
-            services += [self._engines, BrokerWatch(self._engines, self.engine.wakeups, self.engine.clock)]
+        self._brokers = await make_brokers(self.engine)
+        if self._brokers is not None:
+            services += [self._brokers, BrokerWatch(self._brokers, self.engine.wakeups, self.engine.clock)]
         if Role.SCHEDULER in self._roles:
             services += self._scheduler_services()
             self._ingest = await make_ingest(self.engine, self.health)
@@ -171,9 +171,9 @@ class Node:
             worker = self._worker_service(self._application)
             services.append(self._registration_service())
             services += [worker, Pulse(worker, self._attempt_log, self.engine.wakeups, self.engine.clock)]
-            if (board := self.engine.board) is not None:
-                services.append(WorkerStatusWriter(worker, board, self.engine.wakeups, self.engine.clock))
-                services.append(FlagListener(worker, board, self.engine.wakeups, self.engine.clock))
+            if (status_cache := self.engine.status_cache) is not None:
+                services.append(WorkerStatusWriter(worker, status_cache, self.engine.wakeups, self.engine.clock))
+                services.append(FlagListener(worker, status_cache, self.engine.wakeups, self.engine.clock))
         if Role.HTTP in self._roles:
             services += self._http_services()
         elif self._settings.metrics.enabled:
@@ -219,8 +219,8 @@ class Node:
             engine = read_coordination(self._settings.coordination)
             # The address is omitted, because this answer is public.
             found["coordination"] = STORE if engine is None else engine.kind
-        if self._engines is not None:
-            found["dispatch"] = self._engines.health()
+        if self._brokers is not None:
+            found["dispatch"] = self._brokers.health()
         if self._publishers:
             found["events"] = {publisher.sink: publisher.health() for publisher in self._publishers}
         if self._log_keepers:
@@ -246,7 +246,7 @@ class Node:
             shards=sum(store.shards for store in stores_of(engine.store)),
             every=every,
             most_names=self._settings.metrics.names,
-            engines=lambda: self._engines,
+            brokers=lambda: self._brokers,
         )
         schedules, lasting = Role.SCHEDULER in self._roles, self._settings.store != "memory:"
         monitor = Monitor(
@@ -281,7 +281,7 @@ class Node:
             book.put(declared.POOL, sum(pool.idle for pool in pools), "idle")
             book.put(declared.POOL_LIMIT, sum(pool.most for pool in pools))
             book.put(declared.POOL_WAITING, sum(pool.waiting for pool in pools))
-        tell_of_engines(self._engines, book)
+        tell_of_brokers(self._brokers, book)
 
     def _metrics_listener(self) -> Service:
         # Imported here, because child processes and clients do not need it.
@@ -417,13 +417,13 @@ class Node:
             ),
             *(
                 []
-                if engine.board is None
-                else [StatusWriter(store, engine.board, engine.wakeups, engine.clock, keeper.owned)]
+                if engine.status_cache is None
+                else [StatusWriter(store, engine.status_cache, engine.wakeups, engine.clock, keeper.owned)]
             ),
             *(
                 []
-                if self._engines is None
-                else [Dispatcher(store, self._engines, engine.wakeups, engine.clock, keeper.owned)]
+                if self._brokers is None
+                else [Dispatcher(store, self._brokers, engine.wakeups, engine.clock, keeper.owned)]
             ),
             *self._log_keepers_of(store, keeper, pressed),
             *self._publishers_of(store, keeper),
@@ -526,7 +526,7 @@ class Node:
             source=self._path,
             open_workforce=engine.workforce(),
             jitter=engine.random,
-            engines=self._engines_of(settings),
+            brokers=self._brokers_of(settings),
             figures=engine.figures,
             tracing=engine.tracing,
             attempt_log=self._attempt_log,
@@ -550,15 +550,15 @@ class Node:
         if self._registration is not None:
             os.environ[REGISTERED] = self._registration.digest
 
-    def _engines_of(self, settings: WorkerSettings) -> dict[str, GuardedBroker]:
+    def _brokers_of(self, settings: WorkerSettings) -> dict[str, GuardedBroker]:
         """Return the broker of each queue that the worker uses.
 
         Runs that require labels have no hints, so a worker with labels polls the store. So does a worker in a data
         center, unless the broker separates hints by data center.
         """
-        if self._engines is None or settings.labels:
+        if self._brokers is None or settings.labels:
             return {}
-        found = {queue: self._engines.of(queue) for queue in settings.queues}
+        found = {queue: self._brokers.of(queue) for queue in settings.queues}
         return {
             queue: guarded
             for queue, guarded in found.items()

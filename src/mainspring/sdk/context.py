@@ -52,7 +52,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     task: str = ""
     queue: str = "default"
     _held: HeldRun | None = None
-    _telling: AttemptReporter[Any] | None = None
+    _reporter: AttemptReporter[Any] | None = None
     _app: Any = None
     _spawned: Iterator[int] = msgspec.field(default_factory=count)
 
@@ -67,7 +67,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
         Blocking code should check it regularly. Async code is cancelled by asyncio.
         """
-        return self._telling is not None and self._telling.stop is not None
+        return self._reporter is not None and self._reporter.stop is not None
 
     @property
     def log(self) -> "RunLog":
@@ -84,13 +84,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         """Report the progress. Returns immediately; only the newest report is kept. Also counts as a heartbeat."""
         if not 0 <= done < math.inf or (total is not None and not 0 < total < math.inf):
             raise Invalid("progress", f"{done!r:.40} of {total!r:.40} is no progress", "0 or more of more than 0")
-        if self._telling is not None:
-            self._telling.progress(float(done), None if total is None else float(total), self._plain(note))
+        if self._reporter is not None:
+            self._reporter.progress(float(done), None if total is None else float(total), self._plain(note))
 
     def heartbeat(self) -> None:
         """Send a heartbeat, for tasks with ``heartbeat=…``. Returns immediately."""
-        if self._telling is not None:
-            self._telling.heartbeat()
+        if self._reporter is not None:
+            self._reporter.heartbeat()
 
     def spend(self, unit: str, amount: float) -> None:
         """Add to the usage of this attempt in a unit of your own, such as ``"tokens"``. Returns immediately.
@@ -100,16 +100,16 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         """
         check_unit(unit)
         check_amount(amount)
-        if self._telling is not None:
-            self._telling.spend(unit, float(amount))
+        if self._reporter is not None:
+            self._reporter.spend(unit, float(amount))
 
     def checkpoint(self, state: object) -> None:
         """Save a state as JSON for the next attempt. Returns immediately; only the newest state is kept."""
         encoded = encode_result(state, "checkpoint") or b"null"
         if len(encoded) > MAX_STATE:
             raise Invalid("checkpoint", f"is {len(encoded)} bytes", f"at most {MAX_STATE}")
-        if self._telling is not None:
-            self._telling.checkpoint(encoded)
+        if self._reporter is not None:
+            self._reporter.checkpoint(encoded)
 
     async def spawn(self, *calls: "Prepared[T]") -> "list[RunHandle[T]]":
         """Submit runs with this run as their parent: ``await context.spawn(task.prepare(1), …)``.
@@ -188,14 +188,14 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
 
     def __init__(self, context: Context) -> None:
         super().__init__(_logger(context.task), {"run_id": context.run_id, "attempt": context.attempt})
-        self._telling = context._telling
+        self._reporter = context._reporter
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        token = current.set(self._telling)
+        token = current.set(self._reporter)
         try:
             super().log(level, msg, *args, **{**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1})
         finally:
@@ -214,9 +214,9 @@ def _logger(task: str) -> logging.Logger:
 
 
 def _keep(record: logging.LogRecord) -> bool:
-    telling = current.get()
-    if telling is not None:
-        telling.log(line_of(record))
+    reporter = current.get()
+    if reporter is not None:
+        reporter.log(line_of(record))
     return True
 
 
@@ -247,6 +247,6 @@ def context_of(held: HeldRun, app: Any = None) -> Context:
         task=held.task,
         queue=held.queue,
         _held=held,
-        _telling=current.get(),
+        _reporter=current.get(),
         _app=app,
     )

@@ -283,8 +283,8 @@ def _note(result: object) -> object:
 
 def _is_final(held: HeldRun, context: Context, error: BaseException) -> bool:
     """Return whether no further attempt follows."""
-    telling = context._telling
-    stop = None if telling is None else telling.stop
+    reporter = context._reporter
+    stop = None if reporter is None else reporter.stop
     if stop == Stop.CANCEL.value:
         return True
     if stop in (Stop.RELEASE.value, Stop.FENCED.value):

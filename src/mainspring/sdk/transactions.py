@@ -84,9 +84,9 @@ def invoke_in_transaction(
             # The result must be valid now, because it cannot be refused after the commit.
             if result is not None and (problem := result_problem(result)) is not None:
                 raise Invalid("result", problem)
-            if (telling := current.get()) is not None:
+            if (reporter := current.get()) is not None:
                 # Flush the reports first: the commit ends the run, and reports about an ended run are not accepted.
-                await telling.heard()
+                await reporter.heard()
             await completion.complete(result)
         return SETTLED
 

@@ -134,7 +134,7 @@ class WorkerMachine(Machine):
             self.settings,
             source="simulated",
             jitter=self.random,
-            engines=self._feeds(process),
+            brokers=self._feeds(process),
         )
         await worker.start()
         while not asked_to_leave.is_set() and not worker.wants_recycling:

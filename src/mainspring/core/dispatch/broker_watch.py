@@ -13,12 +13,12 @@ _PROBE_EVERY: Micros = 5 * SECOND
 class BrokerWatch(TickingService):
     """Logs each problem when it is first seen, and keeps it in the health of the process as long as it lasts."""
 
-    def __init__(self, engines: Brokers, wakeups: Wakeups, clock: Clock) -> None:
-        super().__init__("engines", clock, wakeups.listen(()))
-        self._engines = engines
+    def __init__(self, brokers: Brokers, wakeups: Wakeups, clock: Clock) -> None:
+        super().__init__("brokers", clock, wakeups.listen(()))
+        self._brokers = brokers
 
     async def tick(self) -> Micros:
-        for name, engine in self._engines.named().items():
-            for warning in await engine.look():
-                self.log.warning(warning, engine=name)
-        return _PROBE_EVERY if any(engine.away for engine in self._engines.all) else MINUTE
+        for name, broker in self._brokers.named().items():
+            for warning in await broker.look():
+                self.log.warning(warning, broker=name)
+        return _PROBE_EVERY if any(broker.away for broker in self._brokers.all) else MINUTE

@@ -23,11 +23,11 @@ class RunReading(Protocol):
 class DeadHints:
     """Sends each broker the dead letters of its queues; an unavailable broker gets them when it is back."""
 
-    def __init__(self, store: RunReading, engines: Brokers) -> None:
+    def __init__(self, store: RunReading, brokers: Brokers) -> None:
         self.buried = 0
         self._store = store
-        self._engines = engines
-        self._waiting = {guarded: deque[DeadRun](maxlen=_WAITING) for guarded in engines.all if guarded.buries}
+        self._brokers = brokers
+        self._waiting = {guarded: deque[DeadRun](maxlen=_WAITING) for guarded in brokers.all if guarded.buries}
 
     async def note(self, failed: Sequence[RunId]) -> None:
         """Queue copies of failed runs. Without a broker that can store them, nothing is looked up."""
@@ -35,7 +35,7 @@ class DeadHints:
             return
         for start in range(0, len(failed), _BATCH):
             for view in await self._store.runs(failed[start : start + _BATCH]):
-                guarded = None if view is None else self._engines.of(view.queue)
+                guarded = None if view is None else self._brokers.of(view.queue)
                 if view is not None and guarded in self._waiting:
                     self._waiting[guarded].append(dead_run(view))
 

@@ -56,7 +56,7 @@ class Dispatcher(TickingService):
     def __init__(
         self,
         store: DispatchStore,
-        engines: Brokers,
+        brokers: Brokers,
         wakeups: Wakeups,
         clock: Clock,
         owned: Callable[[], Mapping[int, int]],
@@ -66,8 +66,8 @@ class Dispatcher(TickingService):
         self.published = 0
         self.republished = 0
         self._store = store
-        self._engines = engines
-        self._dead_hints = DeadHints(store, engines)
+        self._brokers = brokers
+        self._dead_hints = DeadHints(store, brokers)
         self._owned = owned
         self._attached_at: Micros | None = None
         self._expected_at: Micros = 0
@@ -131,16 +131,16 @@ class Dispatcher(TickingService):
     async def _publish(self, hints: Sequence[Hint]) -> int:
         """Publish hints to their brokers; returns how many were accepted."""
         told = 0
-        for guarded in self._engines.all:
-            mine = [hint for hint in hints if self._engines.of(hint.queue) is guarded and _is_for(hint, guarded)]
+        for guarded in self._brokers.all:
+            mine = [hint for hint in hints if self._brokers.of(hint.queue) is guarded and _is_for(hint, guarded)]
             if mine and await guarded.publish(mine):
                 told += len(mine)
         return told
 
     async def _sweep(self) -> None:
         best: defaultdict[str, list[Hint]] = defaultdict(list)
-        for hint in await self._store.hints_ready(self._engines.queues, _SWEPT):
-            if (guarded := self._engines.of(hint.queue)) is not None and _is_for(hint, guarded):
+        for hint in await self._store.hints_ready(self._brokers.queues, _SWEPT):
+            if (guarded := self._brokers.of(hint.queue)) is not None and _is_for(hint, guarded):
                 best[hint.queue].append(hint)
         now = self.clock.monotonic()
         known = {hint.run for hints in best.values() for hint in hints}
@@ -152,7 +152,7 @@ class Dispatcher(TickingService):
         self._sweep_at = self.clock.monotonic() + (_REFILL_EVERY if self._refilling else _SWEEP_EVERY)
 
     async def _refill(self, queue: str, hints: list[Hint], now: Micros) -> None:
-        guarded = self._engines.of(queue)
+        guarded = self._brokers.of(queue)
         if len(hints) < _SWEPT:
             self._refilling.discard(queue)
         since = now if queue in self._refilling else now - _OVERLOOKED
@@ -166,7 +166,7 @@ class Dispatcher(TickingService):
             return
         if await guarded.publish(lost, again=True):
             self.republished += len(lost)
-            self.log.info("published again", queue=queue, runs=len(lost), engine=guarded.engine.kind)
+            self.log.info("published again", queue=queue, runs=len(lost), broker=guarded.engine.kind)
             self._told |= dict.fromkeys((hint.run for hint in lost), now)
             if len(hints) >= _SWEPT:
                 self._refilling.add(queue)

@@ -73,7 +73,7 @@ class Fleet:
         shards: int,
         every: Micros = 0,
         most_names: int = 100,
-        engines: Callable[[], Brokers | None] = lambda: None,
+        brokers: Callable[[], Brokers | None] = lambda: None,
     ) -> None:
         """``shards``: of all servers of the store. ``every``: how long a read is served from cache. ``most_names``: how
         many queues are reported separately; the others are combined."""
@@ -82,7 +82,7 @@ class Fleet:
         self._shards = shards
         self._every = every
         self._most_names = most_names
-        self._engines = engines
+        self._brokers = brokers
         self._alive = Remembered(self._read_alive, clock, every)
         self._work: dict[str | None, Latest[_Work]] = {}
 
@@ -130,12 +130,12 @@ class Fleet:
         if tenant is not None:
             # Sinks contain the names of other tenants' webhooks, and hints of a queue are shared by all tenants.
             return _Work(loads=loads, pauses=pauses, behind={}, hints={})
-        engines = self._engines()
+        brokers = self._brokers()
         return _Work(
             loads=loads,
             pauses=pauses,
             behind=_behind(await store.readers(), now),
-            hints={} if engines is None else await engines.depths([load.queue for load in loads]),
+            hints={} if brokers is None else await brokers.depths([load.queue for load in loads]),
         )
 
 

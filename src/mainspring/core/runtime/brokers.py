@@ -162,10 +162,10 @@ class Brokers:
     """A service: the brokers of one process, connected while it runs."""
 
     def __init__(
-        self, engines: Sequence[GuardedBroker], of: Mapping[str, GuardedBroker | None], namespace: str
+        self, brokers: Sequence[GuardedBroker], of: Mapping[str, GuardedBroker | None], namespace: str
     ) -> None:
         """``of``: by queue, None for the store; ``*`` for every queue that is not named."""
-        self.all = tuple(engines)
+        self.all = tuple(brokers)
         self._of = of
         self._namespace = namespace
 

@@ -51,7 +51,7 @@ class Attempt(msgspec.Struct, eq=False):
     executor: "Executor | None" = None
     task: "asyncio.Task[None] | None" = None
     #: Its reports; set when user code is called.
-    telling: "AttemptReporter[Attempt] | None" = None
+    reporter: "AttemptReporter[Attempt] | None" = None
 
     @property
     def duration(self) -> Micros:

@@ -69,8 +69,8 @@ class Cancellation(TickingService):
         if attempt.stop is not None or attempt.executor is None:
             return
         attempt.stop = reason
-        if attempt.telling is not None:
-            attempt.telling.stop = reason.value
+        if attempt.reporter is not None:
+            attempt.reporter.stop = reason.value
         if reason is Stop.CANCEL:
             # Code that checks its context sees it, and a process that dies of it still counts as cancelled.
             attempt.held.cancel_requested = True
@@ -116,14 +116,14 @@ class Cancellation(TickingService):
 
     def _see_life(self, now: Micros) -> None:
         for attempt, (every, _) in list(self._beating.items()):
-            telling = attempt.telling
+            reporter = attempt.reporter
             if attempt not in self._running or attempt.stop is not None:
                 del self._beating[attempt]
-            elif telling is None:
+            elif reporter is None:
                 # The attempt has not begun.
                 self._beating[attempt] = (every, now)
-            elif telling.alive:
-                telling.alive = False
+            elif reporter.alive:
+                reporter.alive = False
                 self._beating[attempt] = (every, now)
 
     def _stop_silent(self, now: Micros) -> None:

@@ -37,10 +37,10 @@ class Claimer(TickingService):
         slots: Slots,
         accept: Callable[[Holding, list[HeldRun]], None],
         overloaded: Callable[[], bool],
-        engines: Mapping[str, GuardedBroker] | None = None,
+        brokers: Mapping[str, GuardedBroker] | None = None,
         figures: Figures | None = None,
     ) -> None:
-        """``engines``: the brokers that hint at runs, by queue. ``figures``: the metrics."""
+        """``brokers``: the brokers that hint at runs, by queue. ``figures``: the metrics."""
         super().__init__("claimer", clock, bell)
         #: The session to claim for; None while there is none.
         self.holding: Holding | None = None
@@ -61,9 +61,9 @@ class Claimer(TickingService):
         look_every = settings.poll_interval // 2
         #: Keyed by queue and priority, like the slots.
         self._feeds = {
-            (lane.queue, lane.priority): Feed(lane.queue, engine, clock, look_every, self._fed, lane.priority)
+            (lane.queue, lane.priority): Feed(lane.queue, broker, clock, look_every, self._fed, lane.priority)
             for lane in slots.lanes.values()
-            if (engine := (engines or {}).get(lane.queue)) is not None
+            if (broker := (brokers or {}).get(lane.queue)) is not None
         }
 
     async def tick(self) -> Micros:

@@ -121,14 +121,14 @@ class Outcomes:
             # Also for a dropped attempt: the store has accepted it, whatever happened to the lease.
             self._settler.was_settled(attempt, settlement)
         elif not attempt.dropped:
-            telling = attempt.telling
-            if telling is not None and telling.costs:
-                settlement = msgspec.structs.replace(settlement, spent=telling.spent())
-            if telling is not None and telling.ever and telling.close():
+            reporter = attempt.reporter
+            if reporter is not None and reporter.costs:
+                settlement = msgspec.structs.replace(settlement, spent=reporter.spent())
+            if reporter is not None and reporter.ever and reporter.close():
                 self._reporter.settle_after(attempt, settlement)
             else:
                 # They reference each other: unlinked, they need no garbage collection.
-                attempt.telling = None
+                attempt.reporter = None
                 self._settler.add(attempt, settlement)
         if not running:
             self._none_left()

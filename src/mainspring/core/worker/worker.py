@@ -100,7 +100,7 @@ class Worker:
         source: str | None = None,
         open_workforce: OpenWorkforce | None = None,
         jitter: Random | None = None,
-        engines: Mapping[str, GuardedBroker] | None = None,
+        brokers: Mapping[str, GuardedBroker] | None = None,
         figures: Figures | None = None,
         tracing: "Tracing | None" = None,
         attempt_log: AttemptLog | None = None,
@@ -109,7 +109,7 @@ class Worker:
 
         ``source``: where child processes find the handlers, as ``module:attribute``; without it sync tasks run on plain
         threads. ``open_workforce``: opens a store for the heartbeat's thread; without it heartbeats are sent from the
-        worker's event loop. ``engines``: the brokers that hint at runs, by queue. ``figures``: the metrics.
+        worker's event loop. ``brokers``: the brokers that hint at runs, by queue. ``figures``: the metrics.
         ``tracing``: records spans. ``attempt_log``: logs failed attempts, or all of them.
         """
         self.settings = settings = settings if settings is not None else WorkerSettings()
@@ -175,7 +175,7 @@ class Worker:
             self._slots,
             self._accept,
             self._overloaded,
-            engines,
+            brokers,
             figures,
         )
         self._heartbeat = Heartbeat(self, store, clock, settings, open_workforce)

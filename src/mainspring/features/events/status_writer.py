@@ -35,14 +35,14 @@ class StatusWriter(TickingService):
     def __init__(
         self,
         store: StatusStore,
-        board: StatusCache,
+        status_cache: StatusCache,
         wakeups: Wakeups,
         clock: Clock,
         owned: Callable[[], Mapping[int, int]],
     ) -> None:
         super().__init__("status", clock, wakeups.listen(()))
         self._store = store
-        self._board = board
+        self._status_cache = status_cache
         self._owned = owned
         self._attached_at: Micros | None = None
         #: Since when the cache is unavailable.
@@ -76,4 +76,4 @@ class StatusWriter(TickingService):
         changed: list[RunId] = list(dict.fromkeys(run for batch in batches for run in batch.runs))
         for start in range(0, len(changed), _RUNS):
             views = await self._store.runs(changed[start : start + _RUNS])
-            await self._board.show_runs([view for view in views if view is not None])
+            await self._status_cache.show_runs([view for view in views if view is not None])

@@ -113,10 +113,10 @@ class _Root:
     async def attend(self, held: HeldRun) -> bytes | None:
         """Run one check of the root: the first check makes the first parts, the last one returns the result."""
         survey = await self._begin(held) if held.state is None else await self._look(_survey(held.state))
-        telling = current.get()
-        if telling is not None:
-            telling.checkpoint(msgspec.json.encode(survey))
-            telling.progress(survey.counts.members, survey.members, "")
+        reporter = current.get()
+        if reporter is not None:
+            reporter.checkpoint(msgspec.json.encode(survey))
+            reporter.progress(survey.counts.members, survey.members, "")
         if survey.counts.members < survey.members:
             raise LookAgain(look_after(held.started_at - survey.began), "waits for its members")
         return await self._end(survey.counts)

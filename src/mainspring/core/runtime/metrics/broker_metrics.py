@@ -18,9 +18,9 @@ _COUNTED: tuple[tuple[Metric, Callable[[GuardedBroker], int]], ...] = (
 )
 
 
-def tell_of_engines(engines: Brokers | None, book: Exposition) -> None:
+def tell_of_brokers(brokers: Brokers | None, book: Exposition) -> None:
     """Report counters that are incremented where the calls are made."""
-    for name, engine in ({} if engines is None else engines.named()).items():
+    for name, engine in ({} if brokers is None else brokers.named()).items():
         for metric, count in _COUNTED:
             book.put(metric, count(engine), name)
         book.put(declared.ENGINE_UP, 0 if engine.away else 1, name)

@@ -260,9 +260,9 @@ def _line(call: HttpCall, answer: Answer) -> str:
 
 
 def _tell(call: HttpCall, answer: Answer) -> None:
-    telling = current.get()
-    if telling is not None:
-        telling.print(f"{_line(call, answer)}, {len(answer.body)} bytes")
+    reporter = current.get()
+    if reporter is not None:
+        reporter.print(f"{_line(call, answer)}, {len(answer.body)} bytes")
 
 
 def _phrase(status: int) -> str:

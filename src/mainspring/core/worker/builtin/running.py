@@ -81,7 +81,7 @@ class _Listener:
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
-        self._telling = current.get()
+        self._reporter = current.get()
         self.pause: Micros = _PAUSE
 
     def hear(self, data: bytes, cut: bool) -> None:
@@ -92,15 +92,15 @@ class _Listener:
             line = f"{masked[: max(0, len(masked) - masks.longest(self._tenant))]} … (cut)"
         if line.startswith("::") and self._obey(line):
             return
-        if self._telling is not None:
-            self._telling.print(line)
+        if self._reporter is not None:
+            self._reporter.print(line)
 
     def _obey(self, line: str) -> bool:
         if (found := _PROGRESS.fullmatch(line)) is not None:
             done, total, note = found.groups()
-            if self._telling is not None and (total is None or float(total) > 0):
+            if self._reporter is not None and (total is None or float(total) > 0):
                 note = masks.text(self._tenant, note or "")[:_LONGEST_NOTE]
-                self._telling.progress(float(done), None if total is None else float(total), note)
+                self._reporter.progress(float(done), None if total is None else float(total), note)
             return True
         if (found := _RETRY_AFTER.fullmatch(line)) is not None:
             try:
@@ -128,8 +128,8 @@ async def run(task: Task, held: HeldRun) -> bytes:
         await program.stop(task.grace / SECOND)
         raise
     finally:
-        if program.ended.done() and (telling := current.get()) is not None:
-            telling.used_cpu(program.ended.result().cpu)
+        if program.ended.done() and (reporter := current.get()) is not None:
+            reporter.used_cpu(program.ended.result().cpu)
         stdout, stderr = (
             _kept(output.close(), held.tenant, longest if output.cut else 0)
             for output in (program.stdout, program.stderr)

@@ -56,7 +56,7 @@ _GATHER = 0.1
 class _Entry(NamedTuple):
     start: Start
     call: Call
-    telling: AttemptReporter[int]
+    reporter: AttemptReporter[int]
 
 
 class Child:
@@ -79,7 +79,7 @@ class Child:
         self._standard: list[tuple[int, int] | None] = []
         self._host = HostLoop()
         #: Attempts with unsent reports. Reports taken from one are sent before another thread takes from it.
-        self._telling: SimpleQueue[AttemptReporter[int]] = SimpleQueue()
+        self._reporters: SimpleQueue[AttemptReporter[int]] = SimpleQueue()
         self._taking = threading.Lock()
 
     def serve(self) -> None:
@@ -96,7 +96,7 @@ class Child:
                     case Interrupt(key=key, cancelled=cancelled, why=why):
                         if (entry := self._calls.get(key)) is not None:
                             entry.start.held.cancel_requested |= cancelled
-                            entry.telling.stop = why
+                            entry.reporter.stop = why
                             entry.call.interrupt()
                     case Finish():
                         self._close()
@@ -129,7 +129,7 @@ class Child:
             self._send(Refused(f"{self._source} could not be loaded in a child process:\n{describe(error)}"))
             return False
         self._standard = _identify_standard_files()
-        threading.Thread(target=self._keep_telling, name="mainspring telling", daemon=True).start()
+        threading.Thread(target=self._keep_reporting, name="mainspring reports", daemon=True).start()
         end_when_still(begin.lifeline, begin.silence)
         self._send(Ready())
         return True
@@ -144,7 +144,7 @@ class Child:
 
     def _start(self, start: Start) -> None:
         entry = _Entry(start, Call(), AttemptReporter(start.key, self, shows_life=True, tenant=start.held.tenant))
-        entry.telling.held = start.held
+        entry.reporter.held = start.held
         self._calls[start.key] = entry
         # The worker never sends more calls than it has threads for, so a thread is free or may be added.
         if len(self._calls) > self._threads:
@@ -156,10 +156,10 @@ class Child:
         while True:
             entry = self._waiting.get()
             start = entry.start
-            current.set(entry.telling)
+            current.set(entry.reporter)
             before = self._cpu()
             result, error, cause = entry.call.run(partial(self._invoke, start.held))
-            entry.telling.used_cpu(self._cpu() - before)
+            entry.reporter.used_cpu(self._cpu() - before)
             current.set(None)
             if result and masks.any:
                 result = masks.json(start.held.tenant, result)
@@ -168,11 +168,11 @@ class Child:
                 result, error, cause = None, problem, FINAL
             memory = resident_bytes() if self._measures_memory else 0
             del self._calls[start.key]
-            entry.telling.close()
-            self._tell(entry.telling)
+            entry.reporter.close()
+            self._tell(entry.reporter)
             # Closed, or closed and opened again as another file, into which later runs would print.
             broken = _identify_standard_files() != self._standard
-            self._send(Ended(start.key, result, error, memory, cause, entry.telling.spent(), broken))
+            self._send(Ended(start.key, result, error, memory, cause, entry.reporter.spent(), broken))
 
     def _invoke(self, held: HeldRun) -> bytes | None:
         handler = self._handlers.get(held.task)
@@ -183,26 +183,26 @@ class Child:
             return self._host.run(handler.invoke(held))
         return handler.invoke(held)
 
-    def wake(self, telling: AttemptReporter[int]) -> None:
-        self._telling.put(telling)
+    def wake(self, reporter: AttemptReporter[int]) -> None:
+        self._reporters.put(reporter)
 
-    async def heard(self, telling: AttemptReporter[int]) -> None:
+    async def heard(self, reporter: AttemptReporter[int]) -> None:
         """Send the reports to the worker."""
-        self._tell(telling)
+        self._tell(reporter)
 
-    def _keep_telling(self) -> None:
+    def _keep_reporting(self) -> None:
         pause = threading.Event()
         while True:
-            first = self._telling.get()
+            first = self._reporters.get()
             pause.wait(_GATHER)
             self._tell(first)
-            for _ in range(self._telling.qsize()):
-                self._tell(self._telling.get())
+            for _ in range(self._reporters.qsize()):
+                self._tell(self._reporters.get())
 
-    def _tell(self, telling: AttemptReporter[int]) -> None:
+    def _tell(self, reporter: AttemptReporter[int]) -> None:
         with self._taking:
-            if telling.waiting:
-                self._send(Tells(telling.owner, telling.take()))
+            if reporter.waiting:
+                self._send(Tells(reporter.owner, reporter.take()))
 
     def _send(self, message: FromChild) -> None:
         frame = encode(message)

@@ -47,7 +47,7 @@ class ChildPool:
         silence: int,
         watch: Callable[[Micros], None],
         check_lease: Callable[[], None],
-        ear: ReportListener[Attempt],
+        listener: ReportListener[Attempt],
         captures: bool,
         tracing: tuple[str, float, str, str] | None,
         start_timeout: Micros,
@@ -67,7 +67,7 @@ class ChildPool:
         self._silence = silence
         self._watch = watch
         self._check_lease = check_lease
-        self._ear = ear
+        self._listener = listener
         self._captures = captures
         self._tracing = tracing
         self._start_timeout = start_timeout
@@ -229,7 +229,7 @@ class ChildPool:
     def begin(self, attempt: Attempt) -> None:
         """A child is about to call its handler."""
         attempt.begun = True
-        attempt.telling = AttemptReporter(attempt, self._ear, tenant=attempt.held.tenant)
+        attempt.reporter = AttemptReporter(attempt, self._listener, tenant=attempt.held.tenant)
         attempt.until = self._clock.monotonic() + attempt.duration
         self._watch(attempt.until)
 

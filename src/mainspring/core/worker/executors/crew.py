@@ -32,7 +32,7 @@ class Crew:
         outcomes: Outcomes,
         watch: Callable[[Micros], None],
         check_lease: Callable[[], None],
-        ear: ReportListener[Attempt],
+        listener: ReportListener[Attempt],
         source: str | None,
         tracing: "Tracing | None" = None,
     ) -> None:
@@ -42,9 +42,9 @@ class Crew:
         self._outcomes = outcomes
         self._watch = watch
         self._check_lease = check_lease
-        self._ear = ear
+        self._listener = listener
         self._tracing = tracing
-        self._threads = ThreadExecutor(outcomes, ear)
+        self._threads = ThreadExecutor(outcomes, listener)
         self._lifeline: Lifeline | None = None
         self._pools: dict[str, ChildPool] = {}
         self._warned = False
@@ -123,7 +123,7 @@ class Crew:
             silence=-(-(self._settings.lease - self._settings.lease_margin) // SECOND),
             watch=self._watch,
             check_lease=self._check_lease,
-            ear=self._ear,
+            listener=self._listener,
             captures=self._settings.capture_logs,
             tracing=None if self._tracing is None else self._tracing.said,
             start_timeout=children.start_timeout,

@@ -16,9 +16,9 @@ from mainspring.core.worker.reporting.trace import describe
 class LoopExecutor:
     """Creates one task per attempt, which provides its context variables and a handle for cancellation."""
 
-    def __init__(self, outcomes: Outcomes, ear: ReportListener[Attempt]) -> None:
+    def __init__(self, outcomes: Outcomes, listener: ReportListener[Attempt]) -> None:
         self._outcomes = outcomes
-        self._ear = ear
+        self._listener = listener
 
     def start(self, attempt: Attempt, invoke: Callable[[HeldRun], Coroutine[None, None, bytes | None]]) -> None:
         attempt.executor = self
@@ -40,8 +40,8 @@ class LoopExecutor:
             self._outcomes.failed(attempt, "stopped before it began")
             return
         attempt.begun = True
-        attempt.telling = telling = AttemptReporter(attempt, self._ear, tenant=attempt.held.tenant)
-        current.set(telling)
+        attempt.reporter = reporter = AttemptReporter(attempt, self._listener, tenant=attempt.held.tenant)
+        current.set(reporter)
         try:
             result = await invoke(attempt.held)
         except LookAgain as wait:

@@ -224,12 +224,12 @@ class ChildProcess:
                 self.refuse(error)
             case Tells(key=key, told=told):
                 teller = self._running.get(key)
-                if teller is not None and teller.telling is not None:
-                    teller.telling.tell(told)
+                if teller is not None and teller.reporter is not None:
+                    teller.reporter.tell(told)
             case Ended(key=key, result=result, error=error, memory=memory, cause=cause, spent=spent, broken=broken):
                 attempt = self._running.pop(key)
-                if attempt.telling is not None and spent is not None:
-                    attempt.telling.was_spent(spent)
+                if attempt.reporter is not None and spent is not None:
+                    attempt.reporter.was_spent(spent)
                 del self._keys[attempt]
                 self._interrupted.discard(attempt)
                 self.memory = memory

@@ -15,15 +15,15 @@ from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, R
 class ThreadExecutor:
     """Starts a thread per attempt. A thread cannot be killed: one that does not stop keeps its slot until it ends."""
 
-    def __init__(self, outcomes: Outcomes, ear: ReportListener[Attempt]) -> None:
+    def __init__(self, outcomes: Outcomes, listener: ReportListener[Attempt]) -> None:
         self._outcomes = outcomes
-        self._ear = ear
+        self._listener = listener
         self._calls: dict[Attempt, Call] = {}
 
     def start(self, attempt: Attempt, handler: SyncHandler) -> None:
         attempt.executor = self
         attempt.begun = True
-        attempt.telling = AttemptReporter(attempt, self._ear, tenant=attempt.held.tenant)
+        attempt.reporter = AttemptReporter(attempt, self._listener, tenant=attempt.held.tenant)
         call = self._calls[attempt] = Call()
         thread = threading.Thread(
             target=self._run,
@@ -43,11 +43,11 @@ class ThreadExecutor:
 
     def _run(self, loop: asyncio.AbstractEventLoop, attempt: Attempt, call: Call, handler: SyncHandler) -> None:
         # A thread starts without context variables; these are its own.
-        current.set(attempt.telling)
+        current.set(attempt.reporter)
         before = of_thread()
         ending = call.run(lambda: handler.invoke(attempt.held))
-        if attempt.telling is not None:
-            attempt.telling.used_cpu(of_thread() - before)
+        if attempt.reporter is not None:
+            attempt.reporter.used_cpu(of_thread() - before)
         try:
             loop.call_soon_threadsafe(self._ended, attempt, ending)
         except RuntimeError:

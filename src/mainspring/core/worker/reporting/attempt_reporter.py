@@ -66,11 +66,11 @@ class ReportListener(Protocol[Listened]):
     #: The receiver also wants what handlers print and log.
     captures: bool
 
-    def wake(self, telling: "AttemptReporter[Listened]") -> None:
+    def wake(self, reporter: "AttemptReporter[Listened]") -> None:
         """Notify that reports are waiting. Called on the attempt's thread."""
         ...
 
-    async def heard(self, telling: "AttemptReporter[Listened]") -> None:
+    async def heard(self, reporter: "AttemptReporter[Listened]") -> None:
         """Return when all reports of the attempt have arrived."""
         ...
 
@@ -101,14 +101,14 @@ class AttemptReporter(Generic[Owner]):
     _cpu: Micros | None = None
 
     def __init__(
-        self, owner: Owner, ear: "ReportListener[Owner]", *, shows_life: bool = False, tenant: str = ""
+        self, owner: Owner, listener: "ReportListener[Owner]", *, shows_life: bool = False, tenant: str = ""
     ) -> None:
         """With ``shows_life``, signs of life notify the receiver, too.
 
         Secrets of the ``tenant`` are masked in all reports.
         """
         self.owner = owner
-        self.ear = ear
+        self.listener = listener
         self.tenant = tenant
         self._shows_life = shows_life
 
@@ -192,7 +192,7 @@ class AttemptReporter(Generic[Owner]):
 
     def print(self, text: str) -> None:
         """Add lines printed by the task to the run's log, and to the process log if output is shown there."""
-        if self.ear.captures:
+        if self.listener.captures:
             self.log(text)
         if log_lines.shows_output():
             found = _describe_attempt(self)
@@ -239,7 +239,7 @@ class AttemptReporter(Generic[Owner]):
         if self.ever:
             self._end_line()
             if self.waiting or self.unheard:
-                await self.ear.heard(self)
+                await self.listener.heard(self)
 
     def _end_line(self) -> None:
         boxes = self._boxes()
@@ -258,7 +258,7 @@ class AttemptReporter(Generic[Owner]):
     def _lies_here(self) -> None:
         if not self.waiting and not self._over:
             self.waiting = True
-            self.ear.wake(self)
+            self.listener.wake(self)
 
 
 def _pieces(lines: list[str]) -> list[str]:
@@ -278,12 +278,12 @@ current: ContextVar["AttemptReporter[Any] | None"] = ContextVar("mainspring atte
 
 def _attempt_here() -> dict[str, Any]:
     """Return the log fields that describe the current attempt."""
-    telling = current.get()
-    return {} if telling is None else _describe_attempt(telling)
+    reporter = current.get()
+    return {} if reporter is None else _describe_attempt(reporter)
 
 
-def _describe_attempt(telling: AttemptReporter[Any]) -> dict[str, Any]:
-    held: HeldRun | None = telling.held or getattr(telling.owner, "held", None)
+def _describe_attempt(reporter: AttemptReporter[Any]) -> dict[str, Any]:
+    held: HeldRun | None = reporter.held or getattr(reporter.owner, "held", None)
     if held is None:
         return {}
     found: dict[str, Any] = {

@@ -23,10 +23,10 @@ class Tee:
         self.inner = inner
 
     def write(self, text: str) -> int:
-        telling = current.get()
-        shown = telling is not None and shows_output()
-        if telling is not None and (shown or telling.ear.captures):
-            telling.write(text)
+        reporter = current.get()
+        shown = reporter is not None and shows_output()
+        if reporter is not None and (shown or reporter.listener.captures):
+            reporter.write(text)
         if not shown:
             self.inner.write(masks.everything(text))
         return len(text)
@@ -115,9 +115,9 @@ class _Capture:
         record: logging.LogRecord = self._make_record(*args, **named)
         if self._hides:
             _hide_in(record)
-        telling = current.get()
-        if telling is not None and telling.ear.captures and self._wanted and _is_theirs(record.name):
-            telling.log(line_of(record))
+        reporter = current.get()
+        if reporter is not None and reporter.listener.captures and self._wanted and _is_theirs(record.name):
+            reporter.log(line_of(record))
         return record
 
 

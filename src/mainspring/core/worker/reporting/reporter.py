@@ -73,17 +73,17 @@ class Reporter:
         """The number of outcomes held back here."""
         return len(self._ended)
 
-    def wake(self, telling: AttemptReporter[Attempt]) -> None:
+    def wake(self, reporter: AttemptReporter[Attempt]) -> None:
         """Schedule the reports of an attempt. May be called from any thread."""
         if threading.get_ident() == self._thread:
-            self._add(telling)
+            self._add(reporter)
         elif self._loop is not None:
             with suppress(RuntimeError):  # The loop is closed: the worker has left.
-                self._loop.call_soon_threadsafe(self._add, telling)
+                self._loop.call_soon_threadsafe(self._add, reporter)
 
-    async def heard(self, telling: AttemptReporter[Attempt]) -> None:
+    async def heard(self, reporter: AttemptReporter[Attempt]) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._listeners.append((telling, waiter))
+        self._listeners.append((reporter, waiter))
         self._bell.ring()
         self._pump()
         await waiter
@@ -116,8 +116,8 @@ class Reporter:
         if self._pumping is not None:
             await asyncio.gather(self._pumping, return_exceptions=True)
 
-    def _add(self, telling: AttemptReporter[Attempt]) -> None:
-        self._waiting[telling] = None
+    def _add(self, reporter: AttemptReporter[Attempt]) -> None:
+        self._waiting[reporter] = None
         self._pump()
 
     def _pump(self) -> None:
@@ -155,18 +155,18 @@ class Reporter:
         checkpoints: list[Checkpoint] = []
         taken: list[AttemptReporter[Attempt]] = []
         # Attempts that have ended go first: their outcomes are held back.
-        urgent = [attempt.telling for attempt, _ in self._ended] + [telling for telling, _ in self._listeners]
+        urgent = [attempt.reporter for attempt, _ in self._ended] + [reporter for reporter, _ in self._listeners]
         order = dict.fromkeys([*(one for one in urgent if one in self._waiting), *self._waiting])
         size = 0
-        for telling in order:
-            if telling is None or len(taken) >= self._most or size >= _LARGEST:
+        for reporter in order:
+            if reporter is None or len(taken) >= self._most or size >= _LARGEST:
                 break
-            del self._waiting[telling]
-            telling.unheard = True
-            taken.append(telling)
-            told = telling.take()
-            held = telling.owner.held
-            if telling.owner.dropped:
+            del self._waiting[reporter]
+            reporter.unheard = True
+            taken.append(reporter)
+            told = reporter.take()
+            held = reporter.owner.held
+            if reporter.owner.dropped:
                 continue
             if told.progress is not None:
                 done, total, note = told.progress
@@ -183,12 +183,12 @@ class Reporter:
             await self._until_heard(lambda: self._store.report_progress(progress))
         if lines:
             await self._until_heard(lambda: self._store.append_log(lines))
-        for telling in taken:
-            telling.unheard = False
+        for reporter in taken:
+            reporter.unheard = False
         ended, self._ended = self._ended, []
         for attempt, settlement in ended:
-            if _all_heard(attempt.telling):
-                attempt.telling = None
+            if _all_heard(attempt.reporter):
+                attempt.reporter = None
                 self._settle(attempt, settlement)
             else:
                 self._ended.append((attempt, settlement))
@@ -226,5 +226,5 @@ class Reporter:
             self.failing_since = None
 
 
-def _all_heard(telling: AttemptReporter[Attempt] | None) -> bool:
-    return telling is None or not (telling.waiting or telling.unheard)
+def _all_heard(reporter: AttemptReporter[Attempt] | None) -> bool:
+    return reporter is None or not (reporter.waiting or reporter.unheard)

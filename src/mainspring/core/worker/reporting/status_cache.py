@@ -17,10 +17,10 @@ _AWAY: Micros = 2 * SECOND
 
 
 class WorkerStatusWriter(TickingService):
-    def __init__(self, worker: Worker, board: StatusCache, wakeups: Wakeups, clock: Clock) -> None:
+    def __init__(self, worker: Worker, status_cache: StatusCache, wakeups: Wakeups, clock: Clock) -> None:
         super().__init__("worker.status", clock, wakeups.listen(()))
         self._worker = worker
-        self._board = board
+        self._status_cache = status_cache
 
     async def tick(self) -> Micros:
         worker = self._worker
@@ -31,7 +31,7 @@ class WorkerStatusWriter(TickingService):
             "at": isoformat(self.clock.now()),
         }
         try:
-            await self._board.show_worker(worker.settings.name, status)
+            await self._status_cache.show_worker(worker.settings.name, status)
         except BrokerUnavailable as error:
             self.log.debug("the worker's status cannot be shown", error=str(error))
         return _SHOW_EVERY
@@ -41,7 +41,7 @@ class WorkerStatusWriter(TickingService):
         await super().stop()
         if was_running:
             try:
-                await self._board.hide_worker(self._worker.settings.name)
+                await self._status_cache.hide_worker(self._worker.settings.name)
             except BrokerUnavailable as error:
                 self.log.debug("the worker's status stays for a while", error=str(error))
 
@@ -49,14 +49,14 @@ class WorkerStatusWriter(TickingService):
 class FlagListener(TickingService):
     """Waits for flags. A flag only means that the store should be checked: the store says which runs are to stop."""
 
-    def __init__(self, worker: Worker, board: StatusCache, wakeups: Wakeups, clock: Clock) -> None:
+    def __init__(self, worker: Worker, status_cache: StatusCache, wakeups: Wakeups, clock: Clock) -> None:
         super().__init__("worker.flags", clock, wakeups.listen(()))
         self._worker = worker
-        self._board = board
+        self._status_cache = status_cache
 
     async def tick(self) -> Micros:
         try:
-            if await self._board.flagged(_LISTEN_FOR):
+            if await self._status_cache.flagged(_LISTEN_FOR):
                 self._worker.look_for_cancels()
         except BrokerUnavailable as error:
             self.log.debug("cancels are not heard by flags", error=str(error))

@@ -28,8 +28,8 @@ def describe(error: BaseException) -> str:
     text = _describe(error)
     if not masks.any:
         return text
-    telling = current.get()
-    return masks.everything(text) if telling is None else masks.text(telling.tenant, text)
+    reporter = current.get()
+    return masks.everything(text) if reporter is None else masks.text(reporter.tenant, text)
 
 
 def _describe(error: BaseException) -> str:
