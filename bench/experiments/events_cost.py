@@ -28,8 +28,8 @@ from mainspring.core.model.events.events import Topic
 _SIZES = msgspec.structs.replace(QUICK, seconds=30)
 
 
-class AttemptReporter:
-    """A place whose processes tell a sink."""
+class PlaceWithSink:
+    """A place whose processes publish their events to a sink."""
 
     def __init__(self, place: Place, setting: str, address: str) -> None:
         self.kind, self.facts, self.directory = place.kind, place.facts, place.directory
@@ -50,15 +50,15 @@ async def main() -> None:
     beside: list[float] = []
     rates: list[float] = []
     async with place_of(POSTGRES, lambda words: None) as place:
-        telling = AttemptReporter(place, f"MAINSPRING_EVENTS_{kind.upper()}", address)
+        with_sink = PlaceWithSink(place, f"MAINSPRING_EVENTS_{kind.upper()}", address)
         # Not measured: topics are made, and a broker in Java gets warm.
-        await full(telling, Window())
+        await full(with_sink, Window())
         for number in range(rounds):
             without.append(await full(place, Window()))
             samples: list[tuple[float, int]] = []
             window = Window()
             sampling = asyncio.create_task(sample(samples, lambda: count(address)))
-            beside.append(await full(telling, window))
+            beside.append(await full(with_sink, window))
             sampling.cancel()
             await asyncio.gather(sampling, return_exceptions=True)
             rates.append(window.rate(samples))
@@ -86,7 +86,7 @@ class Window:
         return (after - before) / (last - first)
 
 
-async def full(place: Place | AttemptReporter, window: Window) -> float:
+async def full(place: Place | PlaceWithSink, window: Window) -> float:
     figures = await cycle(Bench(place, _SIZES, window.say))
     rate, used = figures["full_cycle_jobs_per_s"], figures["full_cycle_processor_us_per_job"]
     assert isinstance(rate, int | float)
