@@ -21,7 +21,7 @@ def test_the_graph_of_a_workflow_shows_the_state_of_each_node(site: Site, ids: d
     expect(page.locator(".gantt li")).to_have_count(6)
     expect(page.get_by_label("Nodes", exact=True)).to_contain_text("parent stock failed")
     failed = page.get_by_label("Nodes", exact=True).locator("tr", has_text="stock").first
-    expect(failed.locator(".sub")).to_have_text("RuntimeError: the warehouse did not answer")
+    expect(failed.locator(".sub").first).to_have_text("RuntimeError: the warehouse did not answer")
     page.get_by_role("link", name="1 failed").click()
     expect(page.get_by_label("Nodes", exact=True).locator("tbody tr")).to_have_count(1)
     page.get_by_label("stock: failed").click()
