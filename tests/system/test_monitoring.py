@@ -133,7 +133,12 @@ async def test_every_metric_of_every_role_is_declared_and_passes_the_lint(
             counter = 'mainspring_ended_runs_total{state="succeeded",task="send"} 5.0'
             return counter in await cluster.metrics("worker")
 
+        async def compared() -> bool:
+            # A process reports its clock with its first comparison after its session has begun.
+            return "mainspring_clock_offset_seconds{" in "".join([await cluster.metrics(role) for role in _OF_ROLE])
+
         await eventually(counted, cluster.processes.logs)
+        await eventually(compared, cluster.processes.logs)
         for role, whose in _OF_ROLE.items():
             text = await cluster.metrics(role)
             assert run(promtool, "check", "metrics", given=text) == "", role
@@ -174,6 +179,9 @@ async def test_alerts_fire_and_resolve_for_a_failing_task_and_a_dead_worker(
         async with Monitoring(watching, address_of, cluster.targets) as monitoring:
             await monitoring.until(lambda: monitoring.query("mainspring_live_workers == 1"), "one worker is live")
             assert "MainspringFailureRate" not in await monitoring.alerts()
+            # An increase is seen only if the counter was scraped before it.
+            counter = 'mainspring_ended_runs_total{state="failed",task="send"} == 0'
+            await monitoring.until(lambda: monitoring.query(counter), "the worker was scraped")
 
             # One failure is enough if no run succeeds.
             (broken := tmp_path / "broken").touch()
