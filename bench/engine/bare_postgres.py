@@ -36,14 +36,14 @@ class Statements:
     async def _prepare(self) -> None:
         submitting, claiming, settling = self._connections
         for kind, name in ((1, "default"), (2, TASK), (3, QUEUE)):
-            await submitting.execute(self._sql["intern"], kind, [name])
-        self._names = {row["name"]: row["id"] for row in await submitting.fetch(self._sql["names"])}
+            await submitting.execute(*self._sql["intern"].bind(kind, [name]))
+        self._names = {row["name"]: row["id"] for row in await submitting.fetch(*self._sql["names"].bind())}
         self._session = await claiming.fetchval(
-            self._sql["open_session"], 1, "bare", "", "", HOUR, [], [], "", "", [], [], None
+            *self._sql["open_session"].bind(1, "bare", "", "", HOUR, [], [], "", "", [], [], None)
         )
-        self._submit = await submitting.prepare(self._sql["submit_now"])
-        self._claim = await claiming.prepare(self._sql["claim"])
-        self._settle = await settling.prepare(self._sql["settle_succeeded"])
+        self._submit = await submitting.prepare(self._sql["submit_now"].text)
+        self._claim = await claiming.prepare(self._sql["claim"].text)
+        self._settle = await settling.prepare(self._sql["settle_succeeded"].text)
         none = [None] * SUBMIT
         self._constant = (
             [self._names[TASK]] * SUBMIT,

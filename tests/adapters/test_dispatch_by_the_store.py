@@ -35,7 +35,7 @@ class ObservedStore:
         self.store = store
         self.outside = outside
         self.sent: list[str] = []
-        self._names = {text: name for name, text in store._db.sql.items()}
+        self._names = {statement.text: name for name, statement in store._db.sql.items()}
 
     def record(self, query: LoggedQuery) -> None:
         self.sent.append(self._names.get(query.query, query.query))
@@ -68,7 +68,9 @@ class ObservedStore:
         await self.outside.execute("SET plan_cache_mode = force_generic_plan")
         for setting, value in SESSION.items():
             await self.outside.execute(f"SET {setting} = '{value}'")
-        await self.outside.execute(f"PREPARE it (bigint, int, int[], int[], bigint[]) AS {self.store._db.sql['claim']}")
+        await self.outside.execute(
+            f"PREPARE it (bigint, int, int[], int[], bigint[]) AS {self.store._db.sql['claim'].text}"
+        )
         rows = await self.outside.fetch("EXPLAIN EXECUTE it(1, 1, '{1}', '{500}', '{0}')")
         await self.outside.execute("DEALLOCATE it")
         return "\n".join(re.sub(r"\(cost=.*?\)", "", row[0]) for row in rows)

@@ -15,7 +15,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, SECOND
 from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_success
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.store import Accepted, NewSession, Retention, Want
-from mainspring.stores import named_sql
+from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import SESSION, Connection
 from mainspring.stores.postgres.rows import bucket_of
@@ -123,12 +123,12 @@ async def test_a_start_waits_for_the_start_of_another_process_longer_than_for_ot
 async def test_a_database_migrated_step_by_step_equals_a_fresh_one(
     postgres_dsn: str, store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = named_sql.migrations("mainspring.stores.postgres")
+    steps = statements.migrations("mainspring.stores.postgres")
     name = f"stepwise_{uuid.uuid4().hex}"
     await create_database(postgres_dsn, name)
     try:
         for upto in range(1, len(steps) + 1):
-            monkeypatch.setattr(named_sql, "migrations", lambda _, upto=upto: steps[:upto])
+            monkeypatch.setattr(statements, "migrations", lambda _, upto=upto: steps[:upto])
             stepwise = PostgresStore(with_database(postgres_dsn, name), shards=4)
             await stepwise.migrate(contract=True)
         await stepwise.open()
@@ -472,7 +472,7 @@ async def test_a_claim_that_takes_long_does_not_start_runs_before_it_has_found_t
     async def work(connection: Connection) -> tuple[int, int]:
         await connection.execute("SELECT pg_sleep(0.05)")
         looked = await connection.fetchval("SELECT mainspring.clock_us()")
-        [row] = await connection.fetch(store._db.sql["claim_chosen"], worker, 1, [run.id])
+        [row] = await connection.fetch(*store._db.sql["claim_chosen"].bind(worker, 1, [run.id]))
         return looked, row["started_at"]
 
     looked, started = await store._db.transaction(work)

@@ -148,7 +148,7 @@ async def test_a_claim_that_began_before_a_run_was_due_records_no_start_before_t
         await connection.fetchval("SELECT mainspring.now_us()")
         await store.submit([run])
         queue = await connection.fetchval("SELECT id FROM mainspring.name WHERE kind = 3 AND name = 'default'")
-        await connection.fetch(store._engine.sql["claim"], worker, 2, [queue], [1], [0])
+        await connection.fetch(*store._engine.sql["claim"].bind(worker, 2, [queue], [1], [0]))
 
     await store._engine.transaction(claim)
     view = (await store.runs([run.id]))[0]

@@ -58,7 +58,7 @@ async def count_pages(store: PostgresStore, worker: int, floor: int) -> int:
 
     async def claim(connection: Connection) -> int:
         queue = await connection.fetchval("SELECT id FROM mainspring.name WHERE kind = 3 AND name = 'default'")
-        asked = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store._engine.sql['claim']}"
+        asked = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store._engine.sql['claim'].text}"
         transaction = connection.transaction()
         await transaction.start()
         plan = await connection.fetchval(asked, worker, 1_000_000, [queue], [1], [floor])

@@ -9,9 +9,8 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.ports.storage.catalog import RunFilter
-from mainspring.stores import named_sql
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.database import PACKAGE, SESSION, prepare_connection
+from mainspring.stores.postgres.database import PACKAGE, SESSION, load_statements, prepare_connection
 from mainspring.stores.postgres.records import catalog
 from tests.support.builders import a_run
 from tests.support.waiting import eventually
@@ -19,11 +18,10 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.postgres
 
 #: Every statement of the store by its name.
-STATEMENTS = {
-    name: text
-    for file in files(PACKAGE).joinpath("queries").iterdir()
-    for name, text in named_sql.load(PACKAGE, f"queries/{file.name}").items()
-}
+STATEMENTS = load_statements(
+    "mainspring",
+    [file.name.removesuffix(".sql") for file in files(PACKAGE).joinpath("queries").iterdir()],
+)
 
 
 @pytest.fixture
@@ -47,7 +45,7 @@ async def connection(postgres_database: str, store: PostgresStore) -> AsyncItera
 
 
 async def explain(connection: asyncpg.Connection, name: str, types: str, values: str) -> str:
-    await connection.execute(f"PREPARE {name} ({types}) AS {STATEMENTS[name]}")
+    await connection.execute(f"PREPARE {name} ({types}) AS {STATEMENTS[name].text}")
     return "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name}({values})"))
 
 
@@ -183,7 +181,7 @@ async def test_a_plan_for_empty_tables_suits_full_ones(
 
 @pytest.mark.slow
 async def test_a_catch_up_of_many_ticks_is_no_nested_loop(connection: asyncpg.Connection) -> None:
-    kinds = dict(re.findall(r"\$(\d+)::(\w+(?:\[\])?)", STATEMENTS["fire"]))
+    kinds = dict(re.findall(r"\$(\d+)::(\w+(?:\[\])?)", STATEMENTS["fire"].text))
     types = [kinds.get(str(number), "bigint") for number in range(1, max(map(int, kinds)) + 1)]
     values = ", ".join("'{}'" if kind.endswith("[]") else "'1'" for kind in types)
     plan = await explain(connection, "fire", ", ".join(types), values)

@@ -388,7 +388,7 @@ async def test_queries_of_users_use_indexes_under_rls(
     acme = await read_number(owner, "acme")
     if tables == "full":
         await _fill(owner, acme, await read_number(owner, "zeta"))
-    statements = [(harness.store._db.sql[name], values, needed) for name, (values, needed) in _BY_NAME.items()]
+    statements = [(harness.store._db.sql[name].text, values, needed) for name, (values, needed) in _BY_NAME.items()]
     for wanted, needed in _LISTS.items():
         sources = await harness.store._sources(wanted)
         arguments = sources.arguments("f" * 32, 50)

@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import HOUR
 from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.ports.upkeep.schema import MigrationKind
 from mainspring.core.store import Want
-from mainspring.stores import named_sql
+from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import PACKAGE
 from mainspring.stores.postgres.schema import newest, read_migration
@@ -32,10 +32,10 @@ def postgres_template() -> None:
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets which newer migrations the program knows."""
-    known = named_sql.migrations(PACKAGE)
+    known = statements.migrations(PACKAGE)
 
     def knows(*more: tuple[int, str, str]) -> None:
-        monkeypatch.setattr(named_sql, "migrations", lambda _: [*known, *more])
+        monkeypatch.setattr(statements, "migrations", lambda _: [*known, *more])
 
     return knows
 
@@ -115,7 +115,7 @@ async def test_a_new_store_applies_every_migration_at_once(
     program(EXPAND, CONTRACT)
     store = PostgresStore(postgres_database, shards=4)
     done = await store.migrate(contract=False)
-    assert [migration.number for migration in done.applied] == [number for number, _, _ in named_sql.migrations("")]
+    assert [migration.number for migration in done.applied] == [number for number, _, _ in statements.migrations("")]
     assert done.waiting == ()
 
 

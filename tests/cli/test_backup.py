@@ -28,7 +28,7 @@ from mainspring.core.ports.upkeep.backup import FORMAT
 from mainspring.core.runtime.backup_file import MANIFEST, Reader
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import EventBatch, Want
-from mainspring.stores import named_sql
+from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import PACKAGE
 from mainspring.stores.postgres.schema import newest
@@ -620,14 +620,14 @@ async def test_backup_and_restore_refuse_another_kind_of_store(tmp_path: Path) -
 async def test_restore_migrates_a_backup_of_an_older_schema(
     postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, known = str(tmp_path / "a.backup"), named_sql.migrations(PACKAGE)
+    file, known = str(tmp_path / "a.backup"), statements.migrations(PACKAGE)
     newer = (newest() + 1, "newer.sql", "-- expand\nALTER TABLE meta ADD COLUMN color text NOT NULL DEFAULT 'red'")
     async with databases(postgres_dsn, "older", "newer") as (source, target):
         store = PostgresStore(source, shards=8)
         await store.open()
         await store.close()
         await command("backup", file, "--store", source)
-        monkeypatch.setattr(named_sql, "migrations", lambda _: [*known, newer])
+        monkeypatch.setattr(statements, "migrations", lambda _: [*known, newer])
         await command("restore", file, "--store", target)
         connection = await asyncpg.connect(target)
         assert await connection.fetchval("SELECT max(version) FROM mainspring.migration") == newest() == newer[0]

@@ -23,7 +23,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import NewSession, Retention, Store, Want
-from mainspring.stores import named_sql
+from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import PACKAGE
 from mainspring.stores.postgres.upkeep import health as postgres_health
@@ -319,8 +319,8 @@ async def test_doctor_reports_a_missing_file_and_does_not_create_it(tmp_path: Pa
 @pytest.mark.postgres
 async def test_doctor_finds_an_older_schema(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = (9_999, "9999_newer.sql", "-- expand\n")
-    known = named_sql.migrations(PACKAGE)
-    monkeypatch.setattr(named_sql, "migrations", lambda _: [*known, newer])
+    known = statements.migrations(PACKAGE)
+    monkeypatch.setattr(statements, "migrations", lambda _: [*known, newer])
     finding = (await examine(postgres))["schema"]
     assert (finding["level"], finding["says"]) == ("warning", f"version {len(known)}, 9999 is the newest")
 

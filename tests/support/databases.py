@@ -7,7 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from mainspring.stores import named_sql
+from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import PACKAGE
 
@@ -57,7 +57,7 @@ async def make_template(dsn: str, name: str, prepare: Callable[[str], Awaitable[
 @functools.cache
 def migrations_digest(more: str = "") -> str:
     """Identify the migrations, and other statements that a template was made with."""
-    texts = "".join(text for _, _, text in named_sql.migrations(PACKAGE))
+    texts = "".join(text for _, _, text in statements.migrations(PACKAGE))
     return hashlib.sha256(f"{texts}{more}".encode()).hexdigest()[:16]
 
 

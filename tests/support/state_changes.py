@@ -17,7 +17,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.operations import Operations
 from mainspring.stores.memory.tables import Tables
-from mainspring.stores.postgres.rows import STATES
+from mainspring.stores.postgres.codes import STATES
 from mainspring.stores.sqlite import SqliteStore
 
 #: None if the run was purged: its id may be used again.

@@ -26,7 +26,7 @@ from tools.mutants.sql_text import hash_statement, list_units
 _FOLDER = Path(os.environ["MUTANTS_RECORD"])
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 _PROCESS = f"{os.environ['MUTANTS_PART']}.{_WORKER}"
-#: Classes in these modules copy the statements that ``named_sql.load`` returns into a mapping of their own.
+#: Classes in these modules copy the statements that ``statements.load`` returns into a mapping of their own.
 _COPYING_MODULES = ("postgres.database", "postgres.upkeep.health")
 
 _coverage = coverage.Coverage(
@@ -57,17 +57,17 @@ class RecordedStatements(dict[str, str]):
 
 
 def _record_loads() -> None:
-    """Replace ``named_sql.load``, and wrap the copies that the PostgreSQL store makes of its result."""
-    named_sql: Any = importlib.import_module("mainspring.stores.named_sql")
-    load: Callable[[str, str], dict[str, str]] = named_sql.load
+    """Replace ``statements.load``, and wrap the copies that the PostgreSQL store makes of its result."""
+    module: Any = importlib.import_module("mainspring.stores.statements")
+    load: Callable[..., dict[str, str]] = module.load
 
-    def load_recorded(package: str, file: str) -> dict[str, str]:
-        statements = load(package, file)
+    def load_recorded(package: str, file: str, *options: object) -> dict[str, str]:
+        statements = load(package, file, *options)
         for name in statements:
             _files_by_name.setdefault(name, set()).add(f"{package.rpartition('.')[2]}/{file}")
         return RecordedStatements(statements, f"{package.rpartition('.')[2]}/{file}")
 
-    named_sql.load = load_recorded
+    module.load = load_recorded
     for name in _COPYING_MODULES:
         module = importlib.import_module(f"mainspring.stores.{name}")
         for value in vars(module).values():

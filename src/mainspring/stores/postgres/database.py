@@ -5,7 +5,7 @@ import functools
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
@@ -13,8 +13,10 @@ import asyncpg
 
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.ports.health import PoolUse
-from mainspring.stores import named_sql
+from mainspring.stores import statements
+from mainspring.stores.postgres.codes import SQL_CONSTANTS
 from mainspring.stores.postgres.servers import servers_of
+from mainspring.stores.statements import Statement
 
 Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
@@ -111,6 +113,15 @@ class _LostBeforeCommit(Exception):
     """
 
 
+def load_statements(schema: str, files: Iterable[str]) -> dict[str, Statement]:
+    """Return the statements of files, by name, for the tables of a schema."""
+    return {
+        name: Statement(text.replace("mainspring.", f"{schema}."))
+        for file in files
+        for name, text in statements.load(PACKAGE, f"queries/{file}.sql", SQL_CONSTANTS).items()
+    }
+
+
 @contextmanager
 def connecting() -> Iterator[None]:
     """Translate the errors of a first connection into errors of the store."""
@@ -139,7 +150,7 @@ class Statements(ABC):
     """The named statements of a schema, and where they run."""
 
     schema: str
-    sql: Mapping[str, str]
+    sql: Mapping[str, Statement]
 
     @abstractmethod
     async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
@@ -151,20 +162,20 @@ class Statements(ABC):
     async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         return await self.run(functools.partial(_in_transaction, work, ""))
 
-    async def fetch(self, name: str, *arguments: object) -> list[asyncpg.Record]:
-        statement = self.sql[name]
+    async def fetch(self, name: str, *arguments: object, **values: object) -> list[asyncpg.Record]:
+        call = self.sql[name].bind(*arguments, **values)
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
-            return await connection.fetch(statement, *arguments)
+            return await connection.fetch(*call)
 
         return await self.run(work)
 
-    async def execute(self, name: str, *arguments: object) -> int:
+    async def execute(self, name: str, *arguments: object, **values: object) -> int:
         """Run a statement; return how many rows it affected."""
-        statement = self.sql[name]
+        call = self.sql[name].bind(*arguments, **values)
 
         async def work(connection: Connection) -> int:
-            return rows_of(await connection.execute(statement, *arguments))
+            return rows_of(await connection.execute(*call))
 
         return await self.run(work)
 
@@ -187,11 +198,7 @@ class Database(Statements):
         self.dsn = dsn
         self.servers = servers_of(dsn, reading=reading)
         self.schema = schema
-        self.sql: Mapping[str, str] = {
-            name: text.replace("mainspring.", f"{schema}.")
-            for file in _FILES
-            for name, text in named_sql.load(PACKAGE, f"queries/{file}.sql").items()
-        }
+        self.sql: Mapping[str, Statement] = load_statements(schema, _FILES)
         self._connections = connections
         self._session = SESSION | dict(settings or {})
         self._pool: Pool | None = None

@@ -86,7 +86,9 @@ class Names:
 
     async def _load(self, connection: "Connection | None" = None) -> None:
         database = self._database
-        rows = await (database.fetch("names") if connection is None else connection.fetch(database.sql["names"]))
+        rows = await (
+            database.fetch("names") if connection is None else connection.fetch(*database.sql["names"].bind())
+        )
         for row in rows:
             self._numbers[Kind(row["kind"]), row["name"]] = row["id"]
             self._names[row["id"]] = row["name"]

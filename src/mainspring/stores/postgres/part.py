@@ -57,13 +57,7 @@ class Part:
             return
         for tenant, change, count in sum_up(author, changes):
             await connection.execute(
-                self._db.sql["add_audit"],
-                tenant,
-                author.name,
-                action,
-                change.target,
-                count,
-                change.before,
-                change.after,
-                author.why,
+                *self._db.sql["add_audit"].bind(
+                    tenant, author.name, action, change.target, count, change.before, change.after, author.why
+                ),
             )

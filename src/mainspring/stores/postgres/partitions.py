@@ -6,8 +6,8 @@ import asyncpg
 
 from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.runs.retention import CLASSES
+from mainspring.stores.postgres.codes import CLASS_WIDTH, DAYS_AHEAD, FOREVER_BUCKET, KEPT_BUCKET, UNITS
 from mainspring.stores.postgres.database import Connection, Database, wait_for_turn
-from mainspring.stores.postgres.rows import CLASS_WIDTH, DAYS_AHEAD, FOREVER_BUCKET, KEPT_BUCKET, UNITS
 
 #: The history tables of all retention classes but the standard one, by class number.
 HISTORIES = {number: f"history_{name}" for number, name in enumerate(CLASSES) if number}

@@ -18,7 +18,7 @@ import asyncpg
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.ports.upkeep.schema import TOO_OLD, Migrated, Migration, MigrationKind
 from mainspring.core.runtime.log import get_logger
-from mainspring.stores import named_sql
+from mainspring.stores import statements
 from mainspring.stores.postgres.database import PACKAGE, Connection, Database, wait_for_turn
 
 _log = get_logger("mainspring.schema")
@@ -41,12 +41,12 @@ _MARK = re.compile(r"-- (?:(expand)|(contract): needs (\d+))\n")
 
 def newest() -> int:
     """Return the newest schema version that this program knows."""
-    return named_sql.migrations(PACKAGE)[-1][0]
+    return statements.migrations(PACKAGE)[-1][0]
 
 
 def oldest() -> int:
     """Return the schema version that this program needs: the newest without contracts, which may still wait."""
-    known = [read_migration(*migration) for migration in named_sql.migrations(PACKAGE)]
+    known = [read_migration(*migration) for migration in statements.migrations(PACKAGE)]
     return max(migration.number for migration in known if migration.kind is not MigrationKind.CONTRACT)
 
 
@@ -64,7 +64,7 @@ async def migrate(database: Database, shards: int, *, contract: bool = False) ->
 
     Raise ``Conflict`` if the schema needs a newer program.
     """
-    known = [(read_migration(*migration), migration[2]) for migration in named_sql.migrations(PACKAGE)]
+    known = [(read_migration(*migration), migration[2]) for migration in statements.migrations(PACKAGE)]
     schema = database.schema
 
     async def work(connection: Connection) -> Migrated:
@@ -100,7 +100,7 @@ async def make_at(connection: "asyncpg.Connection[asyncpg.Record]", schema: str,
         await connection.execute(f"CREATE SCHEMA {schema}")
     await connection.execute(_CREATE.format(schema=schema))
     await connection.execute(f"SET LOCAL search_path = {schema}")
-    for migration in named_sql.migrations(PACKAGE):
+    for migration in statements.migrations(PACKAGE):
         if migration[0] in versions:
             await _apply(connection, schema, read_migration(*migration), migration[2])
 
@@ -108,7 +108,7 @@ async def make_at(connection: "asyncpg.Connection[asyncpg.Record]", schema: str,
 async def go_on(connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
     """Apply missing migrations, but no contracts."""
     applied = {row["version"] for row in await connection.fetch(_APPLIED.format(schema=schema))}
-    for number, name, text in named_sql.migrations(PACKAGE):
+    for number, name, text in statements.migrations(PACKAGE):
         migration = read_migration(number, name, text)
         if number not in applied and migration.kind is not MigrationKind.CONTRACT:
             await _apply(connection, schema, migration, text)
@@ -136,7 +136,7 @@ async def is_current(database: Database) -> bool:
             return False
         applied = {row["version"]: row["needs"] for row in rows}
         _refuse_newer(applied)
-        wanted = [read_migration(*migration) for migration in named_sql.migrations(PACKAGE)]
+        wanted = [read_migration(*migration) for migration in statements.migrations(PACKAGE)]
         return all(item.number in applied for item in wanted if item.kind is not MigrationKind.CONTRACT)
 
     return await database.run(work)
@@ -145,7 +145,7 @@ async def is_current(database: Database) -> bool:
 async def refuse_older_checkout(connection: "Connection | asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
     """Raise ``Conflict`` if a checkout from before the first release made the schema: its first migration differs."""
     first = await connection.fetchval(f"SELECT name FROM {schema}.migration WHERE version = 1")
-    if first not in (None, named_sql.migrations(PACKAGE)[0][1]):
+    if first not in (None, statements.migrations(PACKAGE)[0][1]):
         raise Conflict(f"the schema {schema} was made by an older checkout (its first migration is {first}): {TOO_OLD}")
 
 

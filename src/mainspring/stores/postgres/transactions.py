@@ -14,13 +14,15 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.transactions import Request
 from mainspring.core.store import Accepted
+from mainspring.stores.postgres.codes import STATES
 from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, Statements
 from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.rows import STATES, class_number, encode_about, gate_of
+from mainspring.stores.postgres.rows import class_number, encode_about, gate_of
 from mainspring.stores.postgres.work.keys import key_wanted
 from mainspring.stores.postgres.work.limiter_decisions import flat
 from mainspring.stores.postgres.work.submissions import Submissions, _names_of
 from mainspring.stores.postgres.work.workforce import Workforce, _succeeded
+from mainspring.stores.statements import Statement
 
 #: The most runs in one statement, and the most bytes of payloads.
 _MOST_RUNS = 1_000
@@ -196,7 +198,7 @@ class HandlerTransaction(Workforce):
         if settlement.lets_go:
             rows, _ = await self._settle_keyed(connection, [settlement])
         else:
-            rows = await connection.fetch(self._db.sql["settle_succeeded"], *_succeeded([settlement]))
+            rows = await connection.fetch(*self._db.sql["settle_succeeded"].bind(*_succeeded([settlement])))
         if not rows:
             raise Fenced(f"run {self._run.id} is not this attempt's any more; what it has written is rolled back")
         self.is_complete = True
@@ -208,7 +210,7 @@ class LateStatements(Statements):
     def __init__(self, engine: Database) -> None:
         self.schema = engine.schema
         now, late = f"{engine.schema}.now_us()", f"{engine.schema}.clock_us()"
-        self.sql = {name: text.replace(now, late) for name, text in engine.sql.items()}
+        self.sql = {name: Statement(statement.source.replace(now, late)) for name, statement in engine.sql.items()}
 
     async def run(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         raise AssertionError("the caller has the connection")

@@ -11,11 +11,11 @@ from mainspring.core.model.base.errors import Conflict, Invalid, MainspringError
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.upkeep.schema import TOO_OLD
 from mainspring.core.runtime.private_files import create_private_file
-from mainspring.stores import named_sql
+from mainspring.stores import statements
 
 PACKAGE = "mainspring.stores.sqlite"
-MIGRATIONS = named_sql.migrations(PACKAGE)
-QUERIES = named_sql.load(PACKAGE, "queries.sql")
+MIGRATIONS = statements.migrations(PACKAGE)
+QUERIES = statements.load(PACKAGE, "queries.sql")
 #: The ``application_id`` that 0001_schema.sql writes into the file header: "MSPR".
 APPLICATION_ID = 0x4D535052
 

@@ -25,13 +25,15 @@ class Access(Part):
             # Claims in progress with the old quota finish first. Others wait behind this lock, so it must not wait
             # long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
-            await connection.execute(self._db.sql["lock_tenants"])
-            row = await connection.fetchrow(self._db.sql["tenant"], number)
+            await connection.execute(*self._db.sql["lock_tenants"].bind())
+            row = await connection.fetchrow(*self._db.sql["tenant"].bind(number))
             known = None if row is None else _decode_quotas(row["quotas"])
             if row is not None and known == tenant.quotas:
                 return msgspec.structs.replace(tenant, created_at=row["created_at"])
             quotas = tenant.quotas
-            created_at = await connection.fetchval(self._db.sql["put_tenant"], number, quotas.running, _encode(quotas))
+            created_at = await connection.fetchval(
+                *self._db.sql["put_tenant"].bind(number, quotas.running, _encode(quotas))
+            )
             differs = quotas_changed(known, quotas)
             await self._audit(connection, "tenants.put", author, [Change(tenant.name, tenant.name, *differs)])
             return msgspec.structs.replace(tenant, created_at=created_at)
@@ -50,22 +52,23 @@ class Access(Part):
     async def put_key(self, key: ApiKey, author: Author) -> ApiKey:
         async def put(connection: Connection) -> ApiKey:
             made = await connection.fetch(
-                self._db.sql["put_key"],
-                key.id,
-                key.tenant,
-                key.name,
-                key.role.value,
-                key.secret_hash,
-                key.queues,
-                key.made_by,
-                key.expires_at,
-                key.revoked_at,
-                key.last_used_at,
+                *self._db.sql["put_key"].bind(
+                    key.id,
+                    key.tenant,
+                    key.name,
+                    key.role.value,
+                    key.secret_hash,
+                    key.queues,
+                    key.made_by,
+                    key.expires_at,
+                    key.revoked_at,
+                    key.last_used_at,
+                ),
             )
             if made:
                 change = Change(key.tenant or "", key.id, None, words_of_key(key))
                 await self._audit(connection, "keys.put", author, [change])
-            row = await connection.fetchrow(self._db.sql["api_key"], key.id)
+            row = await connection.fetchrow(*self._db.sql["api_key"].bind(key.id))
             assert row is not None
             return _key(row)
 
@@ -80,13 +83,13 @@ class Access(Part):
 
     async def revoke_key(self, identifier: str, tenant: str | None, author: Author) -> ApiKey | None:
         async def revoke(connection: Connection) -> ApiKey | None:
-            row = await connection.fetchrow(self._db.sql["lock_key"], identifier)
+            row = await connection.fetchrow(*self._db.sql["lock_key"].bind(identifier))
             if row is None or tenant not in (None, row["tenant"]):
                 return None
             if row["revoked_at"] is None:
-                await connection.execute(self._db.sql["revoke_key"], identifier)
+                await connection.execute(*self._db.sql["revoke_key"].bind(identifier))
                 await self._audit(connection, "keys.revoke", author, [Change(row["tenant"] or "", identifier)])
-                row = await connection.fetchrow(self._db.sql["api_key"], identifier)
+                row = await connection.fetchrow(*self._db.sql["api_key"].bind(identifier))
                 assert row is not None
             return _key(row)
 

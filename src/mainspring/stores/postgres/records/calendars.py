@@ -81,7 +81,7 @@ class Calendars(CalendarReads):
             before = await self._hold(connection, tenant, name)
             if before is None or before.deleted:
                 return False
-            rows = await connection.fetch(self._db.sql["calendar_users"], number)
+            rows = await connection.fetch(*self._db.sql["calendar_users"].bind(number))
             specs = [(row["name"], decode_spec(row["spec"])) for row in rows]
             refuse_used(name, [user for user, spec in specs if spec is not None and name in spec.calendars])
             now = await connection.fetchval("SELECT " + f"{self._db.schema}.now_us()")
@@ -96,8 +96,8 @@ class Calendars(CalendarReads):
         Until the commit, no other transaction changes them or declares jobs that use them.
         """
         number = self._names.number(Kind.TENANT, tenant)
-        await connection.execute(self._db.sql["hold_calendars"], number)
-        rows = await connection.fetch(self._db.sql["calendar_versions"], number, name, 1)
+        await connection.execute(*self._db.sql["hold_calendars"].bind(number))
+        rows = await connection.fetch(*self._db.sql["calendar_versions"].bind(number, name, 1))
         found = await self._calendars(rows, connection)
         return found[0] if found else None
 
@@ -107,26 +107,20 @@ class Calendars(CalendarReads):
         number = self._names.number(Kind.TENANT, made.tenant)
         sql = self._db.sql
         await connection.execute(
-            sql["add_calendar"],
-            number,
-            made.name,
-            made.version,
-            _encode(made.spec),
-            made.deleted,
-            made.made_by,
-            made.why,
-            made.made_at,
+            *sql["add_calendar"].bind(
+                number, made.name, made.version, _encode(made.spec), made.deleted, made.made_by, made.why, made.made_at
+            ),
         )
-        rows = await connection.fetch(sql["newest_calendars"], [number])
-        await connection.execute(sql["calendars_changed"], number, sum(row["version"] for row in rows))
+        rows = await connection.fetch(*sql["newest_calendars"].bind([number]))
+        await connection.execute(*sql["calendars_changed"].bind(number, sum(row["version"] for row in rows)))
         await self._audit(connection, action, author, [Change(made.tenant, made.name, *calendar_differs(before, made))])
 
     async def _mind_calendars(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, int]:
         """Refuse jobs that name missing calendars; return how many changes the calendars of each tenant have had."""
         tenants = {job.tenant for job in jobs}
         numbers = sorted(self._names.number(Kind.TENANT, tenant) for tenant in tenants)
-        await connection.execute(self._db.sql["share_calendars"], numbers)
-        rows = await connection.fetch(self._db.sql["newest_calendars"], numbers)
+        await connection.execute(*self._db.sql["share_calendars"].bind(numbers))
+        rows = await connection.fetch(*self._db.sql["newest_calendars"].bind(numbers))
         found = {almanac.tenant: almanac for almanac in almanacs_of(await self._calendars(rows, connection))}
         for job in jobs:
             if job.spec.calendars:

@@ -37,21 +37,12 @@ from mainspring.core.ports.storage.catalog import (
 )
 from mainspring.stores.filters import is_wanted_job, is_wanted_run
 from mainspring.stores.log_bounds import DayRoom, LogRoom
+from mainspring.stores.postgres.codes import AT_LIMIT, BY_PARENTS, SESSION_KINDS, STATE_CODES, STATES
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import Kind
 from mainspring.stores.postgres.records.dead_letters import dead_groups_sql
 from mainspring.stores.postgres.records.reading import Reading
-from mainspring.stores.postgres.rows import (
-    AT_LIMIT,
-    BY_PARENTS,
-    STATE_CODES,
-    STATES,
-    decode_spec,
-    held_runs,
-    job_of,
-    readable_jobs,
-)
-from mainspring.stores.postgres.work.workforce import KINDS
+from mainspring.stores.postgres.rows import decode_spec, held_runs, job_of, readable_jobs
 
 #: How many rows the first statement of a filtered list examines, and how many candidates one returns at most.
 _CHUNK = 1_000
@@ -409,7 +400,7 @@ class Catalog(Reading):
         return [held.get(run) for run in runs]
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
-        return [session_view(row) for row in await self._db.fetch("sessions", KINDS[kind])]
+        return [session_view(row) for row in await self._db.fetch("sessions", SESSION_KINDS[kind])]
 
     async def session(self, session: SessionId) -> SessionView | None:
         return next((session_view(row) for row in await self._db.fetch("session", session)), None)
@@ -553,7 +544,7 @@ class Catalog(Reading):
                     (report.run, report.done, report.total, report.note, under_way[run, report.fence].tenant)
                     for run, report in last.items()
                 ]
-                await connection.execute(self._db.sql["report_progress"], *zip(*rows, strict=True))
+                await connection.execute(*self._db.sql["report_progress"].bind(*zip(*rows, strict=True)))
             return heard
 
         return await self._db.transaction(work) if progress else []
@@ -565,7 +556,7 @@ class Catalog(Reading):
             last = {one.run: one for one, is_heard in zip(checkpoints, heard, strict=True) if is_heard}
             if last:
                 rows = [(run, under_way[run, one.fence].tenant, one.state) for run, one in last.items()]
-                await connection.execute(self._db.sql["save_checkpoints"], *zip(*rows, strict=True))
+                await connection.execute(*self._db.sql["save_checkpoints"].bind(*zip(*rows, strict=True)))
             return heard
 
         return await self._db.transaction(work) if checkpoints else []
@@ -576,7 +567,9 @@ class Catalog(Reading):
             heard = [line for line in lines if (line.run, line.fence) in under_way]
             runs = [(line.run, under_way[line.run, line.fence].tenant) for line in heard]
             sizes = await connection.fetch(
-                self._db.sql["log_sizes"], [run for run, _ in runs], [LOG_CUT, LOG_DAY_CUT], [one for _, one in runs]
+                *self._db.sql["log_sizes"].bind(
+                    [run for run, _ in runs], [LOG_CUT, LOG_DAY_CUT], [one for _, one in runs]
+                )
             )
             days = {row["tenant"]: DayRoom(row["most"], row["used"]) for row in sizes if row["most"] is not None}
             rooms = {
@@ -589,9 +582,9 @@ class Catalog(Reading):
                 if (text := rooms[line.run].fit(line.text)) is not None:
                     kept.append((line.run, attempt.number, text, attempt.tenant))
             if kept:
-                await connection.execute(self._db.sql["append_log"], *zip(*kept, strict=True))
+                await connection.execute(*self._db.sql["append_log"].bind(*zip(*kept, strict=True)))
             if taken := [(tenant, room.taken) for tenant, room in days.items() if room.taken]:
-                await connection.execute(self._db.sql["count_log_bytes"], *zip(*taken, strict=True))
+                await connection.execute(*self._db.sql["count_log_bytes"].bind(*zip(*taken, strict=True)))
             return [(line.run, line.fence) in under_way for line in lines]
 
         return await self._db.transaction(work) if lines else []
@@ -604,7 +597,7 @@ class Catalog(Reading):
 
     async def _under_way(self, connection: Connection, runs: list[RunId]) -> dict[tuple[RunId, int], _UnderWay]:
         """Return those of the runs that are running an attempt, by run and fence."""
-        rows = await connection.fetch(self._db.sql["attempts_under_way"], runs)
+        rows = await connection.fetch(*self._db.sql["attempts_under_way"].bind(runs))
         return {(RunId(row["id"]), row["fence"]): _UnderWay(row["attempt"], row["tenant"]) for row in rows}
 
 
@@ -615,7 +608,7 @@ def _line(row: asyncpg.Record) -> LogLine:
 def session_view(row: asyncpg.Record) -> SessionView:
     return SessionView(
         id=SessionId(row["id"]),
-        kind="worker" if row["kind"] == KINDS["worker"] else "scheduler",
+        kind="worker" if row["kind"] == SESSION_KINDS["worker"] else "scheduler",
         name=row["name"],
         version=row["version"],
         datacenter=row["datacenter"],

@@ -22,12 +22,12 @@ class Coordination(Part):
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:
         # Separate statements, none inside a transaction that waits for the client: a frozen member holds no lock.
         async def work(connection: Connection) -> Membership:
-            now = await connection.fetchval(self._db.sql["renew"], member, ttl)
+            now = await connection.fetchval(*self._db.sql["renew"].bind(member, ttl))
             if now is None:
                 raise Fenced(f"member {member} was buried: its lease ran out")
-            await connection.execute(self._db.sql["bury_members"])
-            members = await connection.fetch(self._db.sql["members"])
-            owned = await connection.fetch(self._db.sql["owned"], member)
+            await connection.execute(*self._db.sql["bury_members"].bind())
+            members = await connection.fetch(*self._db.sql["members"].bind())
+            owned = await connection.fetch(*self._db.sql["owned"].bind(member))
             return Membership(
                 now=now,
                 members=tuple(SessionId(row["id"]) for row in members),

@@ -53,14 +53,14 @@ class Datacenters(Part):
         sql = self._db.sql
         lanes = [row["lane"] for row in moving]
         serves, whys = [orders[lane].serving for lane in lanes], [orders[lane].why for lane in lanes]
-        moved = {row["lane"] for row in await connection.fetch(sql["move_orders"], lanes, serves, whys)}
+        moved = {row["lane"] for row in await connection.fetch(*sql["move_orders"].bind(lanes, serves, whys))}
         # A preference that is served for the first time has not moved.
         for row in moving:
             if row["lane"] in moved and row["serving"] is not None:
                 order = orders[row["lane"]]
-                turns = [turn["id"] for turn in await connection.fetch(sql["turns_of"], row["lane"])]
+                turns = [turn["id"] for turn in await connection.fetch(*sql["turns_of"].bind(row["lane"]))]
                 why = order.why or f"moved back to {order.serving}"
-                await connection.execute(sql["note_move"], [row["lane"], *turns], why)
+                await connection.execute(*sql["note_move"].bind([row["lane"], *turns], why))
 
 
 def _place(row: asyncpg.Record) -> Place:

@@ -24,10 +24,10 @@ class DeadLetters(Part):
 
     async def _watch(self, connection: Connection) -> int:
         sql = self._db.sql
-        if not await connection.fetchval(sql["try_to_tidy"], f"{self._db.schema}.undertaker"):
+        if not await connection.fetchval(*sql["try_to_tidy"].bind(f"{self._db.schema}.undertaker")):
             return 0
         alarms = 0
-        rows = await connection.fetch(sql["newly_dead"], _BEHIND)
+        rows = await connection.fetch(*sql["newly_dead"].bind(_BEHIND))
         for row in rows:
             group = (row["tenant"], row["task"], row["fingerprint"])
             before = row["seen_at"] and Watch(
@@ -35,14 +35,14 @@ class DeadLetters(Part):
             )
             after, alarm = watch(before, row["new"], row["until"])
             kept = (after.since, after.count, after.seen_at, after.grew_at)
-            await connection.execute(sql["remember_dead"], *group, *kept)
+            await connection.execute(*sql["remember_dead"].bind(*group, *kept))
             if alarm is not None:
-                await connection.execute(sql["tell_dead"], alarm, row["tenant"], row["sample"])
+                await connection.execute(*sql["tell_dead"].bind(alarm, row["tenant"], row["sample"]))
                 alarms += 1
         # Not on every watch: an idle database is not written to.
-        await connection.execute(sql["dead_seen"], _BEHIND, 0 if rows else _IDLE)
-        await connection.execute(sql["forget_dead_groups"], QUIET + _BEHIND)
-        await connection.execute(sql["forget_replays"], _KEPT)
+        await connection.execute(*sql["dead_seen"].bind(_BEHIND, 0 if rows else _IDLE))
+        await connection.execute(*sql["forget_dead_groups"].bind(QUIET + _BEHIND))
+        await connection.execute(*sql["forget_replays"].bind(_KEPT))
         return alarms
 
     async def put_replay(self, replay: Replay) -> None:

@@ -22,12 +22,12 @@ class Notifications(Part):
 
         async def change(connection: Connection) -> bool:
             sql = self._db.sql
-            if await connection.fetchval(sql["next_notification_rev"], rev) is None:
+            if await connection.fetchval(*sql["next_notification_rev"].bind(rev)) is None:
                 return False
             if kept:
-                await connection.execute(sql["keep_notifications"], list(kept), list(kept.values()))
+                await connection.execute(*sql["keep_notifications"].bind(list(kept), list(kept.values())))
             if gone:
-                await connection.execute(sql["drop_notifications"], gone)
+                await connection.execute(*sql["drop_notifications"].bind(gone))
             return True
 
         return await self._db.transaction(change)

@@ -19,9 +19,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.store import Accepted
 from mainspring.stores.changes import Change, retagged, what_differs, words_of_run
-from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.rows import (
+from mainspring.stores.postgres.codes import (
     AT_LIMIT,
     BY_PARENTS,
     DAYS_AHEAD,
@@ -29,13 +27,10 @@ from mainspring.stores.postgres.rows import (
     STATE_CODES,
     STATES,
     SUBMITTED,
-    decode_about,
-    decode_spec,
-    encode_about,
-    gate_of,
-    kept_bucket,
-    set_of_labels,
 )
+from mainspring.stores.postgres.database import Connection
+from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.rows import decode_about, decode_spec, encode_about, gate_of, kept_bucket, set_of_labels
 from mainspring.stores.postgres.work.jobs import OVER, Jobs
 from mainspring.stores.postgres.work.limiter_decisions import Leaver, candidate, gates_in
 from mainspring.stores.postgres.work.submissions import Placed, moved_state
@@ -61,7 +56,7 @@ class Operations(Jobs):
             if row is None:
                 return None
             # Tags are written under this lock: new ones are read before the edit, or written after it.
-            await connection.fetch(self._db.sql["lock_bodies"], [run.id], [row["body_bucket"]])
+            await connection.fetch(*self._db.sql["lock_bodies"].bind([run.id], [row["body_bucket"]]))
             before = (await self._views([run.id], payloads=True, within=connection))[run.id]
             if was is not None and words_of_run(was) != words_of_run(before):
                 return Accepted(run.id, before.state, new=False, conflict=True)
@@ -78,7 +73,7 @@ class Operations(Jobs):
         """Lock and return the row of a one-off run that never started."""
         for _ in range(_LOOKS):
             for name in ("editable_waiting", "editable_queued"):
-                row = await connection.fetchrow(self._db.sql[name], run, tenant)
+                row = await connection.fetchrow(*self._db.sql[name].bind(run, tenant))
                 if row is not None:
                     return row
         return None
@@ -93,7 +88,7 @@ class Operations(Jobs):
         due = run.at if run.at is not None else now + run.delay
         limits = run.policy.gates(run.tenant, run.task)
         if row["state"] == BY_PARENTS:
-            await connection.execute(self._db.sql["wait_longer"], run.id, run.start_within, run.deadline)
+            await connection.execute(*self._db.sql["wait_longer"].bind(run.id, run.start_within, run.deadline))
             return await self._change(connection, row, Placed(run, due, BY_PARENTS, gate, limits, row["has_children"]))
         holders = await self._lock_gates(connection, [key for key in (old_gate, gate) if key is not None])
         held = old_gate is not None and holders[old_gate] == run.id
@@ -104,7 +99,7 @@ class Operations(Jobs):
             state = RunState.QUEUED
         elif holders[gate] is None:
             state = RunState.QUEUED
-            await connection.execute(self._db.sql["hold_gates"], [gate], [run.id])
+            await connection.execute(*self._db.sql["hold_gates"].bind([gate], [run.id]))
         else:
             state = RunState.BLOCKED
         placed = Placed(run, due, STATE_CODES[state], gate, limits, row["has_children"])
@@ -113,13 +108,13 @@ class Operations(Jobs):
         if state is RunState.QUEUED and was is not RunState.QUEUED and row["created_at"] != now:
             await self._tell(connection, "run.queued", [(run.id, self._tenant(run))])
         if held and not kept:
-            await connection.execute(self._db.sql["hold_gates"], [old_gate], [None])
+            await connection.execute(*self._db.sql["hold_gates"].bind([old_gate], [None]))
             limited = [candidate(one) for one in await self._open_gates(connection, [old_gate]) if one["limits"]]
             if limited:
                 await self._pass(connection, (), limited)
             if state is RunState.BLOCKED:
                 # The run holds its key again if no other run is before it in line.
-                [now_row] = await connection.fetch(self._db.sql["states"], [run.id])
+                [now_row] = await connection.fetch(*self._db.sql["states"].bind([run.id]))
                 state = STATES[now_row["state"]]
         return state
 
@@ -131,7 +126,7 @@ class Operations(Jobs):
         run = placed.run
         inside = () if row["limits"] is None else gates_in(row["limits"])
         was_queued = STATES[row["state"]] is RunState.QUEUED
-        await connection.execute(self._db.sql["remove_queued" if was_queued else "remove_waiting"], run.id)
+        await connection.execute(*self._db.sql["remove_queued" if was_queued else "remove_waiting"].bind(run.id))
         passage = None
         if not (inside and placed.state == STATE_CODES[RunState.QUEUED] and inside == placed.limits):
             leaving = [Leaver(inside)] if inside else []
@@ -148,20 +143,21 @@ class Operations(Jobs):
         return None if row is None else await self._edit(connection, run, row)
 
     async def _is_first(self, connection: Connection, gate: int, due: Instant, run: RunId) -> bool:
-        first = await connection.fetchrow(self._db.sql["first_in_line"], gate, run)
+        first = await connection.fetchrow(*self._db.sql["first_in_line"].bind(gate, run))
         return first is None or (due, run) < (first["due"], first["id"])
 
     async def _edit_body(self, connection: Connection, run: NewRun, bucket: int) -> None:
-        await connection.execute(self._db.sql["remove_labels"], [bucket, kept_bucket(run.policy)], [run.id] * 2)
+        await connection.execute(*self._db.sql["remove_labels"].bind([bucket, kept_bucket(run.policy)], [run.id] * 2))
         await connection.execute(
-            self._db.sql["edit_body"],
-            run.id,
-            self._names.number(Kind.TASK, run.task),
-            self._policies.encode(run.policy),
-            run.payload,
-            self._tenant(run),
-            encode_about(run.about),
-            kept_bucket(run.policy),
+            *self._db.sql["edit_body"].bind(
+                run.id,
+                self._names.number(Kind.TASK, run.task),
+                self._policies.encode(run.policy),
+                run.payload,
+                self._tenant(run),
+                encode_about(run.about),
+                kept_bucket(run.policy),
+            ),
         )
         await self._label(connection, [run], kept_bucket(run.policy))
 
@@ -194,12 +190,12 @@ class Operations(Jobs):
         if placed.state == STATE_CODES[RunState.QUEUED]:
             queued_at: Instant = row["now"] if row["queued_at"] is None else row["queued_at"]
             queued = (*common, rank_of(queued_at, run.priority), queued_at)
-            await connection.execute(self._db.sql["insert_queued"], *([value] for value in queued))
-            await connection.execute(self._db.sql["keep_ready"], run.id, row["ready_at"])
+            await connection.execute(*self._db.sql["insert_queued"].bind(*([value] for value in queued)))
+            await connection.execute(*self._db.sql["keep_ready"].bind(run.id, row["ready_at"]))
         else:
             holds = placed.state == AT_LIMIT and placed.gate is not None
             waiting = (*common, placed.state, False, placed.waits, holds)
-            await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
+            await connection.execute(*self._db.sql["insert_waiting"].bind(*([value] for value in waiting)))
 
     async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
         for end in ends:
@@ -221,11 +217,11 @@ class Operations(Jobs):
             missing = [known[run] for run in sorted(known) if run not in found]
             if not missing:
                 break
-            rows = await connection.fetch(self._db.sql["finish"], *_ends(missing))
+            rows = await connection.fetch(*self._db.sql["finish"].bind(*_ends(missing)))
             queues += await self._let_go(connection, rows)
             found |= {RunId(row["id"]): STATES[row["state"]] for row in rows}
             changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
-            if not rows and not await connection.fetch(self._db.sql["states"], [end.run for end in missing]):
+            if not rows and not await connection.fetch(*self._db.sql["states"].bind([end.run for end in missing])):
                 break
         await self._names.name_all({row["tenant"] for row in changed.values()}, connection)
         changes = [
@@ -244,7 +240,7 @@ class Operations(Jobs):
 
     async def _deal_with(self, statement: str, runs: Collection[RunId], author: Author) -> int:
         async def work(connection: Connection) -> int:
-            rows = {row["id"]: row for row in await connection.fetch(self._db.sql[statement], sorted(set(runs)))}
+            rows = {row["id"]: row for row in await connection.fetch(*self._db.sql[statement].bind(sorted(set(runs))))}
             await self._audit(connection, f"runs.{statement}", author, await self._changes(connection, runs, rows))
             return len(rows)
 
@@ -266,17 +262,17 @@ class Operations(Jobs):
             sql, asked = self._db.sql, sorted(set(ids))
             jobs = {
                 row["id"]: row
-                for row in await connection.fetch(sql["lock_jobs"], asked)
+                for row in await connection.fetch(*sql["lock_jobs"].bind(asked))
                 if JOB_STATES[row["state"]] in OVER
             }
-            runs = {row["id"]: row for row in await connection.fetch(sql["purge_history"], asked)}
+            runs = {row["id"]: row for row in await connection.fetch(*sql["purge_history"].bind(asked))}
             if runs:
                 own = [(run, row["body_bucket"], made_at(run) // DAY) for run, row in runs.items() if row["own_body"]]
                 if own:
-                    await connection.execute(sql["purge_bodies"], *zip(*own, strict=True), DAYS_AHEAD)
-                await connection.execute(sql["purge_rest"], list(runs))
+                    await connection.execute(*sql["purge_bodies"].bind(*zip(*own, strict=True), DAYS_AHEAD))
+                await connection.execute(*sql["purge_rest"].bind(list(runs)))
             if jobs:
-                await connection.execute(sql["purge_jobs"], list(jobs))
+                await connection.execute(*sql["purge_jobs"].bind(list(jobs)))
             changes = await self._changes(connection, ids, runs | jobs)
             await self._audit(connection, "jobs.purge", author, changes)
             return [change.target for change in changes]
@@ -304,7 +300,7 @@ class Operations(Jobs):
         author: Author,
     ) -> dict[str, Change]:
         sql = self._db.sql
-        rows = await connection.fetch(sql["bodies_of"], sorted(set(ids)))
+        rows = await connection.fetch(*sql["bodies_of"].bind(sorted(set(ids))))
         await self._names.name_all({row["tenant"] for row in rows}, connection)
         numbers = {row["id"]: row["tenant"] for row in rows}
         places = [
@@ -315,7 +311,7 @@ class Operations(Jobs):
         changed: dict[str, Change] = {}
         abouts: list[tuple[str, int, bytes | None]] = []
         labels: list[tuple[int, str, int, str]] = []
-        for row in await connection.fetch(sql["lock_bodies"], *zip(*places, strict=True)):
+        for row in await connection.fetch(*sql["lock_bodies"].bind(*zip(*places, strict=True))):
             run, bucket, about = row["id"], row["bucket"], decode_about(row["about"]) or About()
             tags = retagged(about.tags, add, remove)
             if tags is None:
@@ -325,12 +321,12 @@ class Operations(Jobs):
             labels += [(bucket, run, numbers[run], tag) for tag in tags]
             changed[run] = _retagged(self._names.name(numbers[run]), run, about.tags, tags)
         if abouts:
-            await connection.execute(sql["set_about"], *zip(*abouts, strict=True))
+            await connection.execute(*sql["set_about"].bind(*zip(*abouts, strict=True)))
             await connection.execute(
-                sql["remove_labels"], [bucket for _, bucket, _ in abouts], [run for run, _, _ in abouts]
+                *sql["remove_labels"].bind([bucket for _, bucket, _ in abouts], [run for run, _, _ in abouts])
             )
         if labels:
-            await connection.execute(sql["add_labels"], *zip(*labels, strict=True))
+            await connection.execute(*sql["add_labels"].bind(*zip(*labels, strict=True)))
         return changed
 
     async def _retag_jobs(
@@ -342,7 +338,7 @@ class Operations(Jobs):
         author: Author,
     ) -> dict[str, Change]:
         sql = self._db.sql
-        rows = {row["id"]: row for row in await connection.fetch(sql["lock_jobs"], sorted(set(ids)))}
+        rows = {row["id"]: row for row in await connection.fetch(*sql["lock_jobs"].bind(sorted(set(ids))))}
         if not rows:
             return {}
         # 0 is no name, so all names are loaded, the tasks of these jobs among them.
@@ -352,7 +348,7 @@ class Operations(Jobs):
         changed: dict[str, Change] = {}
         new_versions: list[tuple[object, ...]] = []
         updates: list[tuple[object, ...]] = []
-        for known in await connection.fetch(sql["job_versions"], list(rows), versions, bodies):
+        for known in await connection.fetch(*sql["job_versions"].bind(list(rows), versions, bodies)):
             job, row = JobId(known["job_id"]), rows[known["job_id"]]
             tenant, spec = self._names.name(row["tenant"]), decode_spec(known["spec"])
             tags = None if spec is None else retagged(spec.tags, add, remove)
@@ -370,9 +366,9 @@ class Operations(Jobs):
             updates.append((job, row["version"] + 1, row["state"]))
             changed[job] = _retagged(tenant, job, spec.tags, tags)
         if changed:
-            await connection.execute(sql["add_versions"], *zip(*new_versions, strict=True))
-            await connection.execute(sql["update_jobs"], *zip(*updates, strict=True))
-            await connection.execute(sql["touch_schedule"], sorted(changed), True)
+            await connection.execute(*sql["add_versions"].bind(*zip(*new_versions, strict=True)))
+            await connection.execute(*sql["update_jobs"].bind(*zip(*updates, strict=True)))
+            await connection.execute(*sql["touch_schedule"].bind(sorted(changed), True))
         return changed
 
     async def pause(self, pause: Pause, author: Author) -> None:
@@ -385,8 +381,8 @@ class Operations(Jobs):
         async def work(connection: Connection) -> None:
             # Claims in progress finish first. Other claims wait behind this lock, so it must not wait long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
-            await connection.execute(self._db.sql["lock_pauses"])
-            if await connection.fetch(self._db.sql["pause"], tenant, queue, author.name, author.why, pause.until):
+            await connection.execute(*self._db.sql["lock_pauses"].bind())
+            if await connection.fetch(*self._db.sql["pause"].bind(tenant, queue, author.name, author.why, pause.until)):
                 changes = [Change(pause.tenant or "", pause.queue or "*")]
                 await self._audit(connection, "queues.pause", author, changes)
 
@@ -401,11 +397,11 @@ class Operations(Jobs):
             return False
 
         async def work(connection: Connection) -> bool:
-            if not await connection.fetch(self._db.sql["resume"], *numbers):
+            if not await connection.fetch(*self._db.sql["resume"].bind(*numbers)):
                 return False
             if back is not None:
                 await connection.execute(
-                    self._db.sql["pause_again"], *numbers, back.since, back.author, back.why, back.until
+                    *self._db.sql["pause_again"].bind(*numbers, back.since, back.author, back.why, back.until)
                 )
             await self._audit(connection, "queues.resume", author, [Change(tenant or "", queue or "*")])
             return True
@@ -414,9 +410,9 @@ class Operations(Jobs):
 
     async def drain(self, worker: SessionId, author: Author) -> bool:
         async def work(connection: Connection) -> bool:
-            draining = await connection.fetchval(self._db.sql["draining"], worker)
+            draining = await connection.fetchval(*self._db.sql["draining"].bind(worker))
             if draining is False:
-                await connection.execute(self._db.sql["drain"], worker)
+                await connection.execute(*self._db.sql["drain"].bind(worker))
                 await self._audit(connection, "workers.drain", author, [Change("", str(worker))])
             return draining is not None
 
@@ -424,7 +420,7 @@ class Operations(Jobs):
 
     async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
         async def work(connection: Connection) -> Instant | None:
-            gone: Instant | None = await connection.fetchval(self._db.sql["revoke_lease"], scheduler)
+            gone: Instant | None = await connection.fetchval(*self._db.sql["revoke_lease"].bind(scheduler))
             if gone is not None:
                 await self._audit(connection, "schedulers.revoke", author, [Change("", str(scheduler))])
             return gone

@@ -16,9 +16,10 @@ from mainspring.core.model.schedules.job import Job, LedgerEntry, version_body_i
 from mainspring.core.ports.events_out import ReaderView
 from mainspring.core.store import EVENTS_KEPT, Depth, EventBatch
 from mainspring.stores.depths import fold_depths
+from mainspring.stores.postgres.codes import OUTCOMES
 from mainspring.stores.postgres.database import Connection, rows_of
 from mainspring.stores.postgres.part import Part
-from mainspring.stores.postgres.rows import OUTCOMES, job_of, ledger_entry, readable_jobs, run_view
+from mainspring.stores.postgres.rows import job_of, ledger_entry, readable_jobs, run_view
 
 _is_position = re.compile(r"[0-9]{20}\.[0-9]{20}").fullmatch
 #: The largest bigint: no limit.
@@ -44,7 +45,7 @@ class Reading(Part):
         if within is None:
             rows = await self._db.fetch("runs", *arguments)
         else:
-            rows = await within.fetch(self._db.sql["runs"], *arguments)
+            rows = await within.fetch(*self._db.sql["runs"].bind(*arguments))
         numbers = {row[column] for row in rows for column in ("queue", "tenant", "task")}
         await self._names.name_all(numbers - {None}, within)
         return {RunId(row["id"]): run_view(row, self._names, self._policies) for row in rows}
@@ -172,27 +173,27 @@ class Reading(Part):
 
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         async def attach(connection: Connection) -> None:
-            if rows_of(await connection.execute(self._db.sql["keep_reader"], name, ttl)):
+            if rows_of(await connection.execute(*self._db.sql["keep_reader"].bind(name, ttl))):
                 return
             # Transactions in progress do not know this reader: they finish first. Others wait behind this lock, so not
             # for long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
-            await connection.execute(self._db.sql["lock_readers"])
-            await connection.execute(self._db.sql["begin_outbox"])
-            await connection.execute(self._db.sql["attach_reader"], name, ttl)
+            await connection.execute(*self._db.sql["lock_readers"].bind())
+            await connection.execute(*self._db.sql["begin_outbox"].bind())
+            await connection.execute(*self._db.sql["attach_reader"].bind(name, ttl))
 
         await self._db.transaction(attach)
 
     async def detach_reader(self, name: str) -> None:
         async def detach(connection: Connection) -> None:
-            await connection.execute(self._db.sql["detach_reader"], name)
+            await connection.execute(*self._db.sql["detach_reader"].bind(name))
             await self._forget_events(connection, _ALL)
 
         await self._db.transaction(detach)
 
     async def _forget_events(self, connection: Connection, limit: int) -> int:
         """Delete events that no reader needs any more, oldest first; without a reader, all of them. Return how many."""
-        gone: int = await connection.fetchval(self._db.sql["prune_outbox"], limit, EVENTS_KEPT)
+        gone: int = await connection.fetchval(*self._db.sql["prune_outbox"].bind(limit, EVENTS_KEPT))
         return gone
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:

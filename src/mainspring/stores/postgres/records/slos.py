@@ -38,11 +38,12 @@ class Slos(Jobs):
 
         async def settle(connection: Connection) -> int:
             rows = await connection.fetch(
-                self._db.sql["settle_slos"],
-                [one.job for one in given],
-                [one.rev for one in given],
-                [one.next_check for one in given],
-                [_encode(one.state) for one in given],
+                *self._db.sql["settle_slos"].bind(
+                    [one.job for one in given],
+                    [one.rev for one in given],
+                    [one.next_check for one in given],
+                    [_encode(one.state) for one in given],
+                ),
             )
             for row in rows:
                 for event in events.get(row["job_id"], ()):

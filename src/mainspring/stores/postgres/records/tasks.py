@@ -18,11 +18,11 @@ class Tasks(Part):
 
         async def put(connection: Connection) -> int:
             sql = self._db.sql
-            await connection.execute(sql["lock_tasks"])
-            rows = await connection.fetch(sql["differing_tasks"], list(bodies), list(bodies.values()))
+            await connection.execute(*sql["lock_tasks"].bind())
+            rows = await connection.fetch(*sql["differing_tasks"].bind(list(bodies), list(bodies.values())))
             names = [list(bodies)[row["place"] - 1] for row in rows]
             if names:
-                await connection.execute(sql["put_tasks"], names, [bodies[name] for name in names], worker)
+                await connection.execute(*sql["put_tasks"].bind(names, [bodies[name] for name in names], worker))
             return len(names)
 
         return await self._db.transaction(put)

@@ -66,11 +66,11 @@ class Budgeting(UsageReading):
         tenant = self._names.number(Kind.TENANT, budget.tenant)
 
         async def work(connection: Connection) -> BudgetStatus:
-            known = await connection.fetch(self._db.sql["budget"], tenant, budget.name)
-            now = await connection.fetchval(self._db.sql["now"])
+            known = await connection.fetch(*self._db.sql["budget"].bind(tenant, budget.name))
+            now = await connection.fetchval(*self._db.sql["now"].bind())
             identifier = derived_id(now, 0, budget.tenant, budget.name)
             [row] = await connection.fetch(
-                self._db.sql["put_budget"], identifier, tenant, budget.name, msgspec.json.encode(budget)
+                *self._db.sql["put_budget"].bind(identifier, tenant, budget.name, msgspec.json.encode(budget))
             )
             before = msgspec.to_builtins(status_of(known[0]).budget) if known else {}
             if (differs := what_differs(before, msgspec.to_builtins(budget))) is not None:
@@ -83,7 +83,7 @@ class Budgeting(UsageReading):
         number = await self._names.find(Kind.TENANT, tenant) or 0
 
         async def work(connection: Connection) -> bool:
-            gone = await connection.fetch(self._db.sql["drop_budget"], number, name)
+            gone = await connection.fetch(*self._db.sql["drop_budget"].bind(number, name))
             await self._audit(connection, "budgets.drop", author, [Change(tenant, name) for _ in gone])
             return bool(gone)
 
@@ -99,17 +99,14 @@ class Budgeting(UsageReading):
     async def mark_budget(self, before: BudgetStatus, after: BudgetStatus, events: Collection[str]) -> bool:
         async def work(connection: Connection) -> bool:
             marked = await connection.fetch(
-                self._db.sql["mark_budget"],
-                before.id,
-                before.state,
-                before.since,
-                after.state,
-                after.since,
-                after.spent,
-                after.held,
+                *self._db.sql["mark_budget"].bind(
+                    before.id, before.state, before.since, after.state, after.since, after.spent, after.held
+                ),
             )
             if marked and events:
-                await connection.execute(self._db.sql["tell_budget"], list(events), marked[0]["tenant"], before.id)
+                await connection.execute(
+                    *self._db.sql["tell_budget"].bind(list(events), marked[0]["tenant"], before.id)
+                )
             return bool(marked)
 
         return await self._db.transaction(work)

@@ -13,6 +13,7 @@ from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES, Partitions
 from mainspring.stores.postgres.records.reading import Reading, attempt_view
 from mainspring.stores.postgres.rows import run_view
+from mainspring.stores.statements import Statement
 
 _FAMILY_OF = {"succeeded": "history_succeeded", "unsuccessful": "history_unsuccessful"} | {
     CLASSES[number]: family for number, family in HISTORIES.items()
@@ -40,12 +41,13 @@ class PostgresArchiving(Reading):
     ) -> Sequence[ArchivedRun]:
         family = _FAMILY_OF[part.kept_as]
         partition = f"{self._db.schema}.{family}_d{part.since // FAMILIES[family]}"
-        statement = self._db.sql["archived_runs"].replace(f"{self._db.schema}.history h", f"{partition} h")
+        source = self._db.sql["archived_runs"].source.replace(f"{self._db.schema}.history h", f"{partition} h")
+        statement = Statement(source)
 
         async def work(connection: Connection) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
-            rows = await connection.fetch(statement, _FIRST if after is None else after.run.id, limit, size)
+            rows = await connection.fetch(*statement.bind(_FIRST if after is None else after.run.id, limit, size))
             tried = [row["id"] for row in rows if row["attempt"] > 1 or row["lost"] or row["state"] != 5]
-            attempts = await connection.fetch(self._db.sql["archived_attempts"], tried) if tried else []
+            attempts = await connection.fetch(*self._db.sql["archived_attempts"].bind(tried)) if tried else []
             return rows, attempts
 
         rows, attempts = await self._db.run(work)

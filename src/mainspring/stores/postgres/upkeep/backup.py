@@ -26,9 +26,9 @@ from mainspring.core.model.runs.restored import (
     why_held,
 )
 from mainspring.core.ports.upkeep.backup import LEFT_OUT, Manifest, Open, Part, Partition, Tell, Writing
-from mainspring.stores import named_sql
+from mainspring.stores import statements
+from mainspring.stores.postgres.codes import STATES
 from mainspring.stores.postgres.database import PACKAGE, SESSION, connecting
-from mainspring.stores.postgres.rows import STATES
 from mainspring.stores.postgres.schema import go_on, make_at, refuse_older_checkout
 from mainspring.stores.postgres.servers import servers_of
 from mainspring.stores.postgres.upkeep.dependent_objects import Grant, dependants, grant_again, grants_of
@@ -170,7 +170,7 @@ class PostgresBackups:
     async def restore(
         self, manifest: Manifest, opened: Open, unfinished: Unfinished, tell: Tell, *, replace: bool
     ) -> Restored:
-        known = {number for number, *_ in named_sql.migrations(PACKAGE)}
+        known = {number for number, *_ in statements.migrations(PACKAGE)}
         if unknown := set(manifest.migrations) - known:
             raise Conflict(
                 f"the backup has schema version {max(unknown)}, this program knows {max(known)}: upgrade the program"

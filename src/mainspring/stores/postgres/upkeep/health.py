@@ -31,14 +31,15 @@ from mainspring.core.model.runs.retention import CLASSES
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import Examination, TableVitals, Vitals
 from mainspring.core.store import Retention
-from mainspring.stores import named_sql
+from mainspring.stores import statements
 from mainspring.stores.postgres import schema as schemas
-from mainspring.stores.postgres.database import PACKAGE, SESSION, connecting, prepare_connection
+from mainspring.stores.postgres.codes import DAYS_AHEAD
+from mainspring.stores.postgres.database import PACKAGE, SESSION, connecting, load_statements, prepare_connection
 from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES
 from mainspring.stores.postgres.replica import REPLAYED, WRITTEN
 from mainspring.stores.postgres.row_security import left_to_do
-from mainspring.stores.postgres.rows import DAYS_AHEAD
 from mainspring.stores.postgres.servers import servers_of
+from mainspring.stores.statements import Statement
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -74,10 +75,7 @@ class PostgresHealth:
         self._pooled: Finding | None = None
         #: Since when each standby snapshot has held back vacuum, as first seen here.
         self._standing: dict[tuple[str, str], Micros] = {}
-        self._sql: Mapping[str, str] = {
-            name: text.replace("mainspring.", f"{schema}.")
-            for name, text in named_sql.load(PACKAGE, "queries/health.sql").items()
-        }
+        self._sql: Mapping[str, Statement] = load_statements(schema, ["health"])
 
     async def examine(self) -> Examination:
         try:
@@ -130,7 +128,7 @@ class PostgresHealth:
         following = await self._all(connection, "standbys")
         now: Instant = server["now"]
         return Vitals(
-            dead_letters=await connection.fetchval(self._sql["dead_letters"]),
+            dead_letters=await connection.fetchval(*self._sql["dead_letters"].bind()),
             scheduled=unqueued["scheduled"],
             blocked=unqueued["blocked"],
             missed_objectives=row["missed"],
@@ -193,7 +191,7 @@ class PostgresHealth:
             return Examination(findings=findings)
         findings += vacuum(await self._all(connection, "vacuum", self._schema))
         findings += await self._tables(connection, server["now"])
-        processes = await connection.fetchval(self._sql["processes"])
+        processes = await connection.fetchval(*self._sql["processes"].bind())
         findings += [
             room(server["connected"], server["connections"]),
             plan(processes, self._connections + _CONNECTIONS_BESIDE, server["connections"]),
@@ -213,10 +211,10 @@ class PostgresHealth:
         return round(median(took))
 
     async def _all(self, connection: Connection, name: str, *arguments: object) -> list[dict[str, Any]]:
-        return [dict(row) for row in await connection.fetch(self._sql[name], *arguments)]
+        return [dict(row) for row in await connection.fetch(*self._sql[name].bind(*arguments))]
 
     async def _one(self, connection: Connection, name: str, *arguments: object) -> asyncpg.Record:
-        row = await connection.fetchrow(self._sql[name], *arguments)
+        row = await connection.fetchrow(*self._sql[name].bind(*arguments))
         assert row is not None
         return row
 
@@ -329,8 +327,8 @@ class PostgresHealth:
         unstaged, unfired = await self._one(connection, "unstaged"), await self._one(connection, "unfired")
         return Signs(
             now=now,
-            identity=await connection.fetchval(self._sql["identity"]),
-            schedulers=await connection.fetchval(self._sql["schedulers"]),
+            identity=await connection.fetchval(*self._sql["identity"].bind()),
+            schedulers=await connection.fetchval(*self._sql["schedulers"].bind()),
             workers=tuple(
                 WorkerSigns(
                     name=row["name"],
@@ -351,12 +349,12 @@ class PostgresHealth:
             oldest_unstaged=unstaged["oldest"],
             unfired=unfired["count"],
             oldest_unfired=unfired["oldest"],
-            waiting=await connection.fetchval(self._sql["waiting"]),
+            waiting=await connection.fetchval(*self._sql["waiting"].bind()),
             readers=tuple(
                 ReaderSigns(name=row["name"], oldest=now if row["oldest"] is None else row["oldest"])
                 for row in await self._all(connection, "readers")
             ),
-            dead_letters=await connection.fetchval(self._sql["dead_letters"]),
+            dead_letters=await connection.fetchval(*self._sql["dead_letters"].bind()),
             pauses=tuple((row["tenant"], row["queue"]) for row in await self._all(connection, "pauses")),
             clocks=tuple(
                 (row["name"], ClockReading(row["clock_offset"], row["clock_error"]))
@@ -569,7 +567,7 @@ def _span(family: str) -> Micros:
 def expected_indexes() -> set[str]:
     """Return the names of the indexes that exist after all migrations."""
     names: set[str] = set()
-    for _, _, text in named_sql.migrations(PACKAGE):
+    for _, _, text in statements.migrations(PACKAGE):
         names |= set(_CREATE_INDEX.findall(text))
         dropped = set(_DROP_INDEX.findall(text))
         # An index that is dropped and made again in the same file exists afterwards.

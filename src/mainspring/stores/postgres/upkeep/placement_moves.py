@@ -95,10 +95,10 @@ class Departing(Places, Queues):
             # Writers in progress finish first. Later ones wait until this is done, and are then refused.
             tables = ", ".join(f"{schema}.{table}" for table in _moved())
             await connection.execute(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
-            version = await connection.fetchval(self._db.sql["leave_place"], place)
+            version = await connection.fetchval(*self._db.sql["leave_place"].bind(place))
             if version is None:
                 return False
-            await connection.execute(self._db.sql["note_departure"], place, target, version)
+            await connection.execute(*self._db.sql["note_departure"].bind(place, target, version))
             await self._pack(connection, place)
             await self._guard(connection)
             return True
@@ -155,11 +155,11 @@ class Departing(Places, Queues):
         """Return what a placement group has left with; None: it is not in transit."""
 
         async def work(connection: Connection) -> Baggage | None:
-            departure = await connection.fetchrow(self._db.sql["departure"], place)
+            departure = await connection.fetchrow(*self._db.sql["departure"].bind(place))
             if departure is None:
                 return None
             await connection.execute("SET LOCAL statement_timeout = 0")
-            rows = await connection.fetch(self._db.sql["departed"], place, timeout=_LONGEST)
+            rows = await connection.fetch(*self._db.sql["departed"].bind(place), timeout=_LONGEST)
             names = await connection.fetch(f"SELECT id, kind, name FROM {self._db.schema}.name")
             return Baggage(
                 departure["target"],
@@ -180,7 +180,7 @@ class Departing(Places, Queues):
             await connection.execute(
                 "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
             )
-            held = await connection.fetchrow(self._db.sql["hold_place"], place)
+            held = await connection.fetchrow(*self._db.sql["hold_place"].bind(place))
             if held is None:
                 raise Conflict(f"there is no place {place}")
             if held["version"] >= baggage.version:
@@ -196,7 +196,7 @@ class Departing(Places, Queues):
             await connection.execute(
                 f"LOCK TABLE {schema}.run, {schema}.schedule, {schema}.waiting IN SHARE ROW EXCLUSIVE MODE"
             )
-            await connection.execute(self._db.sql["take_place"], place, baggage.version)
+            await connection.execute(*self._db.sql["take_place"].bind(place, baggage.version))
             await self._guard(connection)
             for kind, rows in baggage.rows(*WITH_SHARD, *WITH_TENANT):
                 await self._unpack(connection, kind, [_translated(row, numbers) for row in rows])
@@ -204,7 +204,7 @@ class Departing(Places, Queues):
                 {row["target"] for _, rows in baggage.rows("run", "waiting") for row in rows if row["target"]}
             )
             if targets:
-                await connection.execute(self._db.sql["open_own_lanes"], targets)
+                await connection.execute(*self._db.sql["open_own_lanes"].bind(targets))
             await connection.execute(
                 f"SELECT setval('{schema}.log_position', greatest(nextval('{schema}.log_position'), "
                 f"(SELECT coalesce(max(position), 0) + 1 FROM {schema}.log)))"

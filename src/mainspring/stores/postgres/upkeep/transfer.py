@@ -14,11 +14,7 @@ from mainspring.core.model.schedules.job import JobState, version_body_id
 from mainspring.core.model.workflows.dependencies import Rule
 from mainspring.core.ports.upkeep.transfer import Facts, Row, Tally
 from mainspring.core.store import KEYS_KEPT
-from mainspring.stores.postgres.database import SESSION, connecting, prepare_connection
-from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.partitions import FAMILIES
-from mainspring.stores.postgres.records.usage import NO_JOB
-from mainspring.stores.postgres.rows import (
+from mainspring.stores.postgres.codes import (
     AT_LIMIT,
     BACKFILL,
     BY_PARENTS,
@@ -32,8 +28,12 @@ from mainspring.stores.postgres.rows import (
     SUBMITTED,
     TICK,
     TICK_OF_DELAY,
-    set_of_labels,
 )
+from mainspring.stores.postgres.database import SESSION, connecting, prepare_connection
+from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.partitions import FAMILIES
+from mainspring.stores.postgres.records.usage import NO_JOB
+from mainspring.stores.postgres.rows import set_of_labels
 from mainspring.stores.postgres.servers import servers_of
 from mainspring.stores.postgres.store import PostgresStore
 from mainspring.stores.postgres.work.queues import read_policy

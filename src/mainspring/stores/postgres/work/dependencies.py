@@ -12,9 +12,9 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import Ended, Rule, check_no_circle, decide, reason_of_skip
+from mainspring.stores.postgres.codes import RULE_CODES, RULES, STATE_CODES, STATES
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.rows import RULE_CODES, RULES, STATE_CODES, STATES
 from mainspring.stores.postgres.work.limiters import Gates
 
 _SUCCEEDED, _FAILED = STATE_CODES[RunState.SUCCEEDED], STATE_CODES[RunState.FAILED]
@@ -97,8 +97,8 @@ class Families(Gates):
                     pass
                 case "skip":
                     hopeless[run.id] = _reason(run.after.rule, states.items())
-        await connection.execute(self._db.sql["add_edges"], *zip(*edges, strict=True))
-        await connection.execute(self._db.sql["add_dependents"], *zip(*rows, strict=True))
+        await connection.execute(*self._db.sql["add_edges"].bind(*zip(*edges, strict=True)))
+        await connection.execute(*self._db.sql["add_dependents"].bind(*zip(*rows, strict=True)))
         inside = {parent for parents in wanted.values() for parent in parents if parent in new}
         return Family(frozenset(waiting | hopeless.keys()), hopeless, frozenset(inside))
 
@@ -112,7 +112,7 @@ class Families(Gates):
             # Separate statements: the last one sees a parent that another transaction has ended meanwhile.
             for name in ("lock_waiting_parents", "lock_live_parents", "ended_parents"):
                 if missing:
-                    rows = await connection.fetch(self._db.sql[name], missing)
+                    rows = await connection.fetch(*self._db.sql[name].bind(missing))
                     found |= {RunId(row["id"]): (row["tenant"], row["state"]) for row in rows}
                     missing = [parent for parent in missing if parent not in found]
         if missing:
@@ -140,15 +140,15 @@ class Families(Gates):
         sql = self._db.sql
         parents = {
             row["run_id"]: row["state"]
-            for row in await connection.fetch(sql["take_ended_parents"], min(limit, _PARENTS))
+            for row in await connection.fetch(*sql["take_ended_parents"].bind(min(limit, _PARENTS)))
         }
         if not parents:
             return 0, Counter()
-        edges = await connection.fetch(sql["decide_edges"], list(parents), list(parents.values()), limit)
+        edges = await connection.fetch(*sql["decide_edges"].bind(list(parents), list(parents.values()), limit))
         queues: Counter[int] = Counter()
         if edges:
             queues = await self._count(connection, edges)
-        await connection.execute(sql["forget_ended_parents"], list(parents))
+        await connection.execute(*sql["forget_ended_parents"].bind(list(parents)))
         return max(len(edges), 1), queues
 
     async def _count(self, connection: Connection, edges: Sequence[asyncpg.Record]) -> Counter[int]:
@@ -158,14 +158,15 @@ class Families(Gates):
             by_child.setdefault(edge["child"], []).append((RunId(edge["parent"]), edge["state"]))
         children = sorted(by_child)
         # A child that an earlier parent released, or that was canceled, no longer waits.
-        still = {row["id"] for row in await connection.fetch(self._db.sql["lock_children"], children)}
+        still = {row["id"] for row in await connection.fetch(*self._db.sql["lock_children"].bind(children))}
         counts = [_ended(0, (state for _, state in by_child[child])) for child in children]
         rows = await connection.fetch(
-            self._db.sql["count_parents"],
-            children,
-            [count.succeeded for count in counts],
-            [count.otherwise for count in counts],
-            [count.failed for count in counts],
+            *self._db.sql["count_parents"].bind(
+                children,
+                [count.succeeded for count in counts],
+                [count.otherwise for count in counts],
+                [count.failed for count in counts],
+            ),
         )
         return await self._decide_children(connection, [row for row in rows if row["run_id"] in still], by_child)
 
@@ -192,7 +193,7 @@ class Families(Gates):
                     skipped[RunId(row["run_id"])] = _reason(rule, by_child.get(row["run_id"], ()))
         queues = await self._skip(connection, skipped)
         if going:
-            released = await connection.fetch(self._db.sql["release_children"], going)
+            released = await connection.fetch(*self._db.sql["release_children"].bind(going))
             due = [row for row in released if row["is_due"]]
             if due:
                 queues += await self._enter(connection, due)
@@ -203,7 +204,7 @@ class Families(Gates):
         if not reasons:
             return Counter()
         ordered = sorted(reasons)
-        rows = await connection.fetch(self._db.sql["skip"], ordered, [reasons[run] for run in ordered])
+        rows = await connection.fetch(*self._db.sql["skip"].bind(ordered, [reasons[run] for run in ordered]))
         return await self._let_go(connection, rows)
 
 

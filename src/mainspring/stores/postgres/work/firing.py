@@ -12,9 +12,10 @@ from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Overlap, Tick, version_body_id
 from mainspring.core.store import Fired
+from mainspring.stores.postgres.codes import STATE_CODES, TICK, TICK_OF_DELAY
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.rows import STATE_CODES, TICK, TICK_OF_DELAY, class_number, forever_bucket, gate_of_job
+from mainspring.stores.postgres.rows import class_number, forever_bucket, gate_of_job
 from mainspring.stores.postgres.work.limiter_decisions import flat
 from mainspring.stores.postgres.work.submissions import Submissions
 
@@ -138,20 +139,14 @@ class Firing(Submissions):
         """
         job = fire.job
         moved = await connection.fetchrow(
-            self._db.sql["move_schedule"],
-            owner,
-            job.id,
-            job.rev,
-            fire.next_fire,
-            fire.finished,
-            len(fire.ticks),
-            last_tick(fire),
-            fire.next_tick,
+            *self._db.sql["move_schedule"].bind(
+                owner, job.id, job.rev, fire.next_fire, fire.finished, len(fire.ticks), last_tick(fire), fire.next_tick
+            ),
         )
         if moved is None:
             return Fired(applied=False)
         if fire.finished:
-            await connection.execute(self._db.sql["finish_job"], job.id)
+            await connection.execute(*self._db.sql["finish_job"].bind(job.id))
         made = 0
         for target in dict.fromkeys(tick.target for tick in fire.ticks):
             made += await self._fire_in_place(connection, fire, target, moved)
@@ -176,18 +171,19 @@ class Firing(Submissions):
             if decision == "run" and not room:
                 decision, reason = "skipped", OVERLAP
             recorded = await connection.fetchrow(
-                self._db.sql["record_tick"],
-                job.id,
-                tick.scheduled_at,
-                1 if decision == "run" else 2,
-                job.version,
-                moved["epoch"],
-                tick.run_id if decision == "run" else None,
-                reason,
-                tick.ticks,
-                tick.last_at,
-                self._names.number(Kind.TENANT, job.tenant),
-                target,
+                *self._db.sql["record_tick"].bind(
+                    job.id,
+                    tick.scheduled_at,
+                    1 if decision == "run" else 2,
+                    job.version,
+                    moved["epoch"],
+                    tick.run_id if decision == "run" else None,
+                    reason,
+                    tick.ticks,
+                    tick.last_at,
+                    self._names.number(Kind.TENANT, job.tenant),
+                    target,
+                ),
             )
             if recorded is None or decision != "run":
                 continue
@@ -199,7 +195,7 @@ class Firing(Submissions):
             elif holder is None:
                 holder = tick.run_id
                 made.append((tick, RunState.QUEUED))
-                await connection.execute(self._db.sql["hold_gates"], [gate], [tick.run_id])
+                await connection.execute(*self._db.sql["hold_gates"].bind([gate], [tick.run_id]))
             else:
                 blocked = True
                 made.append((tick, RunState.BLOCKED))
@@ -210,13 +206,15 @@ class Firing(Submissions):
         """Whether one of the ticks is to run and is not recorded yet."""
         planned = [tick.scheduled_at for tick in ticks if tick.decision == "run"]
         count = len(planned)
-        recorded = await connection.fetch(self._db.sql["recorded_ticks"], [job] * count, planned, [target] * count)
+        recorded = await connection.fetch(
+            *self._db.sql["recorded_ticks"].bind([job] * count, planned, [target] * count)
+        )
         return len(recorded) < count
 
     async def _active(self, connection: Connection, job: JobId, target: str) -> list[asyncpg.Record]:
         if target:
-            return await connection.fetch(self._db.sql["active_in_place"], job, target)
-        return await connection.fetch(self._db.sql["active_of_job"], job)
+            return await connection.fetch(*self._db.sql["active_in_place"].bind(job, target))
+        return await connection.fetch(*self._db.sql["active_of_job"].bind(job))
 
     async def _insert_ticks(
         self, connection: Connection, fire: Fire, made: list[tuple[Tick, RunState]], gate: int | None, now: Instant
@@ -251,18 +249,18 @@ class Firing(Submissions):
             )
             if state is RunState.QUEUED and limits is None:
                 queued = (*common, rank_of(now, job.spec.priority, late=tick.late), None)
-                await connection.execute(self._db.sql["insert_queued"], *([value] for value in queued))
+                await connection.execute(*self._db.sql["insert_queued"].bind(*([value] for value in queued)))
             else:
                 # A run that holds its key and has limits is made as scheduled, and tries its limits below.
                 holds = state is RunState.QUEUED
                 code = STATE_CODES[RunState.SCHEDULED if holds else state]
                 waiting = (*common, code, tick.late, None, holds)
-                await connection.execute(self._db.sql["insert_waiting"], *([value] for value in waiting))
+                await connection.execute(*self._db.sql["insert_waiting"].bind(*([value] for value in waiting)))
         tenant = self._names.number(Kind.TENANT, job.tenant)
         await self._tell(connection, "run.submitted", [(RunId(str(tick.run_id)), tenant) for tick, _ in made])
         holding = [tick.run_id for tick, state in made if state is RunState.QUEUED]
         if limits is not None and holding:
-            await self._enter(connection, await connection.fetch(self._db.sql["due_rows"], holding), is_told=True)
+            await self._enter(connection, await connection.fetch(*self._db.sql["due_rows"].bind(holding)), is_told=True)
 
 
 def _keep_run(fire: Fire, at: Instant | None) -> Fire:

@@ -16,11 +16,12 @@ from mainspring.core.model.schedules.slo import begin as begin_slo
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Put, PutOutcome, build_conflict, refuse_put
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
+from mainspring.stores.postgres.codes import JOB_STATE_CODES, JOB_STATES
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import Kind
 from mainspring.stores.postgres.records.calendars import Calendars
 from mainspring.stores.postgres.records.reading import Reading
-from mainspring.stores.postgres.rows import JOB_STATE_CODES, JOB_STATES, decode_spec, encode_spec
+from mainspring.stores.postgres.rows import decode_spec, encode_spec
 from mainspring.stores.postgres.work.keys import JOB, KeyUsed, KeyWanted, key_wanted
 from mainspring.stores.postgres.work.staging import Staging
 
@@ -142,13 +143,13 @@ class Jobs(Staging, Reading, Calendars):
         names = [job.spec.name for job in jobs]
         by_name = {
             (row["tenant"], row["name"]): row
-            for row in await connection.fetch(sql["put_jobs"], [job.id for job in jobs], tenants, names)
+            for row in await connection.fetch(*sql["put_jobs"].bind([job.id for job in jobs], tenants, names))
         }
         rows = [by_name[pair] for pair in zip(tenants, names, strict=True)]
         ids = [JobId(row["id"]) for row in rows]
         versions = [row["version"] for row in rows]
         bodies = list(map(version_body_id, ids, versions))
-        known = {row["job_id"]: row for row in await connection.fetch(sql["job_versions"], ids, versions, bodies)}
+        known = {row["job_id"]: row for row in await connection.fetch(*sql["job_versions"].bind(ids, versions, bodies))}
         changed: list[tuple[object, ...]] = []
         new_versions: list[tuple[object, ...]] = []
         moved: list[tuple[JobId, int, Instant | None, Micros | None, int, Instant | None, int]] = []
@@ -205,19 +206,19 @@ class Jobs(Staging, Reading, Calendars):
         if moved:
             await self._drop_ticks(connection, [job_id for job_id, *_ in moved], "schedule changed")
         if new_versions:
-            await connection.execute(sql["add_versions"], *zip(*new_versions, strict=True))
+            await connection.execute(*sql["add_versions"].bind(*zip(*new_versions, strict=True)))
         if changed:
-            await connection.execute(sql["update_jobs"], *zip(*changed, strict=True))
+            await connection.execute(*sql["update_jobs"].bind(*zip(*changed, strict=True)))
         if moved:
-            await connection.execute(sql["put_schedules"], *zip(*moved, strict=True))
+            await connection.execute(*sql["put_schedules"].bind(*zip(*moved, strict=True)))
         if touched:
-            await connection.execute(sql["touch_schedule"], sorted(touched), True)
+            await connection.execute(*sql["touch_schedule"].bind(sorted(touched), True))
         if watched:
-            await connection.execute(sql["watch_slos"], *zip(*watched, strict=True))
+            await connection.execute(*sql["watch_slos"].bind(*zip(*watched, strict=True)))
         if unwatched:
-            await connection.execute(sql["forget_slos"], unwatched)
+            await connection.execute(*sql["forget_slos"].bind(unwatched))
         if rescheduled:
-            await connection.execute(sql["reschedule_slos"], *zip(*rescheduled, strict=True))
+            await connection.execute(*sql["reschedule_slos"].bind(*zip(*rescheduled, strict=True)))
         return [placed.get(job_id, _Placed(job_id, PutOutcome.UNCHANGED)) for job_id in ids]
 
     def _new_version(self, job: NewJob, job_id: JobId, version: int) -> tuple[object, ...]:
@@ -236,7 +237,7 @@ class Jobs(Staging, Reading, Calendars):
 
     async def _drop_ticks(self, connection: Connection, jobs: list[JobId], reason: str) -> None:
         """Record the due ticks of these jobs as dropped, because their schedules end or change."""
-        for row in await connection.fetch(self._db.sql["ending_schedules"], jobs):
+        for row in await connection.fetch(*self._db.sql["ending_schedules"].bind(jobs)):
             spec = decode_spec(row["spec"])
             if spec is None:
                 # The ticks of a job that cannot be read are unknown.
@@ -249,16 +250,17 @@ class Jobs(Staging, Reading, Calendars):
             if ticks:
                 await self._partitions.make_ledger_within(connection, {tick.scheduled_at // DAY for tick in ticks})
                 await connection.execute(
-                    self._db.sql["drop_ticks"],
-                    job.id,
-                    job.version,
-                    row["epoch"],
-                    [tick.scheduled_at for tick in ticks],
-                    [tick.reason for tick in ticks],
-                    [tick.ticks for tick in ticks],
-                    [tick.last_at for tick in ticks],
-                    row["tenant"],
-                    [tick.target for tick in ticks],
+                    *self._db.sql["drop_ticks"].bind(
+                        job.id,
+                        job.version,
+                        row["epoch"],
+                        [tick.scheduled_at for tick in ticks],
+                        [tick.reason for tick in ticks],
+                        [tick.ticks for tick in ticks],
+                        [tick.last_at for tick in ticks],
+                        row["tenant"],
+                        [tick.target for tick in ticks],
+                    ),
                 )
 
     async def set_jobs_state(
@@ -274,7 +276,7 @@ class Jobs(Staging, Reading, Calendars):
         until, why = (resume_at, "" if author is None else author.why) if pauses else (None, None)
 
         async def change(connection: Connection) -> dict[JobId, JobState]:
-            rows = await connection.fetch(self._db.sql["lock_jobs"], sorted(jobs))
+            rows = await connection.fetch(*self._db.sql["lock_jobs"].bind(sorted(jobs)))
             await self._names.name_all({row["tenant"] for row in rows}, connection)
             answer: dict[JobId, JobState] = {}
             changes: list[Change] = []
@@ -289,10 +291,14 @@ class Jobs(Staging, Reading, Calendars):
                 answer[job_id] = state
                 differs = job_moved(before, state, row["resume_at"], until)
                 changes.append(Change(self._names.name(row["tenant"]), job_id, *(differs or ())))
-                await connection.execute(self._db.sql["set_job_state"], job_id, JOB_STATE_CODES[state])
+                await connection.execute(*self._db.sql["set_job_state"].bind(job_id, JOB_STATE_CODES[state]))
                 # The schedule is closed first: no tick can slip in before the active runs are canceled.
-                await connection.execute(self._db.sql["touch_schedule"], [job_id], state is not JobState.CANCELLED)
-                await connection.execute(self._db.sql["note_pause"], job_id, until, why, before is JobState.PAUSED)
+                await connection.execute(
+                    *self._db.sql["touch_schedule"].bind([job_id], state is not JobState.CANCELLED)
+                )
+                await connection.execute(
+                    *self._db.sql["note_pause"].bind(job_id, until, why, before is JobState.PAUSED)
+                )
                 if state is JobState.CANCELLED:
                     await self._stop_runs_of(connection, job_id)
             await self._audit(connection, _ACTIONS[state], author, changes)

@@ -71,7 +71,7 @@ class Keys(Uniques):
         for _ in range(_ROUNDS):
             if not left:
                 break
-            rows = await connection.fetch(self._db.sql["take_keys"], *_columns(left), kind, KEYS_KEPT)
+            rows = await connection.fetch(*self._db.sql["take_keys"].bind(*_columns(left), kind, KEYS_KEPT))
             new = [left[row["tenant"], row["key"]] for row in rows]
             left = _without(left, new)
             if left:
@@ -96,10 +96,10 @@ class Keys(Uniques):
     ) -> tuple[dict[tuple[int, bytes], KeyUsed], list[KeyWanted]]:
         """Return the earlier uses of keys. Keys that have expired, or whose run or job is gone, are taken."""
         places = [list(column) for column in zip(*sorted(wanted), strict=True)]
-        await connection.fetch(self._db.sql["lock_keys"], *places)
+        await connection.fetch(*self._db.sql["lock_keys"].bind(*places))
         used: dict[tuple[int, bytes], KeyUsed] = {}
         free: list[KeyWanted] = []
-        for row in await connection.fetch(self._db.sql["used_keys"], *places):
+        for row in await connection.fetch(*self._db.sql["used_keys"].bind(*places)):
             place = (row["tenant"], row["key"])
             if row["counts"]:
                 used[place] = KeyUsed(row["id"], row["kind"], row["fingerprint"])
@@ -112,14 +112,14 @@ class Keys(Uniques):
         """Free keys that were taken for something that was not made after all."""
         if wanted:
             await connection.execute(
-                self._db.sql["free_keys"], [want.tenant for want in wanted], [want.key for want in wanted]
+                *self._db.sql["free_keys"].bind([want.tenant for want in wanted], [want.key for want in wanted])
             )
 
     async def _use_keys(self, connection: Connection, wanted: Sequence[KeyWanted], kind: int) -> None:
         """Use keys that this transaction has locked."""
         if wanted:
             columns = _columns({want.place: want for want in wanted})
-            await connection.execute(self._db.sql["use_keys"], *columns, kind, KEYS_KEPT)
+            await connection.execute(*self._db.sql["use_keys"].bind(*columns, kind, KEYS_KEPT))
 
 
 def _columns(wanted: dict[tuple[int, bytes], KeyWanted]) -> list[list[object]]:

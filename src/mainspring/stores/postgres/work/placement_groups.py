@@ -9,9 +9,9 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.ports.storage.catalog import SessionView
+from mainspring.stores.postgres.codes import SESSION_KINDS
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.part import Part
-from mainspring.stores.postgres.work.workforce import KINDS
 
 #: The error code that the triggers of ``refuse_elsewhere`` raise.
 _ELSEWHERE = "MS010"
@@ -81,10 +81,10 @@ class Places(Part):
         """
 
         async def work(connection: Connection) -> None:
-            await connection.execute(self._db.sql["join_set"], set_id, number)
+            await connection.execute(*self._db.sql["join_set"].bind(set_id, number))
             going = (list(departing), list(departing.values()))
-            await connection.execute(self._db.sql["set_places"], places, here, *going)
-            last = await connection.fetchval(self._db.sql["last_session"])
+            await connection.execute(*self._db.sql["set_places"].bind(places, here, *going))
+            last = await connection.fetchval(*self._db.sql["last_session"].bind())
             schema = self._db.schema
             await connection.execute(
                 f"ALTER TABLE {schema}.session ALTER COLUMN id SET INCREMENT BY {MOST_SERVERS} "
@@ -97,7 +97,7 @@ class Places(Part):
     async def _guard(self, connection: Connection) -> None:
         """Refuse rows of placement groups that are not here, from this transaction on."""
         schema = self._db.schema
-        rows = await connection.fetch(self._db.sql["shards_elsewhere"])
+        rows = await connection.fetch(*self._db.sql["shards_elsewhere"].bind())
         shards = ",".join(str(row["id"]) for row in rows)
         for table in WITH_SHARD:
             await connection.execute(
@@ -115,7 +115,7 @@ class Places(Part):
         [row] = await self._db.fetch(
             "adopt_session",
             session.id,
-            KINDS[session.kind],
+            SESSION_KINDS[session.kind],
             session.name,
             session.datacenter,
             session.version,

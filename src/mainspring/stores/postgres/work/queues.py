@@ -73,16 +73,17 @@ class Queues(Part):
         async def work(connection: Connection) -> None:
             # Claims in progress finish first. Other claims wait behind this lock, so it must not wait long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
-            await connection.execute(self._db.sql["lock_queue_policies"])
-            before = read_policy(await connection.fetchval(self._db.sql["queue_policy"], number))
+            await connection.execute(*self._db.sql["lock_queue_policies"].bind())
+            before = read_policy(await connection.fetchval(*self._db.sql["queue_policy"].bind(number)))
             await connection.execute(
-                self._db.sql["put_queue_policy"],
-                number,
-                msgspec.json.encode(policy),
-                policy.looks_closely,
-                policy.fair,
-                None if budget is None else budget.most,
-                None if budget is None else budget.per,
+                *self._db.sql["put_queue_policy"].bind(
+                    number,
+                    msgspec.json.encode(policy),
+                    policy.looks_closely,
+                    policy.fair,
+                    None if budget is None else budget.most,
+                    None if budget is None else budget.per,
+                ),
             )
             differs = what_differs(before.words(), policy.words())
             if differs is not None:
@@ -151,7 +152,7 @@ class Queues(Part):
     async def _choose(self, connection: Connection, places: Sequence[Place]) -> list[RunId]:
         """Choose and lock the best runs of queues with policies. Each of these queues serves one claim at a time."""
         numbers = sorted({place.queue for place in places})
-        rows = await connection.fetch(self._db.sql["lock_policies"], numbers)
+        rows = await connection.fetch(*self._db.sql["lock_policies"].bind(numbers))
         policies = {row["queue"]: row for row in rows}
         for place in places:
             if place.queue not in policies:
@@ -181,7 +182,7 @@ class Queues(Part):
         policy = NO_POLICY if row is None else read_policy(row["policy"])
         limit = most = place.want.limit
         if policy.concurrency is not None:
-            running = await connection.fetchval(self._db.sql["running_of_queue"], place.queue)
+            running = await connection.fetchval(*self._db.sql["running_of_queue"].bind(place.queue))
             most = min(most, policy.concurrency - running - started)
         if most <= 0:
             return []
@@ -199,7 +200,7 @@ class Queues(Part):
             chosen += await pick.choose(limit, most, None, room)
             limit -= sum(min(candidate.weight, place.want.slots or limit) for candidate in chosen)
         if policy.fair and row is not None and limit > 0:
-            rows = await connection.fetch(self._db.sql["turns"], place.queue, row["clock"])
+            rows = await connection.fetch(*self._db.sql["turns"].bind(place.queue, row["clock"]))
             await names.name_all({tag["tenant"] for tag in rows}, connection)
             tags = {names.name(tag["tenant"]): tag["tag"] for tag in rows}
             turns = Turns(row["clock"], tags, policy.shares, set(groups) - {""})
@@ -211,10 +212,10 @@ class Queues(Part):
 
     async def _save_turns(self, connection: Connection, queue: int, turns: Turns) -> None:
         kept = turns.kept()
-        await connection.execute(self._db.sql["set_clock"], queue, turns.clock)
+        await connection.execute(*self._db.sql["set_clock"].bind(queue, turns.clock))
         if kept:
             numbers = [self._names.number(Kind.TENANT, tenant) for tenant in kept]
-            await connection.execute(self._db.sql["set_turns"], queue, numbers, list(kept.values()))
+            await connection.execute(*self._db.sql["set_turns"].bind(queue, numbers, list(kept.values())))
 
     async def _lanes_of(
         self, connection: Connection, place: Place, row: asyncpg.Record | None, *, fair: bool
@@ -224,7 +225,7 @@ class Queues(Part):
         pooled = row is not None and row["pooled"]
         if row is None or not row["laned"]:
             return dict.fromkeys(allowed)
-        rows = await connection.fetch(self._db.sql["active_lanes"], place.queue)
+        rows = await connection.fetch(*self._db.sql["active_lanes"].bind(place.queue))
         strays = [
             (row["lane"], lane.base)
             for row in rows
@@ -233,9 +234,9 @@ class Queues(Part):
         if strays:
             most = max(_STRAYS, 2 * place.want.limit)
             arguments = (place.queue, [lane for lane, _ in strays], [base for _, base in strays], most, fair, pooled)
-            await connection.execute(self._db.sql["name_lanes"], *arguments)
-            await connection.execute(self._db.sql["sort_lanes"], *arguments)
-            rows = await connection.fetch(self._db.sql["active_lanes"], place.queue)
+            await connection.execute(*self._db.sql["name_lanes"].bind(*arguments))
+            await connection.execute(*self._db.sql["sort_lanes"].bind(*arguments))
+            rows = await connection.fetch(*self._db.sql["active_lanes"].bind(place.queue))
         lanes: dict[int, int | None] = {}
         for row in rows:
             lane = _lane_read(row)
@@ -291,15 +292,16 @@ class _Pick:
         group_of = {lane: group for lane, _, group in asked}
         full = place.paused | {names.number(Kind.TENANT, tenant) for tenant in wanted.full}
         rows = await self._connection.fetch(
-            queues._db.sql["best_of_lanes"],
-            place.queue,
-            [lane for lane, _, _ in asked],
-            [count for _, count, _ in asked],
-            place.tenant,
-            sorted(full),
-            [*self._taken, *wanted.seen],
-            self._weighted,
-            place.want.priority,
+            *queues._db.sql["best_of_lanes"].bind(
+                place.queue,
+                [lane for lane, _, _ in asked],
+                [count for _, count, _ in asked],
+                place.tenant,
+                sorted(full),
+                [*self._taken, *wanted.seen],
+                self._weighted,
+                place.want.priority,
+            ),
         )
         await names.name_all({row["tenant"] for row in rows}, self._connection)
         found: dict[str, list[Candidate]] = {group: [] for group in wanted.most}

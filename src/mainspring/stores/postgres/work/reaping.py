@@ -14,10 +14,11 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.usage import USAGE_KEPT
 from mainspring.core.ports.storage.catalog import TIMINGS_KEPT
 from mainspring.core.store import Retention
+from mainspring.stores.postgres.codes import CLASS_WIDTH, DAYS_AHEAD, FOREVER_BUCKET, KEPT_BUCKET, UNITS
 from mainspring.stores.postgres.database import Connection, rows_of
 from mainspring.stores.postgres.partitions import HISTORIES, Partitions, day_of
 from mainspring.stores.postgres.records.reading import Reading
-from mainspring.stores.postgres.rows import CLASS_WIDTH, DAYS_AHEAD, FOREVER_BUCKET, KEPT_BUCKET, UNITS, class_of_bucket
+from mainspring.stores.postgres.rows import class_of_bucket
 from mainspring.stores.postgres.work.limiter_decisions import candidate
 from mainspring.stores.postgres.work.sweeping import Sweeping
 from mainspring.stores.postgres.work.workforce import Workforce
@@ -56,7 +57,7 @@ class Reaping(Sweeping, Workforce, Reading):
 
     async def expire(self, limit: int) -> int:
         async def work(connection: Connection) -> tuple[list[asyncpg.Record], Counter[int]]:
-            rows = await connection.fetch(self._db.sql["expire"], limit, fingerprint_of("deadline", ""))
+            rows = await connection.fetch(*self._db.sql["expire"].bind(limit, fingerprint_of("deadline", "")))
             return rows, await self._let_go(connection, rows)
 
         rows, queues = await self._db.transaction(work)
@@ -65,18 +66,18 @@ class Reaping(Sweeping, Workforce, Reading):
 
     async def sweep(self, limit: int) -> int:
         async def work(connection: Connection) -> int:
-            gates = [row["gate"] for row in await connection.fetch(self._db.sql["stuck_gates"], limit)]
+            gates = [row["gate"] for row in await connection.fetch(*self._db.sql["stuck_gates"].bind(limit))]
             opened = []
             if gates:
                 # Missing key locks are made here: a line without its key lock would never move again.
-                await connection.fetch(self._db.sql["lock_gates"], sorted(gates))
+                await connection.fetch(*self._db.sql["lock_gates"].bind(sorted(gates)))
                 opened = await self._open_gates(connection, sorted(gates))
                 limited = [candidate(row) for row in opened if row["limits"] is not None]
                 if limited:
                     await self._pass(connection, (), limited)
-            jobs = [row["job_id"] for row in await connection.fetch(self._db.sql["stuck_delays"], limit)]
+            jobs = [row["job_id"] for row in await connection.fetch(*self._db.sql["stuck_delays"].bind(limit))]
             if jobs:
-                await connection.execute(self._db.sql["end_delay"], sorted(jobs))
+                await connection.execute(*self._db.sql["end_delay"].bind(sorted(jobs)))
             return len(opened) + len(jobs)
 
         found = await self._db.transaction(work)

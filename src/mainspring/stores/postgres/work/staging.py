@@ -57,7 +57,7 @@ class Staging(Firing):
         self, connection: Connection, owner: SessionId, shards: Sequence[int], limit: int
     ) -> tuple[int, Counter[int]]:
         """Let due runs take their keys and pass their limits; return how many there were, and how many were queued."""
-        rows = await connection.fetch(self._db.sql["gated_due"], owner, list(shards), limit)
+        rows = await connection.fetch(*self._db.sql["gated_due"].bind(owner, list(shards), limit))
         queued = await self._enter(connection, rows)
         return len(rows), queued
 
@@ -115,8 +115,8 @@ class Staging(Firing):
         self, connection: Connection, owner: SessionId, arguments: Sequence[object], runs: Sequence[RunId]
     ) -> list[asyncpg.Record]:
         """Fire ticks whose runs have limits: the runs are made as scheduled, and due ones try their limits at once."""
-        rows = await connection.fetch(self._db.sql["fire"], owner, *arguments)
-        due = await connection.fetch(self._db.sql["due_rows"], sorted(runs))
+        rows = await connection.fetch(*self._db.sql["fire"].bind(owner, *arguments))
+        due = await connection.fetch(*self._db.sql["due_rows"].bind(sorted(runs)))
         await self._enter(connection, due, is_told=True)
         return rows
 

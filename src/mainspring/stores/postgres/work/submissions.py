@@ -22,22 +22,11 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.store import Accepted
 from mainspring.stores.changes import Change, what_differs
+from mainspring.stores.postgres.codes import AT_LIMIT, BACKFILL, BY_PARENTS, STATE_CODES, STATES
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import Kind
 from mainspring.stores.postgres.retention_classes import Classes
-from mainspring.stores.postgres.rows import (
-    AT_LIMIT,
-    BACKFILL,
-    BY_PARENTS,
-    STATE_CODES,
-    STATES,
-    bucket_of,
-    encode_about,
-    gate_of,
-    origin_of,
-    set_of_labels,
-    shown_state,
-)
+from mainspring.stores.postgres.rows import bucket_of, encode_about, gate_of, origin_of, set_of_labels, shown_state
 from mainspring.stores.postgres.work.dependencies import FEW, Family, check_circles
 from mainspring.stores.postgres.work.keys import JOB, RUN, Keys, KeyUsed, KeyWanted, key_wanted
 from mainspring.stores.postgres.work.limiter_decisions import Candidate, Leaver, Passage, flat
@@ -145,7 +134,7 @@ class Submissions(Queues, Keys, Classes):
         if len(turns) == 1:
             return list(answers.values())
         # A run made in an earlier turn may have been replaced or changed in a later one.
-        rows = await connection.fetch(self._db.sql["states"], sorted({answer.id for answer in answers.values()}))
+        rows = await connection.fetch(*self._db.sql["states"].bind(sorted({answer.id for answer in answers.values()})))
         states = {row["id"]: shown_state(row) for row in rows}
         return [
             msgspec.structs.replace(answers[place], state=states.get(answers[place].id, answers[place].state))
@@ -196,7 +185,7 @@ class Submissions(Queues, Keys, Classes):
         if not keyed:
             return {}, []
         rows = await connection.fetch(
-            self._db.sql["known_bodies"], [run.id for run in keyed], [bucket_of(run) for run in keyed]
+            *self._db.sql["known_bodies"].bind([run.id for run in keyed], [bucket_of(run) for run in keyed])
         )
         known = {row["id"] for row in rows}
         wanted = {
@@ -214,7 +203,7 @@ class Submissions(Queues, Keys, Classes):
             return []
         arguments = self._arguments(runs)
         abouts = [encode_about(run.about) for run in runs]
-        return await connection.fetch(self._db.sql["submit_bodies"], *arguments[:5], arguments[7], abouts)
+        return await connection.fetch(*self._db.sql["submit_bodies"].bind(*arguments[:5], arguments[7], abouts))
 
     async def _place(
         self, connection: Connection, runs: Sequence[NewRun], now: Instant, others: Mapping[RunId, RunId]
@@ -229,7 +218,7 @@ class Submissions(Queues, Keys, Classes):
         await self._insert(connection, placed, now)
         held = {one.gate: one.run.id for one in placed if one.gate is not None and taken[one.gate] == one.run.id}
         if held:
-            await connection.execute(self._db.sql["hold_gates"], list(held), list(held.values()))
+            await connection.execute(*self._db.sql["hold_gates"].bind(list(held), list(held.values())))
         if passage is not None:
             await self._carry_out(connection, passage)
         await self._skip(connection, family.hopeless)
@@ -238,7 +227,7 @@ class Submissions(Queues, Keys, Classes):
         await self._label(connection, made)
         replays = [(run.replay_of, self._tenant(run)) for run in made if run.replay_of is not None]
         if replays:
-            await connection.execute(self._db.sql["mark_replayed"], *zip(*replays, strict=True))
+            await connection.execute(*self._db.sql["mark_replayed"].bind(*zip(*replays, strict=True)))
         by_author: dict[str, list[Change]] = {}
         for run in made:
             if run.author:
@@ -320,7 +309,7 @@ class Submissions(Queues, Keys, Classes):
             for tag in run.about.tags
         ]
         if labels:
-            await connection.execute(self._db.sql["add_labels"], *zip(*labels, strict=True))
+            await connection.execute(*self._db.sql["add_labels"].bind(*zip(*labels, strict=True)))
 
     async def _insert(self, connection: Connection, placed: Sequence[Placed], now: Instant) -> None:
         rows = [(one, self._common(one, now)) for one in placed]
@@ -335,12 +324,12 @@ class Submissions(Queues, Keys, Classes):
             if one.state != _QUEUED
         ]
         if queued:
-            await connection.execute(self._db.sql["insert_queued"], *zip(*queued, strict=True))
+            await connection.execute(*self._db.sql["insert_queued"].bind(*zip(*queued, strict=True)))
         if waiting:
-            await connection.execute(self._db.sql["insert_waiting"], *zip(*waiting, strict=True))
+            await connection.execute(*self._db.sql["insert_waiting"].bind(*zip(*waiting, strict=True)))
         targets = sorted({one.run.target for one in placed if one.run.target is not None})
         if targets:
-            await connection.execute(self._db.sql["open_own_lanes"], targets)
+            await connection.execute(*self._db.sql["open_own_lanes"].bind(targets))
 
     def _common(self, one: Placed, now: Instant) -> tuple[object, ...]:
         """Return the columns of a new run that the queue and the waiting table share."""
@@ -379,7 +368,7 @@ class Submissions(Queues, Keys, Classes):
     async def _tell(self, connection: Connection, kind: str, runs: Sequence[tuple[RunId, int]]) -> None:
         """Emit an event for runs, each given with the number of its tenant."""
         if runs:
-            await connection.execute(self._db.sql["tell"], kind, *zip(*runs, strict=True))
+            await connection.execute(*self._db.sql["tell"].bind(kind, *zip(*runs, strict=True)))
 
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         if author is not None:
@@ -404,7 +393,7 @@ class Submissions(Queues, Keys, Classes):
         self, connection: Connection, runs: Sequence[RunId | str]
     ) -> tuple[list[asyncpg.Record], Counter[int]]:
         """Cancel runs; return their rows, and how many others were queued, by queue."""
-        rows = await connection.fetch(self._db.sql["cancel_waiting"], sorted(set(runs)))
+        rows = await connection.fetch(*self._db.sql["cancel_waiting"].bind(sorted(set(runs))))
         return rows, await self._let_go(connection, rows)
 
     async def _cancel_audited(
@@ -422,7 +411,7 @@ class Submissions(Queues, Keys, Classes):
             queues += more
             found |= _cancelled(rows)
             changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
-            if not rows and not await connection.fetch(self._db.sql["states"], missing):
+            if not rows and not await connection.fetch(*self._db.sql["states"].bind(missing)):
                 break
         await self._names.name_all({row["tenant"] for row in changed.values()}, connection)
         changes = [
@@ -440,9 +429,9 @@ class Submissions(Queues, Keys, Classes):
         """
         for _ in range(_CANCEL_ROUNDS):
             if target:
-                rows = await connection.fetch(self._db.sql["unstopped_in_place"], job, target)
+                rows = await connection.fetch(*self._db.sql["unstopped_in_place"].bind(job, target))
             else:
-                rows = await connection.fetch(self._db.sql["unstopped_of_job"], job)
+                rows = await connection.fetch(*self._db.sql["unstopped_of_job"].bind(job))
             if not rows:
                 return
             await self._cancel_rows(connection, [row["id"] for row in rows])

@@ -45,17 +45,19 @@ class Sweeping(Families):
         return found
 
     async def _sweep_astray(self, connection: Connection, limit: int) -> int:
-        rows = await connection.fetch(self._db.sql["astray"], limit)
+        rows = await connection.fetch(*self._db.sql["astray"].bind(limit))
         if rows:
             await self._pass(connection, (), [candidate(row) for row in rows])
         return len(rows)
 
     async def _recount(self, connection: Connection, limit: int) -> int:
-        wrong = {row["number"]: row["kind"] for row in await connection.fetch(self._db.sql["wrong_counts"], limit)}
+        wrong = {
+            row["number"]: row["kind"] for row in await connection.fetch(*self._db.sql["wrong_counts"].bind(limit))
+        }
         if not wrong:
             return 0
         await self._lock_limits(connection, wrong, dict.fromkeys(wrong, 0))
-        await connection.execute(self._db.sql["recount"], sorted(wrong))
+        await connection.execute(*self._db.sql["recount"].bind(sorted(wrong)))
         await self._look_at_limits(connection, wrong)
         return len(wrong)
 
@@ -74,7 +76,7 @@ class Sweeping(Families):
 
     async def _decide_anew(self, connection: Connection, children: list[str]) -> int:
         """Decide children that still wait although all of their parents have been counted."""
-        still = [row["id"] for row in await connection.fetch(self._db.sql["lock_children"], children)]
-        rows = await connection.fetch(self._db.sql["count_parents_anew"], still)
+        still = [row["id"] for row in await connection.fetch(*self._db.sql["lock_children"].bind(children))]
+        rows = await connection.fetch(*self._db.sql["count_parents_anew"].bind(still))
         await self._decide_children(connection, rows, {})
         return len(still)

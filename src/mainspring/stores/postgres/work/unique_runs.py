@@ -63,7 +63,7 @@ class Uniques(Families):
         if not keyed:
             return {}
         rows = await connection.fetch(
-            self._db.sql["known_bodies"], [run.id for run in keyed], [bucket_of(run) for run in keyed]
+            *self._db.sql["known_bodies"].bind([run.id for run in keyed], [bucket_of(run) for run in keyed])
         )
         known = {row["id"] for row in rows}
         left = {self._place_of(run): run for run in keyed if run.id not in known}
@@ -71,12 +71,12 @@ class Uniques(Families):
         for _ in range(_ROUNDS):
             if not left:
                 return answers
-            for row in await connection.fetch(self._db.sql["take_uniques"], *_columns(left)):
+            for row in await connection.fetch(*self._db.sql["take_uniques"].bind(*_columns(left))):
                 del left[row["tenant"], row["key"]]
             if left:
                 places = _columns(left)[:2]
-                await connection.fetch(self._db.sql["lock_uniques"], *places)
-                rows = await connection.fetch(self._db.sql["first_of_uniques"], *places)
+                await connection.fetch(*self._db.sql["lock_uniques"].bind(*places))
+                rows = await connection.fetch(*self._db.sql["first_of_uniques"].bind(*places))
                 first = {(row["tenant"], row["key"]): row for row in rows}
                 free: dict[_Place, NewRun] = {}
                 # In the order of the batch: debounced runs may compete for an ordering key.
@@ -88,7 +88,7 @@ class Uniques(Families):
                     else:
                         answers[run.id] = answer
                 if free:
-                    await connection.execute(self._db.sql["use_uniques"], *_columns(free))
+                    await connection.execute(*self._db.sql["use_uniques"].bind(*_columns(free)))
         raise StoreUnavailable("a unique key is used by too many at once")
 
     async def _second(self, connection: Connection, run: NewRun, first: asyncpg.Record) -> Accepted | None:
@@ -103,7 +103,7 @@ class Uniques(Families):
             case "reject":
                 return msgspec.structs.replace(there, conflict=True)
             case "replace" if not first["started"]:
-                rows = await connection.fetch(self._db.sql["skip"], [before], [REPLACED])
+                rows = await connection.fetch(*self._db.sql["skip"].bind([before], [REPLACED]))
                 await self._let_go(connection, rows)
                 return None if rows else there
             case "debounce" if not first["started"]:

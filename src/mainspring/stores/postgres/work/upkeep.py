@@ -11,9 +11,9 @@ from mainspring.core.model.base.instant import MINUTE, SECOND, Instant, Micros
 from mainspring.core.ports.storage.catalog import LOADS_AT_ONCE, LOADS_KEPT
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.store import Unattempted
+from mainspring.stores.postgres.codes import STATES
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.records.reading import Reading
-from mainspring.stores.postgres.rows import STATES
 
 _log = get_logger("mainspring.upkeep")
 
@@ -59,21 +59,21 @@ class Upkeep(Reading):
     async def _forget(self, connection: Connection) -> None:
         if not await self._is_mine(connection):
             return
-        await connection.execute(self._db.sql["forget_readers"])
+        await connection.execute(*self._db.sql["forget_readers"].bind())
         await self._forget_events(connection, _AT_ONCE)
-        await connection.execute(self._db.sql["prune_keys"], _AT_ONCE)
+        await connection.execute(*self._db.sql["prune_keys"].bind(_AT_ONCE))
 
     async def _end_pauses(self, connection: Connection) -> None:
         """Resume jobs whose pause has ended, and delete other pauses a day after their end."""
-        await connection.execute(self._db.sql["resume_due"], _RESUMED)
-        await connection.execute(self._db.sql["forget_pauses"])
+        await connection.execute(*self._db.sql["resume_due"].bind(_RESUMED))
+        await connection.execute(*self._db.sql["forget_pauses"].bind())
 
     async def _close_own_lanes(self, connection: Connection) -> None:
         """Close the own lanes of workers that no run targets any more: they claim like all others again."""
-        locked = await connection.fetch(self._db.sql["lock_own_lanes"])
+        locked = await connection.fetch(*self._db.sql["lock_own_lanes"].bind())
         if locked:
             # A separate statement: it sees every run that was made before the locks.
-            await connection.execute(self._db.sql["close_own_lanes"], [row["id"] for row in locked])
+            await connection.execute(*self._db.sql["close_own_lanes"].bind([row["id"] for row in locked]))
 
     async def _roll_up(self, connection: Connection) -> tuple[bool, list[asyncpg.Record]]:
         """Roll up a piece of history into metrics.
@@ -82,23 +82,23 @@ class Upkeep(Reading):
         """
         if not await self._is_mine(connection):
             return False, []
-        row = await connection.fetchrow(self._db.sql["rolled_up"], _BEHIND)
+        row = await connection.fetchrow(*self._db.sql["rolled_up"].bind(_BEHIND))
         assert row is not None
         since, end = row["since"], row["until"]
         if since >= end:
             return False, []
         until = min(end, since + _PIECE)
-        await connection.execute(self._db.sql["roll_up"], since, until)
-        await connection.execute(self._db.sql["roll_up_usage"], since, until)
-        return bool(until < end), await connection.fetch(self._db.sql["unattempted"], since, until)
+        await connection.execute(*self._db.sql["roll_up"].bind(since, until))
+        await connection.execute(*self._db.sql["roll_up_usage"].bind(since, until))
+        return bool(until < end), await connection.fetch(*self._db.sql["unattempted"].bind(since, until))
 
     async def _is_mine(self, connection: Connection) -> bool:
         """Whether this process may tidy. One does at a time; a second process leaves it to the first."""
         name = f"{self._db.schema}.tidy"
-        return bool(await connection.fetchval(self._db.sql["try_to_tidy"], name))
+        return bool(await connection.fetchval(*self._db.sql["try_to_tidy"].bind(name)))
 
     async def _vacuum(self, connection: Connection) -> None:
-        rows = await connection.fetch(self._db.sql["dead_rows"])
+        rows = await connection.fetch(*self._db.sql["dead_rows"].bind())
         now = time.monotonic()  # noqa: TID251
         due = [
             row["relname"] for row in rows if row["dead"] > _DEAD_ROWS and now >= self._in_vain.get(row["relname"], 0)
@@ -112,7 +112,7 @@ class Upkeep(Reading):
                 # that is canceled here: the connection returns to the pool with its lock. Truncating would need a lock
                 # that blocks every query, and the pages are needed again at once.
                 await connection.execute(f"VACUUM (TRUNCATE off, SKIP_LOCKED on) {self._db.schema}.{table}")
-            left = {row["relname"]: row["dead"] for row in await connection.fetch(self._db.sql["dead_rows"])}
+            left = {row["relname"]: row["dead"] for row in await connection.fetch(*self._db.sql["dead_rows"].bind())}
             # A transaction may still see these rows: scanning all of them again soon would not help.
             self._in_vain |= {table: now + _AGAIN_IN_SECONDS for table in due if left[table] > _DEAD_ROWS}
         except asyncpg.QueryCanceledError:

@@ -14,14 +14,14 @@ from mainspring.core.model.runs.completion import Settlement, Verdict
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.usage import Spent
 from mainspring.core.store import Beat, NewSession, Want
+from mainspring.stores.postgres.codes import OUTCOME_CODES, SESSION_KINDS, STATE_CODES
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.floors import Floors
 from mainspring.stores.postgres.names import Kind, Unnamed
-from mainspring.stores.postgres.rows import OUTCOME_CODES, STATE_CODES, held_runs
+from mainspring.stores.postgres.rows import held_runs
 from mainspring.stores.postgres.work.dependencies import FEW, Families
 from mainspring.stores.postgres.work.queues import Place, Queues
 
-KINDS = {"worker": 1, "scheduler": 2}
 _NOTHING = Spent()
 
 
@@ -38,7 +38,7 @@ class Workforce(Queues, Families):
     async def open_session(self, session: NewSession) -> SessionId:
         rows = await self._db.fetch(
             "open_session",
-            KINDS[session.kind],
+            SESSION_KINDS[session.kind],
             session.name,
             session.datacenter,
             session.version,
@@ -177,7 +177,7 @@ class Workforce(Queues, Families):
         wants = [want for want in wants if want.tenant is None or tenants[want.tenant] is not None]
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
-            found = await connection.fetchrow(self._db.sql["claiming_session"], session)
+            found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session))
             if found is None:
                 return []
             queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
@@ -190,7 +190,7 @@ class Workforce(Queues, Families):
             chosen = await self._choose(connection, places)
             if not chosen:
                 return []
-            return await connection.fetch(self._db.sql["claim_chosen"], session, number, chosen)
+            return await connection.fetch(*self._db.sql["claim_chosen"].bind(session, number, chosen))
 
         held = await self._held(await self._db.transaction(work)) if wants else []
         for run in held:
@@ -211,7 +211,7 @@ class Workforce(Queues, Families):
                 places.append((self._names.number(Kind.QUEUE, want.queue), tenant, want.limit))
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
-            found = await connection.fetchrow(self._db.sql["claiming_session"], session)
+            found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session))
             if found is None:
                 return []
             lanes = [0, *(found["lanes"] or ())]
@@ -222,17 +222,17 @@ class Workforce(Queues, Families):
                 left_out = paused.get(queue, set())
                 if 0 not in left_out:
                     chosen += await self._best(connection, queue, lanes, tenant, limit, left_out, room, chosen)
-            self._limited = bool(room) or await connection.fetchval(self._db.sql["is_limited"])
+            self._limited = bool(room) or await connection.fetchval(*self._db.sql["is_limited"].bind())
             if not chosen:
                 return []
-            return await connection.fetch(self._db.sql["claim_chosen"], session, number, chosen)
+            return await connection.fetch(*self._db.sql["claim_chosen"].bind(session, number, chosen))
 
         return await self._held(await self._db.transaction(work)) if places else []
 
     async def _paused(self, connection: Connection, queues: set[int]) -> dict[int, set[int]]:
         """Return the paused tenants, by queue; 0 means all tenants."""
         paused: dict[int, set[int]] = {}
-        for row in await connection.fetch(self._db.sql["paused_here"], sorted(queues)):
+        for row in await connection.fetch(*self._db.sql["paused_here"].bind(sorted(queues))):
             for queue in queues if row["queue"] == 0 else [row["queue"]]:
                 paused.setdefault(queue, set()).add(row["tenant"])
         return paused
@@ -240,10 +240,12 @@ class Workforce(Queues, Families):
     async def _rooms(self, connection: Connection, tenants: list[int | None]) -> dict[int, int]:
         """Return how many more runs may start, for tenants with a quota. Their quotas are locked until the commit."""
         asked = None if None in tenants else sorted({tenant for tenant in tenants if tenant is not None})
-        quotas = {row["number"]: row["running"] for row in await connection.fetch(self._db.sql["lock_quotas"], asked)}
+        quotas = {
+            row["number"]: row["running"] for row in await connection.fetch(*self._db.sql["lock_quotas"].bind(asked))
+        }
         if not quotas:
             return {}
-        rows = await connection.fetch(self._db.sql["running_of"], list(quotas))
+        rows = await connection.fetch(*self._db.sql["running_of"].bind(list(quotas)))
         running = {row["tenant"]: row["running"] for row in rows}
         return {tenant: quota - running.get(tenant, 0) for tenant, quota in quotas.items()}
 
@@ -268,13 +270,9 @@ class Workforce(Queues, Families):
             rows: list[asyncpg.Record] = []
             for lane in lanes:
                 rows += await connection.fetch(
-                    self._db.sql["claim_best"],
-                    queue,
-                    tenant,
-                    sorted(paused | full),
-                    [*chosen, *best],
-                    limit - len(best),
-                    lane,
+                    *self._db.sql["claim_best"].bind(
+                        queue, tenant, sorted(paused | full), [*chosen, *best], limit - len(best), lane
+                    ),
                 )
             if len(lanes) > 1:
                 rows.sort(key=lambda row: (row["rank"], row["id"]))
@@ -340,7 +338,7 @@ class Workforce(Queues, Families):
         self, connection: Connection, settlements: list[Settlement]
     ) -> tuple[list[asyncpg.Record], Counter[int]]:
         """Complete runs that let others pass; return the rows that ended, and how many others were queued, by queue."""
-        rows = await connection.fetch(self._db.sql["settle_other"], *_others(settlements))
+        rows = await connection.fetch(*self._db.sql["settle_other"].bind(*_others(settlements)))
         return rows, await self._let_go(connection, rows)
 
     async def _verdicts(self, settlements: Sequence[Settlement], applied: set[tuple[str, int]]) -> list[Verdict]:

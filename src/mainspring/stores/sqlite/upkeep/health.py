@@ -25,10 +25,10 @@ from mainspring.core.model.cluster.diagnosis import (
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import Examination, Vitals
 from mainspring.core.runtime.private_files import examine_modes
-from mainspring.stores import named_sql
+from mainspring.stores import statements
 from mainspring.stores.sqlite import connection as connections
 
-_SQL = named_sql.load(connections.PACKAGE, "health.sql")
+_SQL = statements.load(connections.PACKAGE, "health.sql")
 _MIB = 1 << 20
 #: Maximum time for reading through the file.
 _LONGEST_CHECK: Micros = 5 * SECOND

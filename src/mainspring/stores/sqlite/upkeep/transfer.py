@@ -12,7 +12,7 @@ from mainspring.core.model.base.errors import Conflict, StoreUnavailable
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.upkeep.transfer import BATCH, KINDS, Facts, Row
-from mainspring.stores import named_sql
+from mainspring.stores import statements
 from mainspring.stores.sqlite import connection as connections
 from mainspring.stores.sqlite.rows import bytes_of
 
@@ -62,7 +62,7 @@ LEFT_COLUMNS: Mapping[str, frozenset[str]] = {
     "queue_policy": frozenset({"clock"}),
 }
 T = TypeVar("T")
-_SQL = named_sql.load(connections.PACKAGE, "transfer.sql")
+_SQL = statements.load(connections.PACKAGE, "transfer.sql")
 #: The tables that the kinds are read from.
 TABLES = {"session", "tenant", "api_key", "pause", "job", "job_version", "run", "waiting", "gate", "history", "attempt"}
 TABLES |= {"ledger", "label", "used_key", "progress", "checkpoint", "log", "audit", "minute", "usage", "budget"}

@@ -1,0 +1,69 @@
+"""The numbers that stand for states and kinds in rows, and the names that SQL files use for them."""
+
+from mainspring.core.model.base.instant import DAY, MINUTE
+from mainspring.core.model.runs.run import Outcome, RunState
+from mainspring.core.model.schedules.job import JobState
+from mainspring.core.model.workflows.dependencies import Rule
+
+STATE_CODES: dict[RunState, int] = {
+    RunState.SCHEDULED: 1,
+    RunState.BLOCKED: 2,
+    RunState.QUEUED: 3,
+    RunState.RUNNING: 4,
+    RunState.SUCCEEDED: 5,
+    RunState.FAILED: 6,
+    RunState.CANCELLED: 7,
+    RunState.SKIPPED: 8,
+}
+#: State codes of blocked runs: blocked by a limit, and waiting for parents.
+AT_LIMIT, BY_PARENTS = 9, 10
+STATES = {code: state for state, code in STATE_CODES.items()} | dict.fromkeys((AT_LIMIT, BY_PARENTS), RunState.BLOCKED)
+OUTCOME_CODES: dict[Outcome, int] = {
+    Outcome.SUCCESS: 1,
+    Outcome.ERROR: 2,
+    Outcome.TIMEOUT: 3,
+    Outcome.LOST: 4,
+    Outcome.CANCELLED: 5,
+    Outcome.RELEASED: 6,
+}
+OUTCOMES = {code: outcome for outcome, code in OUTCOME_CODES.items()}
+JOB_STATE_CODES: dict[JobState, int] = {
+    JobState.SCHEDULED: 1,
+    JobState.PAUSED: 2,
+    JobState.FINISHED: 3,
+    JobState.CANCELLED: 4,
+}
+JOB_STATES = {code: state for state, code in JOB_STATE_CODES.items()}
+RULE_CODES: dict[Rule, int] = {
+    Rule.ALL_SUCCEEDED: 1,
+    Rule.ALL_DONE: 2,
+    Rule.ANY_SUCCEEDED: 3,
+    Rule.ANY_FAILED: 4,
+}
+RULES = {code: rule for rule, code in RULE_CODES.items()}
+
+SUBMITTED, TICK, TICK_OF_DELAY, MANUAL, BACKFILL = 1, 2, 3, 4, 5
+
+#: The bucket of bodies that outlive their day, and the bucket of the bodies of job versions.
+KEPT_BUCKET, FOREVER_BUCKET = -1, 0
+#: A bucket also contains the retention class of its runs: those of class n are offset by n times this number.
+CLASS_WIDTH = 100_000
+#: How many days a partition of each class spans: a class with a long retention has few, wide partitions.
+UNITS = (1, 1, 7, 30)
+#: How many days of partitions are made ahead.
+DAYS_AHEAD = 8
+
+SESSION_KINDS = {"worker": 1, "scheduler": 2}
+
+#: What ``:RUNNING`` and its like stand for in the SQL files.
+SQL_CONSTANTS: dict[str, int] = {
+    "DAY": DAY,
+    "MINUTE": MINUTE,
+    **{state.name: code for state, code in STATE_CODES.items()},
+    "BLOCKED_BY_LIMIT": AT_LIMIT,
+    "BLOCKED_BY_PARENTS": BY_PARENTS,
+    **{f"OUTCOME_{outcome.name}": code for outcome, code in OUTCOME_CODES.items()},
+    **{f"JOB_{state.name}": code for state, code in JOB_STATE_CODES.items()},
+    "WORKER": SESSION_KINDS["worker"],
+    "SCHEDULER": SESSION_KINDS["scheduler"],
+}
