@@ -1,4 +1,4 @@
-"""Plays the quickstart of README.md and docs/getting-started.md in an empty folder, from a wheel, and records it.
+"""Plays the quickstart of README.md and first-ten-minutes.md in an empty folder, from a wheel, and records the output.
 
 python -m tools.first_minutes writes what the commands print into both pages. A test plays them, too, and compares.
 """
@@ -21,7 +21,7 @@ from tools import dist
 
 ROOT = dist.ROOT
 #: Each page, and the heading at which its quickstart ends.
-PAGES = {ROOT / "README.md": "\n## ", ROOT / "docs/getting-started.md": "\n## Where to go"}
+PAGES = {ROOT / "README.md": "\n## ", ROOT / "docs/get-started/first-ten-minutes.md": "\n## Where to go"}
 #: A block of text is the output of the block before it, or what ``mainspring up`` has logged of a task since then.
 _BLOCK = re.compile(r"^(?:<!-- log: (\w+) -->\n)?```(python|sh|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# (\w+\.py)\n")

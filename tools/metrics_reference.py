@@ -10,7 +10,7 @@ _HEAD = """# Metrics
 Made of the code by `make reference`: what is not here is not told. All are in the text format of Prometheus, at
 `/metrics` of every process: of an API, or of `up`, on its own port; of a scheduler or a worker that is started alone on
 the first free port from `metrics.first_port`, which it names in its log. [How to watch a
-fleet](../operations/monitoring.md).
+fleet](../operate/monitoring.md).
 
 - What is of a process counts since it started. Add up over processes with `sum`.
 - What is of the fleet or of the store is the same from whomever you ask: use `max`, not `sum`. It is read at most every

@@ -33,7 +33,7 @@ MARKERS = {
 _MARKER = re.compile(rf"\b(?:{'|'.join(MARKERS)})\b", re.IGNORECASE)
 #: "What waits for it continues.": a free relative as the subject of a sentence.
 _FREE_RELATIVE = re.compile(r"(?:^|[.:] )What (?:is|was|has|have|can|may|must|does|did|comes|waits|ends?|needs?)\b")
-_LEFT_OUT = ("docs/adr/", "docs/reference/", "CHANGELOG.md", "tools/words", "tests/unit/test_words.py")
+_LEFT_OUT = ("docs/design/adr/", "docs/reference/", "CHANGELOG.md", "tools/words", "tests/unit/test_words.py")
 _SUFFIXES = (".py", ".md", ".html", ".sql")
 
 

@@ -1,4 +1,4 @@
-"""The tables, settings, claims and commands of docs/how-to/authentication.md are correct."""
+"""The tables, settings, claims and commands of docs/operate/authentication.md are correct."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from tests.support.clock import ManualClock
 from tests.support.key_shell import Shell
 from tests.support.tokens import AUDIENCE, ISSUER, sign
 
-PAGE = (Path(__file__).parents[2] / "docs/how-to/authentication.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/operate/authentication.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

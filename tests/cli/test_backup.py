@@ -429,7 +429,7 @@ async def test_replace_keeps_grants_and_refuses_while_dependent_objects_exist(
         owner = await asyncpg.connect(source)
         await admin.execute(f"CREATE ROLE {role} LOGIN")
         try:
-            # Those of docs/how-to/transactions.md, and more.
+            # Those of docs/guides/transactions.md, and more.
             for right in (
                 "USAGE ON SCHEMA mainspring",
                 "EXECUTE ON FUNCTION mainspring.submit_runs",

@@ -156,5 +156,5 @@ def test_an_invalid_benchmark_file_is_refused_with_the_command_to_create_one(
 
 
 def test_the_page_about_capacity_works(tmp_path: Path) -> None:
-    assert follow("../operations/capacity.md", tmp_path) == 2
+    assert follow("operate/capacity.md", tmp_path) == 2
     assert "our contract of November" in capacity("--jobs-per-day", "1M", "--prices", str(tmp_path / "prices.toml"))

@@ -15,12 +15,12 @@ from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.stores.postgres.servers import split
 
-DOCS = Path(__file__).parents[2] / "docs" / "operations"
+DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def test_the_settings_on_the_page_about_postgresql_are_valid(tmp_path: Path) -> None:
-    blocks = [text for kind, text in _BLOCK.findall((DOCS / "postgresql.md").read_text()) if kind == "toml"]
+    blocks = [text for kind, text in _BLOCK.findall((DOCS / "deploy" / "postgresql.md").read_text()) if kind == "toml"]
     assert len(blocks) == 2
     for text in blocks:
         (tmp_path / "mainspring.toml").write_text(text)
@@ -31,7 +31,7 @@ def test_the_settings_on_the_page_about_postgresql_are_valid(tmp_path: Path) -> 
 
 @pytest.mark.postgres
 def test_the_commands_on_the_page_about_upgrades_work(postgres_database: str, tmp_path: Path) -> None:
-    [text] = [text for kind, text in _BLOCK.findall((DOCS / "upgrades.md").read_text()) if kind == "sh"]
+    [text] = [text for kind, text in _BLOCK.findall((DOCS / "operate" / "upgrades.md").read_text()) if kind == "sh"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     found = subprocess.run(
         ["/bin/sh", "-c", text],

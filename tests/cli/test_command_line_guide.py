@@ -1,4 +1,4 @@
-"""docs/how-to/command-line.md, run from top to bottom, and the reference page, which is generated from the code."""
+"""docs/guides/command-line.md, run from top to bottom, and the reference page, which is generated from the code."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.support.command_line import terminate, wait_for_http
 from tests.support.processes import free_port
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDE = (DOCS / "how-to" / "command-line.md").read_text()
+GUIDE = (DOCS / "guides" / "command-line.md").read_text()
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

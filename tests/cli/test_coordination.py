@@ -21,7 +21,7 @@ from tests.support.waiting import DEADLINE_SECONDS, eventually
 from tools.services.etcd import Etcd
 from tools.services.zookeeper import ZooKeeper
 
-PAGE = (Path(__file__).parents[2] / "docs/operations/coordination.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/operate/coordination.md").read_text()
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

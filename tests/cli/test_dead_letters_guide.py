@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.command_line import running_site
 from tests.support.waiting import wait_until
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/dead-letters.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/dead-letters.md"
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -23,7 +23,7 @@ from tests.support.processes import free_port
 from tests.support.servers import started
 from tools.services.redis import Redis
 
-PAGE = (Path(__file__).parents[2] / "docs/explanation/engines.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/concepts/brokers.md").read_text()
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

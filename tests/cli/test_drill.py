@@ -1,4 +1,4 @@
-"""``mainspring drill`` on real schedulers of this machine, with the commands of docs/operations/drill.md."""
+"""``mainspring drill`` on real schedulers of this machine, with the commands of docs/operate/drills.md."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 
-PAGE = Path(__file__).parents[2] / "docs/operations/drill.md"
+PAGE = Path(__file__).parents[2] / "docs/operate/drills.md"
 COMMANDS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 PROGRAM = [sys.executable, "-m", "mainspring"]
 

@@ -12,7 +12,7 @@ from mainspring.core.runtime.plain_yaml import read_yaml
 from mainspring.features.schedules import file as schedule_file
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDES = ("from-crontab", "from-celery", "from-apscheduler")
+GUIDES = ("crontab", "celery", "apscheduler")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# ([\w.-]+)\n")
 
@@ -22,7 +22,7 @@ def test_the_commands_of_a_guide_print_what_it_shows(tmp_path: Path, name: str) 
     """Write the files and run the commands; the block after a command is its output, or part of the file it writes."""
     printed = ""
     seen = set()
-    for kind, text in _BLOCK.findall((DOCS / "how-to" / f"{name}.md").read_text()):
+    for kind, text in _BLOCK.findall((DOCS / "migrate" / f"{name}.md").read_text()):
         file = _FILE.match(text)
         if kind == "sh":
             found = _run(tmp_path, text)

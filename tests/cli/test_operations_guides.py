@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs" / "how-to"
+DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# ([\w.-]+)\n")
 
@@ -43,42 +43,42 @@ def follow(page: str, folder: Path, **environment: str) -> int:
 
 
 def test_the_guide_to_schedules_as_code_works(tmp_path: Path) -> None:
-    assert follow("schedules-as-code.md", tmp_path) == 5
+    assert follow("guides/schedules-as-code.md", tmp_path) == 5
 
 
 def test_the_guide_to_pause_and_versions_works(tmp_path: Path) -> None:
-    assert follow("pause-and-versions.md", tmp_path) == 7
+    assert follow("guides/pause-and-versions.md", tmp_path) == 7
 
 
 def test_the_guide_to_cancel_works(tmp_path: Path) -> None:
-    assert follow("cancel.md", tmp_path) == 1
+    assert follow("guides/cancel.md", tmp_path) == 1
 
 
 def test_the_guide_to_doctor_works(tmp_path: Path) -> None:
-    assert follow("doctor.md", tmp_path) == 1
+    assert follow("operate/doctor.md", tmp_path) == 1
 
 
 def test_the_guide_to_cost_works(tmp_path: Path) -> None:
-    assert follow("cost.md", tmp_path) == 2
+    assert follow("guides/usage-and-budgets.md", tmp_path) == 2
     subprocess.run([sys.executable, "tasks.py"], cwd=tmp_path, check=True, capture_output=True)
 
 
 def test_the_guide_to_explain_works(tmp_path: Path) -> None:
-    assert follow("explain.md", tmp_path) == 2
+    assert follow("guides/explain.md", tmp_path) == 2
 
 
 def test_the_guide_to_deadlines_works(tmp_path: Path) -> None:
-    assert follow("deadlines.md", tmp_path) == 1
+    assert follow("guides/deadlines.md", tmp_path) == 1
     submits = [sys.executable, "-c", "import asyncio, submit; asyncio.run(submit.submit())"]
     subprocess.run(submits, check=True, cwd=tmp_path, env={**os.environ, "MAINSPRING_STORE": "mainspring.db"})
 
 
 def test_the_guide_to_calendars_works(tmp_path: Path) -> None:
-    assert follow("calendars.md", tmp_path) == 5
+    assert follow("guides/calendars.md", tmp_path) == 5
 
 
 @pytest.mark.postgres
 def test_the_guide_to_move_works(tmp_path: Path, postgres_database: str) -> None:
     made = [sys.executable, "-m", "mainspring", "migrate", "--store", str(tmp_path / "mainspring.db")]
     subprocess.run(made, check=True, capture_output=True)
-    assert follow("move-to-postgresql.md", tmp_path, NEW_STORE=postgres_database) == 1
+    assert follow("deploy/move-to-postgresql.md", tmp_path, NEW_STORE=postgres_database) == 1

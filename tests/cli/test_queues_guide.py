@@ -14,7 +14,7 @@ from mainspring.config.node import Node, Role
 from mainspring.config.settings import Settings
 from tests.support.doc_blocks import write_blocks
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/queues.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/queues.md"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -20,7 +20,7 @@ from mainspring.config.sections import servers_of, without_secrets
 from mainspring.core.model.base.errors import Invalid
 from tests.support.databases import create_database, drop_database, with_database
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations" / "several-servers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "deploy" / "sharding.md"
 
 
 def test_a_list_of_addresses_is_a_sharded_store(tmp_path: Path) -> None:

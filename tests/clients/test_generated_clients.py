@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("clients")]
 ROOT = Path(__file__).parents[2]
 Generate = Callable[[str], str]
 PROGRAMS = Path(__file__).parent / "programs"
-PAGE = (ROOT / "docs/how-to/applications.md").read_text()
+PAGE = (ROOT / "docs/guides/submit-jobs.md").read_text()
 
 
 def command_of(words: str) -> str:

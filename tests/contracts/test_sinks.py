@@ -27,7 +27,7 @@ from tools.services.redis import Redis
 
 pytestmark = pytest.mark.slow
 
-PAGE = ROOT / "docs/how-to/events.md"
+PAGE = ROOT / "docs/guides/events.md"
 
 
 @pytest.fixture(params=["memory", *HARNESSES])

@@ -16,7 +16,7 @@ from tests.support.doc_blocks import write_blocks
 from tests.support.processes import PYTHONPATH, START_SECONDS, free_port
 from tests.support.waiting import wait_until
 
-DOCS = Path(__file__).parents[2] / "docs/how-to"
+DOCS = Path(__file__).parents[2] / "docs/guides"
 
 
 class Page:

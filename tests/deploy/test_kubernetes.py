@@ -305,7 +305,7 @@ def test_the_default_workers_serve_the_queues_of_alerts_and_webhooks(helm: str) 
 
 
 def test_the_values_on_the_page_are_valid(helm: str, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "operations" / "kubernetes.md").read_text()
+    page = (ROOT / "docs" / "deploy" / "kubernetes.md").read_text()
     blocks = re.findall(r"```yaml\n# values.yaml\n(.*?)```", page, re.DOTALL)
     assert len(blocks) >= 2
     for number, block in enumerate(blocks):

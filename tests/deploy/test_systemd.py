@@ -88,7 +88,7 @@ def test_a_unit_is_restarted_without_a_limit(name: str) -> None:
 
 
 def test_the_page_creates_the_files_that_a_unit_needs(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    page = (ROOT / "docs" / "deploy" / "vm-and-systemd.md").read_text()
     made = re.findall(r"^(printf|echo) ('.*') \|\n +install .* /dev/stdin (/etc/mainspring/\S+)", page, re.MULTILINE)
     unit = (FOLDER / "mainspring-api.service").read_text()
     needed = re.findall(r"^(?:EnvironmentFile|Environment=MAINSPRING_CONFIG)=(/\S+)$", unit, re.MULTILINE)
@@ -102,7 +102,7 @@ def test_the_page_creates_the_files_that_a_unit_needs(tmp_path: Path) -> None:
 
 
 def test_the_drop_in_on_the_page_names_the_cgroup_of_the_service(analyze: str, units: Path) -> None:
-    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    page = (ROOT / "docs" / "deploy" / "vm-and-systemd.md").read_text()
     [text] = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
     options = dict(re.findall(r"^ *(\w+)=(.*)$", text, re.MULTILINE))
     name, _, value = options["Environment"].partition("=")
@@ -116,7 +116,7 @@ def test_the_drop_in_on_the_page_names_the_cgroup_of_the_service(analyze: str, u
 
 
 def test_the_page_starts_workers_for_alerts_and_webhooks() -> None:
-    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    page = (ROOT / "docs" / "deploy" / "vm-and-systemd.md").read_text()
     started = set(re.findall(r"mainspring-worker@(\w+)", "".join(re.findall("^systemctl enable .*$", page, re.M))))
     assert started >= {NOTIFICATIONS, WEBHOOKS}
 

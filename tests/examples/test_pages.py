@@ -10,7 +10,7 @@ from mainspring.config.loading import load
 from tests.support.processes import ROOT
 
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/__main__.py"))
-PAGES = [ROOT / "docs/how-to/examples.md", *(ROOT / "examples" / name / "README.md" for name in EXAMPLES)]
+PAGES = [ROOT / "docs/get-started/examples.md", *(ROOT / "examples" / name / "README.md" for name in EXAMPLES)]
 
 
 def test_there_are_three_examples() -> None:

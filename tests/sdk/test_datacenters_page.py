@@ -22,8 +22,8 @@ from tests.support.doc_blocks import write_blocks
 from tests.support.waiting import eventually
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "how-to/datacenters.md"
-SCALING = DOCS / "operations/scaling.md"
+PAGE = DOCS / "guides/data-centers.md"
+SCALING = DOCS / "operate/scaling.md"
 _ORDER = "datacenter=us-east>eu>30s"
 
 

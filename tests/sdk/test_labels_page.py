@@ -15,7 +15,7 @@ from mainspring.config.node import Node, Role
 from mainspring.config.settings import Settings
 from tests.support.doc_blocks import write_blocks
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/labels.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/labels.md"
 
 
 @pytest.fixture(autouse=True)

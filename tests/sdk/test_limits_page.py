@@ -12,7 +12,7 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.testing import TestScheduler
 from tests.support.doc_blocks import write_blocks
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/limits.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/rate-limits.md"
 
 
 async def test_the_code_of_the_limits_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/transactions.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/transactions.md"
 
 
 @pytest.mark.slow

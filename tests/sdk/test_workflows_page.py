@@ -14,7 +14,7 @@ from mainspring.http.plans.workflow import read_plan
 from mainspring.testing import TestScheduler
 from tests.support.doc_blocks import write_blocks
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/workflows.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/workflows.md"
 
 
 async def test_the_code_of_the_workflows_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from tests.support.doc_blocks import write_blocks
 from tests.support.processes import PYTHONPATH
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/django.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/django.md"
 
 
 class DjangoProject:

@@ -12,7 +12,7 @@ from tests.support.doc_blocks import write_blocks
 from tests.support.processes import START_SECONDS, free_port
 from tests.support.waiting import wait_until
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/applications.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/submit-jobs.md"
 
 
 @pytest.mark.system

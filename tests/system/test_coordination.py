@@ -19,7 +19,7 @@ async def test_other_schedulers_take_over_the_shards_of_a_killed_one(
     engine: str, address_of: Callable[[str], str], postgres_dsn: str
 ) -> None:
     async with cluster(postgres_dsn, address_of(engine), schedulers=2, crons=20) as found:
-        # docs/operations/coordination.md has how long this takes.
+        # docs/operate/coordination.md has how long this takes.
         await found.end(next(iter(found.schedulers)), "kill")
         ticks = await found.ticks()
     assert ticks.expected > 0

@@ -54,7 +54,7 @@ class Desk:
 
     def commands(self, page: str, chapter: str) -> list[str]:
         """The commands of a chapter of a runbook."""
-        text = (ROOT / "docs" / "operations" / "runbooks" / page).read_text()
+        text = (ROOT / "docs" / "operate" / "runbooks" / page).read_text()
         [part] = re.findall(rf"^## {chapter}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
         return [line for block in re.findall(r"```sh\n(.*?)```", part, re.DOTALL) for line in block.splitlines()]
 

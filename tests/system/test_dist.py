@@ -80,7 +80,7 @@ def clean_environment() -> dict[str, str]:
 def test_every_extra_is_tested_and_documented() -> None:
     extras = PROJECT["optional-dependencies"].keys()
     assert MODULES.keys() | {"all"} == extras
-    page = (ROOT / "docs" / "operations" / "install.md").read_text()
+    page = (ROOT / "docs" / "deploy" / "vm-and-systemd.md").read_text()
     [said] = [line for line in page.splitlines() if line.startswith("Extras bring ")]
     assert {name for name in extras if f"`{name}`" in said} == extras
 
@@ -115,7 +115,12 @@ def test_wheels_of_the_checkout_and_the_source_distribution_are_the_same(
 def test_the_source_distribution_contains_the_files_that_tests_read(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for wanted in ("Makefile", "deploy/helm/mainspring/values.yaml", "docs/tutorial.md", "tests/system/test_dist.py"):
+    for wanted in (
+        "Makefile",
+        "deploy/helm/mainspring/values.yaml",
+        "docs/get-started/tutorial.md",
+        "tests/system/test_dist.py",
+    ):
         assert wanted in names
     assert not [name for name in names if name.startswith((".venv", ".services", "dist/"))]
 

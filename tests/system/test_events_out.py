@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(900), pytest.mark.xdist_group("system")]
 
-PAGE = ROOT / "docs/how-to/events.md"
+PAGE = ROOT / "docs/guides/events.md"
 
 
 @pytest.fixture(params=list(HARNESSES))

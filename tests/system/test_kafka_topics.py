@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("system")]
 
-PAGE = ROOT / "docs/how-to/kafka-topics.md"
+PAGE = ROOT / "docs/guides/kafka-topics.md"
 #: All that the page uses. Others use the same server.
 TOPICS = ("encoding-jobs", "status_updates", "job_events", "cancel_requests")
 

@@ -192,7 +192,7 @@ async def test_alerts_fire_and_resolve_for_a_failing_task_and_a_dead_worker(
             failing = asyncio.create_task(_submit_on(cluster))
             alert = await monitoring.until_fires("MainspringFailureRate")
             assert alert["labels"]["task"] == "send"
-            assert alert["annotations"]["runbook_url"].endswith("/docs/operations/runbooks/failure-rate.html")
+            assert alert["annotations"]["runbook_url"].endswith("/docs/operate/runbooks/failure-rate.html")
             broken.unlink()
             await monitoring.until_resolved("MainspringFailureRate")
             await monitoring.until_resolved("MainspringTaskFailing")

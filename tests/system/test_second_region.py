@@ -34,7 +34,7 @@ from tools.services.local_postgres import ROLE, LocalPostgres
 
 pytestmark = [pytest.mark.postgres, pytest.mark.system, pytest.mark.timeout(900), pytest.mark.xdist_group("failover")]
 
-PAGE = ROOT / "docs" / "operations" / "disaster.md"
+PAGE = ROOT / "docs" / "operate" / "backup.md"
 _BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tools.links import ROOT, pages
-from tools.site.sources import parts
+from tools.site.sources import list_sections
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site"), pytest.mark.timeout(900)]
 NEEDED = ("sphinx", "myst_parser", "furo")
@@ -81,9 +81,9 @@ def find_in_styles(text: str) -> list[str]:
 
 
 def test_every_page_of_the_repository_is_in_the_site_and_its_navigation_once(site: Path) -> None:
-    found = [page for group in parts(ROOT).values() for page in group]
+    found = [page for group in list_sections(ROOT).values() for page in group]
     assert len(found) == len(set(found))
-    assert set(found) == set(pages()) - {ROOT / "README.md"}
+    assert set(found) == set(pages()) - {ROOT / "README.md", ROOT / "docs/README.md"}
     index = (site / "index.html").read_text()
     for page in found:
         path = page.relative_to(ROOT).with_suffix(".html")
@@ -123,11 +123,11 @@ def test_every_runbook_that_an_alert_links_to_exists(site: Path) -> None:
     names = re.findall(r"runbook_url: '\{\{ \$externalLabels\.runbooks \}\}/(.*)'", text)
     assert len(names) == text.count("- alert: ")
     for name in names:
-        assert (site / "docs" / "operations" / "runbooks" / name).is_file(), name
+        assert (site / "docs" / "operate" / "runbooks" / name).is_file(), name
 
 
 def test_sequence_diagrams_are_rendered_as_pictures(site: Path) -> None:
-    text = (site / "docs" / "explanation" / "flows.html").read_text()
+    text = (site / "docs" / "design" / "sequence-diagrams.html").read_text()
     assert text.count('<svg class="sequence"') == 5
     assert "sequenceDiagram" not in text
 
@@ -158,7 +158,7 @@ def test_a_browser_requests_only_the_site_and_its_search_finds_a_page(
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("requestfailed", lambda request: complaints.append(f"{request.url} failed"))
-        for path in ("index.html", "docs/explanation/flows.html", "docs/reference/api.html"):
+        for path in ("index.html", "docs/design/flows.html", "docs/reference/api.html"):
             page.goto(urljoin(address, path))
         page.goto(urljoin(address, "search.html?q=rendezvous"))
         page.wait_for_selector("ul.search a[href*='architecture']", timeout=120_000)

@@ -30,7 +30,7 @@ def test_every_block_of_the_tutorial_works(tmp_path: Path) -> None:
     outputs: list[str] = []
     up: subprocess.Popen[bytes] | None = None
     try:
-        for kind, text in _BLOCK.findall((ROOT / "docs/tutorial.md").read_text()):
+        for kind, text in _BLOCK.findall((ROOT / "docs/get-started/tutorial.md").read_text()):
             if kind == "python":
                 (tmp_path / text.partition("\n")[0].removeprefix("# ")).write_text(text)
             elif "make setup" in text:

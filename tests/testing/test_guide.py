@@ -10,7 +10,7 @@ from tests.support.inner_pytest import run_pytest
 
 @pytest.mark.slow
 def test_every_block_of_the_testing_guide_runs(tmp_path: Path) -> None:
-    tasks, tests = write_blocks(Path("docs/how-to/testing.md"), tmp_path)
+    tasks, tests = write_blocks(Path("docs/guides/testing.md"), tmp_path)
     assert (tasks.name, tests.name) == ("tasks.py", "test_tasks.py")
     count = tests.read_text().count("def test_")
     assert count >= 10

@@ -285,7 +285,7 @@ async def test_an_internal_error_page_shows_no_details(local: Service, monkeypat
 
 
 def test_the_settings_of_the_guide_are_valid(tmp_path: Path) -> None:
-    guide = (Path(__file__).parents[2] / "docs/how-to/dashboard.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs/guides/dashboard.md").read_text()
     [block] = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
     file = tmp_path / "mainspring.toml"
     file.write_text(block)

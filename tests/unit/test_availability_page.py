@@ -1,4 +1,4 @@
-"""docs/operations/availability.md: the sums are right, and the durations are the measured ones."""
+"""docs/operate/availability.md: the sums are right, and the durations are the measured ones."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "operations" / "availability.md").read_text()
+PAGE = (DOCS / "operate" / "availability.md").read_text()
 #: By name. A recording rule exists once per indicator.
 RULES: dict[str, list[dict[str, Any]]] = {}
 for file in sorted((DOCS.parent / "deploy" / "prometheus").glob("*.rules.yml")):
@@ -16,7 +16,7 @@ for file in sorted((DOCS.parent / "deploy" / "prometheus").glob("*.rules.yml")):
         for rule in group["rules"]:
             RULES.setdefault(rule.get("alert") or rule["record"], []).append(rule)
 YEAR_SECONDS = 365 * 24 * 60 * 60
-FAILOVER = (DOCS / "operations" / "failover.md").read_text()
+FAILOVER = (DOCS / "operate" / "failover.md").read_text()
 
 
 def cells(text: str) -> list[list[str]]:
@@ -63,8 +63,8 @@ def test_each_fault_lists_its_longest_measured_recovery() -> None:
         fault = re.fullmatch(r"`([a-z-]+)`", row[1])
         if fault is None:
             # The recovery with Patroni is measured on another page.
-            assert row[1] == "[Patroni](postgresql.md)"
-            assert f"| {row[3]}, " in (DOCS / "operations" / "postgresql.md").read_text()
+            assert row[1] == "[Patroni](../deploy/postgresql.md)"
+            assert f"| {row[3]}, " in (DOCS / "deploy" / "postgresql.md").read_text()
             continue
         assert number(row[3]) == measured[fault[1], "store"], fault[1]
         faults.add(fault[1])

@@ -255,7 +255,7 @@ def test_the_shipped_cost_and_price_files_are_valid_and_name_their_origin() -> N
     files = resources.files("mainspring.features.capacity.figures")
     costs = msgspec.convert(tomllib.loads((files / "costs.toml").read_text("utf-8")), Costs)
     prices = msgspec.convert(tomllib.loads((files / "prices.toml").read_text("utf-8")), Prices)
-    assert "docs/reference/benchmark.md" in costs.where
+    assert "docs/design/benchmark.md" in costs.where
     assert "example" in prices.where
     assert costs.index_factor > 1
 

@@ -17,7 +17,7 @@ from tools.chaos.run import Outcome
 from tools.judge.rules import RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE, FEEDERS_PAGE = DOCS / "operations/failover.md", DOCS / "explanation/engines.md"
+PAGE, FEEDERS_PAGE = DOCS / "operate/failover.md", DOCS / "concepts/brokers.md"
 
 
 class Echo:

@@ -106,7 +106,7 @@ def test_a_role_does_not_receive_the_passwords_of_other_services(name: str) -> N
 
 
 def test_addresses_on_the_page_name_existing_services() -> None:
-    page = (ROOT / "docs/operations/compose.md").read_text()
+    page = (ROOT / "docs/deploy/docker-compose.md").read_text()
     lines = re.findall(r"^  (MAINSPRING_\w+)=(\w+://\S+:\d\S+)", page, re.MULTILINE)
     assert len(lines) == 5
     for name, value in lines:
@@ -116,7 +116,7 @@ def test_addresses_on_the_page_name_existing_services() -> None:
 
 
 def test_the_settings_on_the_page_are_valid_together() -> None:
-    page = (ROOT / "docs/operations/compose.md").read_text()
+    page = (ROOT / "docs/deploy/docker-compose.md").read_text()
     [block] = re.findall(r"```sh\n(  MAINSPRING_NOTIFICATIONS_.*?)```", page, re.DOTALL)
     loaded = load(environment=dict(word.split("=", 1) for word in shlex.split(block)))
     assert loaded.notifications.read().channels.keys() == {"ops"}
@@ -125,7 +125,7 @@ def test_the_settings_on_the_page_are_valid_together() -> None:
 @pytest.mark.slow
 def test_the_command_on_the_page_creates_an_api_key(tmp_path: Path) -> None:
     """The only command on the page that runs without a container runtime."""
-    page = (ROOT / "docs/operations/compose.md").read_text()
+    page = (ROOT / "docs/deploy/docker-compose.md").read_text()
     [arguments] = re.findall(
         r"^docker compose --file deploy/compose.yaml run --rm api (.*) > me.key$", page, re.MULTILINE
     )

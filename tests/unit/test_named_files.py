@@ -9,7 +9,7 @@ PACKAGE = ROOT / "src/mainspring"
 #: ``core/store.py``, ``src/mainspring/core``: a path with a folder of the package, to a file.
 _FILE = re.compile(r"(?<![\w./*-])(?:src/)?(?:mainspring/)?((?:[a-z_]+/)+[a-z_0-9]+\.(?:py|sql|toml|html))(?![\w/])")
 #: Decisions and old entries keep the names of their time.
-_LEFT_OUT = ("docs/adr/", "CHANGELOG.md", "tests/", "examples/", "deploy/")
+_LEFT_OUT = ("docs/design/adr/", "CHANGELOG.md", "tests/", "examples/", "deploy/")
 
 
 def list_texts() -> list[Path]:

@@ -470,7 +470,7 @@ def test_a_channel_that_was_removed_from_the_settings_is_forgotten() -> None:
 
 
 def test_the_settings_on_the_page_are_valid(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs/how-to/notifications.md"
+    page = Path(__file__).parents[2] / "docs/guides/alerts.md"
     [block] = re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
     (tmp_path / "mainspring.toml").write_text(block)
     rules = load(environment={}, file=tmp_path / "mainspring.toml").notifications.read()

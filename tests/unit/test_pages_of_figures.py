@@ -13,9 +13,9 @@ from mainspring.stores.postgres.upkeep.health import _OLDEST_SERVER
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-COMPARISON = (DOCS / "explanation" / "comparison.md").read_text()
-BENCHMARK = (DOCS / "reference" / "benchmark.md").read_text()
-REPRODUCE = (DOCS / "reference" / "reproduce.md").read_text()
+COMPARISON = (DOCS / "design" / "comparison.md").read_text()
+BENCHMARK = (DOCS / "design" / "benchmark.md").read_text()
+REPRODUCE = (DOCS / "design" / "reproduce.md").read_text()
 VERSIONS = (DOCS / "reference" / "versions.md").read_text()
 
 

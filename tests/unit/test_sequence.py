@@ -12,7 +12,7 @@ import pytest
 import mainspring.core.ports
 from tools.site.sequence import Unreadable, draw, in_words, parse, with_pictures
 
-PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "flows.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "design" / "sequence-diagrams.md").read_text()
 DIAGRAMS = re.findall(r"^```mermaid\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 SMALL = """sequenceDiagram
 participant A as Ann

@@ -1,25 +1,26 @@
-"""The navigation of the documentation site follows from the README and the folders."""
+"""The navigation of the documentation site follows from `docs/README.md`."""
 
 from pathlib import Path
 
 import pytest
 
-from tools.site.sources import assemble, parts
+from tools.site.sources import assemble, list_sections
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     root = tmp_path / "repository"
     files = {
-        "README.md": "# It\n\n[b](docs/how-to/b.md#x) [a](docs/how-to/a.md) ![p](docs/p.png) [w](examples/w.sh)",
+        "README.md": "# It\n\n[a](docs/guides/a.md) ![p](docs/p.png) [w](examples/w.sh)",
+        "docs/README.md": "# Documentation\n\n## Guides\n\n- [b](guides/b.md#x)\n- [a](guides/a.md)\n\n"
+        "## Operate\n\n- [Disk](operate/disk.md)\n- [Runbooks](operate/runbooks/README.md)\n\n"
+        "## Project\n\n- [Changes](../CHANGELOG.md)\n",
         "CHANGELOG.md": "# Changes",
-        "docs/how-to/a.md": "# A",
-        "docs/how-to/b.md": "# B\n\n## X",
-        "docs/how-to/aa.md": "# AA",
-        "docs/operations/disk.md": "# Disk",
-        "docs/operations/runbooks/lag.md": "# Lag",
-        "docs/adr/0001-one.md": "# 1",
-        "docs/adr/README.md": "# Decisions",
+        "docs/guides/a.md": "# A",
+        "docs/guides/b.md": "# B\n\n## X",
+        "docs/operate/disk.md": "# Disk",
+        "docs/operate/runbooks/lag.md": "# Lag",
+        "docs/operate/runbooks/README.md": "# Runbooks",
         "docs/stray.md": "# Stray",
         "docs/p.png": "png",
         "examples/w.sh": "echo",
@@ -31,16 +32,15 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_pages_come_in_the_order_of_the_readme_and_then_by_name(root: Path) -> None:
-    found = {title: [page.stem for page in pages] for title, pages in parts(root).items()}
-    assert found["How to"] == ["b", "a", "aa"]
-    assert found["Decisions"] == ["README", "0001-one"]
+def test_sections_and_pages_come_in_the_order_of_the_index(root: Path) -> None:
+    found = {title: [page.stem for page in pages] for title, pages in list_sections(root).items()}
+    assert list(found) == ["Guides", "Operate", "Project", "More"]
+    assert found["Guides"] == ["b", "a"]
 
 
-def test_runbooks_are_a_separate_section_and_stray_pages_are_listed_under_more(root: Path) -> None:
-    found = {title: [page.stem for page in pages] for title, pages in parts(root).items()}
-    assert (found["Operations"], found["Runbooks"], found["More"]) == (["disk"], ["lag"], ["stray"])
-    assert "Examples" not in found
+def test_a_folder_follows_its_index_and_pages_without_a_link_are_in_more(root: Path) -> None:
+    found = {title: [page.stem for page in pages] for title, pages in list_sections(root).items()}
+    assert (found["Operate"], found["More"]) == (["disk", "README", "lag"], ["stray"])
 
 
 def test_linked_files_are_copied_and_the_readme_is_the_first_page(root: Path, tmp_path: Path) -> None:
@@ -48,18 +48,17 @@ def test_linked_files_are_copied_and_the_readme_is_the_first_page(root: Path, tm
     assemble(root, source)
     assert {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()} == {
         "index.md",
+        "docs/README.md",
         "CHANGELOG.md",
-        "docs/how-to/a.md",
-        "docs/how-to/b.md",
-        "docs/how-to/aa.md",
-        "docs/operations/disk.md",
-        "docs/operations/runbooks/lag.md",
-        "docs/adr/0001-one.md",
-        "docs/adr/README.md",
+        "docs/guides/a.md",
+        "docs/guides/b.md",
+        "docs/operate/disk.md",
+        "docs/operate/runbooks/lag.md",
+        "docs/operate/runbooks/README.md",
         "docs/stray.md",
         "docs/p.png",
         "examples/w.sh",
     }
     index = (source / "index.md").read_text()
     assert index.startswith("# It\n")
-    assert ":caption: How to\n\ndocs/how-to/b\ndocs/how-to/a\ndocs/how-to/aa\n```" in index
+    assert ":caption: Guides\n\ndocs/guides/b\ndocs/guides/a\n```" in index

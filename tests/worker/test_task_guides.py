@@ -27,7 +27,7 @@ from mainspring.core.worker.handler import AsyncHandler
 from mainspring.core.worker.reporting.capture import capture
 from tests.support.builders import a_held_run
 
-DOCS = Path(__file__).parents[2] / "docs" / "how-to"
+DOCS = Path(__file__).parents[2] / "docs" / "guides"
 KEY = "a key to sign with"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# ([\w.-]+)\n")

@@ -16,8 +16,8 @@ from tools.chaos.engines import FEEDERS
 from tools.chaos.faults import ENGINES
 from tools.chaos.run import Outcome, run
 
-PAGE = ROOT / "docs/operations/failover.md"
-FEEDERS_PAGE = ROOT / "docs/explanation/engines.md"
+PAGE = ROOT / "docs/operate/failover.md"
+FEEDERS_PAGE = ROOT / "docs/concepts/brokers.md"
 
 
 def main() -> int:

@@ -1,46 +1,28 @@
-"""What the site is built from: the pages of the repository where they are, and a way through them.
+"""The pages of the documentation site and their navigation.
 
-Pages keep their places, so that their links hold as they are. Nobody keeps a list of them: the order in which the
-README names them is their order, and a page that it does not name comes after.
+Pages keep their paths, so that links work as they are. The navigation is `docs/README.md`: each of its headings is a
+section, with the pages in the order of their links. A linked `README.md` is followed by the other pages of its folder.
 """
 
 import re
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
 from tools.links import links_of, pages
 from tools.site.sequence import with_pictures
 
 _HEADING = re.compile(r"^# +(.+)$", re.MULTILINE)
-
-
-class Part(NamedTuple):
-    title: str
-    #: Pages, or folders with pages.
-    places: tuple[str, ...]
-
-
-PARTS = (
-    Part("Start", ("docs/tutorial.md",)),
-    Part("How to", ("docs/how-to",)),
-    Part("Explanation", ("docs/explanation",)),
-    Part("Reference", ("docs/reference",)),
-    Part("Operations", ("docs/operations",)),
-    Part("Runbooks", ("docs/runbooks", "docs/operations/runbooks")),
-    Part("Decisions", ("docs/adr",)),
-    Part("Examples", ("examples",)),
-    Part("The project", ("CONTRIBUTING.md", "docs/contributing", "SECURITY.md", "CHANGELOG.md")),
-)
+_SECTION = re.compile(r"^## +(.+)$")
+_INDEX = Path("docs/README.md")
 
 
 def assemble(root: Path, source: Path) -> None:
-    """Copy what is read, and what it links to; the README becomes the first page."""
+    """Copy the pages and the files that they link to. The README becomes the first page."""
     for page in pages(root):
         inside = page.relative_to(root)
         text = page.read_text("utf-8")
         if inside == Path("README.md"):
-            inside, text = Path("index.md"), text + _ways(root)
+            inside, text = Path("index.md"), text + _write_navigation(root)
         _write(source / inside, with_pictures(text, _title(page)))
         for link in links_of(page):
             target = (page.parent / link.target.partition("#")[0]).resolve()
@@ -50,43 +32,41 @@ def assemble(root: Path, source: Path) -> None:
                 shutil.copyfile(target, copy)
 
 
-def parts(root: Path) -> dict[str, list[Path]]:
-    """The pages of each part, in order; each page once, and none left out."""
-    named = [(root / link.target.partition("#")[0]).resolve() for link in links_of(root / "README.md")]
-    order = {page: position for position, page in reversed(list(enumerate(named)))}
-    taken: set[Path] = set()
+def list_sections(root: Path) -> dict[str, list[Path]]:
+    """The pages of each section, in order. Pages that the index does not name are in "More"."""
+    index = root / _INDEX
+    titles = _list_titles(index)
+    taken = {root / "README.md", index}
     found: dict[str, list[Path]] = {}
-    for part in PARTS:
-        here = [page for place in part.places for page in pages(root) if _lies_in(page.relative_to(root), place)]
-        # A part further down is inside this one: its pages are left to it.
-        nearer = [place for other in PARTS for place in other.places if any(_is_below(place, p) for p in part.places)]
-        here = [
-            page
-            for page in here
-            if page not in taken and not any(_lies_in(page.relative_to(root), place) for place in nearer)
-        ]
-        here.sort(key=lambda page: (order.get(page.resolve(), len(order)), page.name != "README.md", page.name))
-        taken.update(here)
-        if here:
-            found[part.title] = here
-    rest = [page for page in pages(root) if page not in taken and page != root / "README.md"]
+    for link in links_of(index):
+        page = root / (index.parent / link.target.partition("#")[0]).resolve().relative_to(root.resolve())
+        if page.suffix != ".md":
+            continue
+        folder = sorted(page.parent.glob("*.md")) if page.name == "README.md" and page.parent.name != "docs" else []
+        for each in (page, *folder):
+            if each not in taken:
+                taken.add(each)
+                found.setdefault(titles[link.line], []).append(each)
+    rest = [page for page in pages(root) if page not in taken]
     return {**found, "More": rest} if rest else found
 
 
-def _lies_in(page: Path, place: str) -> bool:
-    return page == Path(place) or Path(place) in page.parents
+def _list_titles(index: Path) -> dict[int, str]:
+    """The title of the section of each line."""
+    title, titles = "", {}
+    for number, line in enumerate(index.read_text("utf-8").splitlines(), 1):
+        heading = _SECTION.match(line)
+        title = heading[1] if heading else title
+        titles[number] = title
+    return titles
 
 
-def _is_below(place: str, other: str) -> bool:
-    return Path(other) in Path(place).parents
-
-
-def _ways(root: Path) -> str:
+def _write_navigation(root: Path) -> str:
     blocks = [
         f"```{{toctree}}\n:hidden:\n:caption: {title}\n\n"
         + "\n".join(page.relative_to(root).with_suffix("").as_posix() for page in found)
         + "\n```"
-        for title, found in parts(root).items()
+        for title, found in list_sections(root).items()
     ]
     return "\n\n" + "\n\n".join(blocks) + "\n"
 

@@ -22,7 +22,7 @@ def register(application: typer.Typer) -> None:
 
 
 def bench(context: typer.Context) -> None:
-    """Measure throughput, latency, lateness and cost. Needs a checkout; see docs/reference/benchmark.md.
+    """Measure throughput, latency, lateness and cost. Needs a checkout; see docs/design/benchmark.md.
 
     Example: mainspring bench --help
 

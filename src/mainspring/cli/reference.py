@@ -13,7 +13,7 @@ _HEAD = """\
 # The command line
 
 Every command and option, as the code has them; `make reference` writes this page. How to use them:
-[the command line](../how-to/command-line.md).
+[the command line](../guides/command-line.md).
 
 In a clone `mainspring` is `.venv/bin/mainspring`; `. .venv/bin/activate` puts it on the path.
 """

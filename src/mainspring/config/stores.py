@@ -133,7 +133,7 @@ async def open_several(settings: Settings) -> AsyncIterator["ShardedStore"]:
     """Yield the opened sharded store, for operations on its servers."""
     servers = servers_of(settings.store)
     if not servers:
-        raise Invalid("store", "is on one server", "a list of them, as in docs/operations/several-servers.md")
+        raise Invalid("store", "is on one server", "a list of them, as in docs/deploy/sharding.md")
     store = _make_several(settings, SystemClock(), servers, None, None)
     await store.open()
     try:

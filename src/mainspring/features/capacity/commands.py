@@ -192,7 +192,7 @@ def _read(path: Path, kind: type[T], field: str) -> T:
     try:
         return msgspec.convert(tomllib.loads(_bytes(path, field).decode("utf-8")), type=kind)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise Invalid(field, f"{path}: {error}", "the keys are in docs/operations/capacity.md") from error
+        raise Invalid(field, f"{path}: {error}", "the keys are in docs/operate/capacity.md") from error
 
 
 def _bytes(path: Path, field: str) -> bytes:

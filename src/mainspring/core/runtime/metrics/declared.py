@@ -97,7 +97,7 @@ POOL_WAITING = _gauge(Whose.PROCESS, "pool_waiting_calls", "Calls that wait for 
 SPANS = _counter(
     Whose.PROCESS,
     "trace_spans_total",
-    "Spans of [traces](../operations/tracing.md) that went to the collector, or were dropped: it was away, or they came"
+    "Spans of [traces](../operate/tracing.md) that went to the collector, or were dropped: it was away, or they came"
     " too fast.",
     "outcome",
 )
@@ -166,7 +166,7 @@ LEASES_LOST = _counter(Whose.WORKER, "worker_lost_leases_total", "How often it l
 ARCHIVE_WAITING = _gauge(
     Whose.SCHEDULER,
     "archive_waiting_parts",
-    "Parts of history that are kept beyond their time until they are [archived](../operations/retention.md).",
+    "Parts of history that are kept beyond their time until they are [archived](../operate/retention.md).",
 )
 ARCHIVE_FAILING = _gauge(
     Whose.SCHEDULER,
@@ -174,7 +174,7 @@ ARCHIVE_FAILING = _gauge(
     "1 while the archive cannot be written or is damaged: what is not there is kept.",
 )
 RUN_LOGS_TAKEN = _counter(
-    Whose.SCHEDULER, "run_logs_taken_total", "Logs of ended runs that went [out of the store](../how-to/logs.md)."
+    Whose.SCHEDULER, "run_logs_taken_total", "Logs of ended runs that went [out of the store](../guides/run-logs.md)."
 )
 RUN_LOGS_FAILED = _counter(
     Whose.SCHEDULER,
@@ -229,7 +229,7 @@ STREAMS = _gauge(Whose.API, "api_streams", "Streams of events (SSE) and logs tha
 REPLICA_LAG = _gauge(
     Whose.API,
     "replica_lag_seconds",
-    "How far the [replica](../operations/postgresql.md#lists-from-a-replica) was behind when this process last listed"
+    "How far the [replica](../deploy/postgresql.md#lists-from-a-replica) was behind when this process last listed"
     " from it; -1: not known, or there is none.",
 )
 
@@ -294,7 +294,7 @@ SERVICES = _gauge(Whose.FLEET, "queue_ends_per_second", "Runs of a queue that en
 WANTED = _gauge(
     Whose.FLEET,
     "recommended_workers",
-    "Workers with 100 slots that the load of a queue asks for; [more](../operations/scaling.md).",
+    "Workers with 100 slots that the load of a queue asks for; [more](../operate/scaling.md).",
     "queue",
 )
 WANTED_SLOTS = _gauge(
@@ -312,7 +312,7 @@ QUEUE_WORKERS = _gauge(
 HINTS = _gauge(
     Whose.FLEET,
     "engine_hints",
-    "Hints that an [engine](../explanation/engines.md) has not brought to a worker; of Kafka the lag of the group.",
+    "Hints that an [engine](../concepts/brokers.md) has not brought to a worker; of Kafka the lag of the group.",
     "queue",
 )
 WORKERS = _gauge(Whose.FLEET, "live_workers", "Workers whose lease is good.")
@@ -324,7 +324,7 @@ OWNED = _gauge(Whose.FLEET, "owned_shards", "Those of them that a live scheduler
 CLOCKS = _gauge(
     Whose.FLEET,
     "clock_offset_seconds",
-    "How far the clock that is furthest off is ahead of the store's; [more](../operations/clocks.md).",
+    "How far the clock that is furthest off is ahead of the store's; [more](../operate/clocks.md).",
     "kind",
 )
 BEHIND = _gauge(
@@ -379,7 +379,7 @@ OLDEST = _gauge(
     "store_oldest_transaction_seconds",
     "How long the oldest transaction has been open that holds vacuum back: one with a snapshot, or that has written,"
     " here or on a standby. Missing where our role may not"
-    " [see those of others](../operations/postgresql.md#what-the-role-may-see).",
+    " [see those of others](../deploy/postgresql.md#what-the-role-may-see).",
     "server",
 )
 XID_AGE = _gauge(
@@ -398,7 +398,7 @@ STANDBY_LAG = _gauge(
     Whose.STORE,
     "store_replication_lag_seconds",
     "How long the standby that is furthest behind takes to apply what the server has written; missing where there is"
-    " none, or our role may not [see it](../operations/postgresql.md#what-the-role-may-see).",
+    " none, or our role may not [see it](../deploy/postgresql.md#what-the-role-may-see).",
     "server",
 )
 STANDBY_BYTES = _gauge(
