@@ -21,7 +21,7 @@ import asyncpg
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import IdMaker, RunId
 from mainspring.core.model.base.instant import HOUR
-from mainspring.core.model.runs.completion import Verdict, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.store import NewSession, Want
 from mainspring.stores.postgres import PostgresStore
@@ -68,12 +68,12 @@ class Load:
                     session = await self._store.open_session(worker)
                 number += 1
                 held = await self._store.claim(session, number, [Want("default", 100)])
-                verdicts = await self._store.settle([settle_success(run, None) for run in held])
+                answers = await self._store.complete([complete_success(run, None) for run in held])
             except StoreUnavailable:
                 await asyncio.sleep(0.05)
                 continue
             self.completed += [
-                run.id for run, verdict in zip(held, verdicts, strict=True) if verdict is Verdict.APPLIED
+                run.id for run, answer in zip(held, answers, strict=True) if answer is CompletionAnswer.ACCEPTED
             ]
             if not held:
                 await asyncio.sleep(0.05)

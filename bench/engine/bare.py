@@ -7,7 +7,7 @@ from bench.engine.load import Load
 from bench.sizes import QUEUE
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.store import NewSession, Store, Want
 
@@ -27,7 +27,7 @@ class Bare(Protocol[Held]):
 
     def claim(self) -> Awaitable[list[Held]]: ...
 
-    def settle(self, held: list[Held]) -> Awaitable[None]: ...
+    def complete(self, held: list[Held]) -> Awaitable[None]: ...
 
     def close(self) -> Awaitable[None]: ...
 
@@ -51,8 +51,8 @@ class Methods:
         self._claims += 1
         return await self._store.claim(self._session, self._claims, [Want(QUEUE, CLAIM)])
 
-    async def settle(self, held: list[HeldRun]) -> None:
-        await self._store.settle([settle_success(run, None) for run in held])
+    async def complete(self, held: list[HeldRun]) -> None:
+        await self._store.complete([complete_success(run, None) for run in held])
 
     async def close(self) -> None:
         """The session ends with its store."""

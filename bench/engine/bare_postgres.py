@@ -43,7 +43,7 @@ class Statements:
         )
         self._submit = await submitting.prepare(self._sql["submit_now"].text)
         self._claim = await claiming.prepare(self._sql["claim"].text)
-        self._settle = await settling.prepare(self._sql["settle_succeeded"].text)
+        self._complete = await settling.prepare(self._sql["settle_succeeded"].text)
         none = [None] * SUBMIT
         self._constant = (
             [self._names[TASK]] * SUBMIT,
@@ -83,9 +83,9 @@ class Statements:
         self._claims += 1
         return await self._claim.fetch(self._session, self._claims, [self._names[QUEUE]], [CLAIM], [0])
 
-    async def settle(self, held: list[asyncpg.Record]) -> None:
+    async def complete(self, held: list[asyncpg.Record]) -> None:
         ids, fences = [row["id"] for row in held], [row["fence"] for row in held]
-        await self._settle.fetch(ids, fences, [None] * len(held), None, None)
+        await self._complete.fetch(ids, fences, [None] * len(held), None, None)
 
     async def close(self) -> None:
         for connection in self._connections:

@@ -30,7 +30,7 @@ async def run(load: Load, seconds: float) -> int:
     """Completed jobs a second."""
     bare = await open_bare(load)
     try:
-        return await pipeline(bare.submit, bare.claim, bare.settle, seconds)
+        return await pipeline(bare.submit, bare.claim, bare.complete, seconds)
     finally:
         await bare.close()
 
@@ -38,7 +38,7 @@ async def run(load: Load, seconds: float) -> int:
 async def pipeline(
     submit: Callable[[], Awaitable[int]],
     claim: Callable[[], Awaitable[list[Held]]],
-    settle: Callable[[list[Held]], Awaitable[None]],
+    complete: Callable[[list[Held]], Awaitable[None]],
     seconds: float,
 ) -> int:
     """Three loops that hand on to each other, over a backlog that stays what it is; completed jobs a second."""
@@ -66,7 +66,7 @@ async def pipeline(
         nonlocal settled
         while True:
             batch = await claimed.get()
-            await settle(batch)
+            await complete(batch)
             settled += len(batch)
 
     loops = [asyncio.create_task(loop()) for loop in (submitting, claiming, settling)]

@@ -77,7 +77,7 @@ async def claims(load: Load) -> list[float]:
         held = await bare.claim()
         took.append((time.perf_counter_ns() - started) / 1e6)
         assert len(held) == CLAIM
-        await bare.settle(held)
+        await bare.complete(held)
     return took
 
 

@@ -16,7 +16,7 @@ from mainspring.config.servers.sinks import make_sinks
 from mainspring.config.settings import Settings
 from mainspring.core.dispatch.outbox import SINK
 from mainspring.core.model.base.instant import DAY
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
@@ -66,7 +66,7 @@ async def live(engine: Engine, runs: int) -> None:
         size = min(BATCH, runs - start)
         await jobs.submit_many([NewRun(id=run, task="noop") for run in jobs.new_run_ids([""] * size)])
         held = await engine.store.claim(worker, claim, [Want("default", size)])
-        await engine.store.settle([settle_success(run, None) for run in held])
+        await engine.store.complete([complete_success(run, None) for run in held])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import asyncpg
 from bench.run import POSTGRES, place_of
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.store import Want
 from mainspring.stores.postgres import PostgresStore
 from tests.support.builders import a_run, a_worker
@@ -51,7 +51,7 @@ class Cycle:
         held = await self._store.claim(self._worker, self._claims, [Want("default", limit)])
         took = (time.perf_counter() - began) * 1_000
         assert len(held) == limit, len(held)
-        await self._store.settle([settle_success(run, None) for run in held])
+        await self._store.complete([complete_success(run, None) for run in held])
         return took
 
 

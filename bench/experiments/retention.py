@@ -21,7 +21,7 @@ import msgspec
 
 from mainspring.core.model.base.ids import IdMaker, JobId
 from mainspring.core.model.base.instant import DAY, HOUR
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import NewSession, Retention, Want
@@ -78,7 +78,7 @@ class Live:
             began = time.monotonic()
             held = await store.claim(session, claim, [Want(queue, _BATCH)])
             self.claims.append(time.monotonic() - began)
-            await store.settle([settle_success(run, None) for run in held])
+            await store.complete([complete_success(run, None) for run in held])
             self.done += len(held)
 
     async def window(self, over: "asyncio.Future[object] | asyncio.Task[object]") -> Window:

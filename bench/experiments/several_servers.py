@@ -22,7 +22,7 @@ import msgspec
 from mainspring.config.engine import Engine
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.instant import DAY
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.runtime.local_wakeups import LocalWakeups
@@ -102,7 +102,7 @@ async def cycle(engine: Engine, jobs: int, load: str) -> None:
                 await store.beat(session, DAY, [], [], claims)
                 await asyncio.sleep(0.005)
                 continue
-            await store.settle([settle_success(run, None) for run in held])
+            await store.complete([complete_success(run, None) for run in held])
             done += len(held)
 
     # A backlog first: under load claims are full, whatever the number of servers.

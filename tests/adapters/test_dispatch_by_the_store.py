@@ -16,7 +16,7 @@ from mainspring.config.node import Node, Role
 from mainspring.core.dispatch.dispatcher import READER, Dispatcher
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, SECOND
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.runtime.brokers import Brokers
 from mainspring.core.store import NewSession, Want
 from mainspring.stores.postgres import PostgresStore
@@ -48,7 +48,7 @@ class ObservedStore:
         await self.store.submit(runs)
         named = tuple(run.id for run in runs) if hinted else None
         held = await self.store.claim(worker, 1, [Want("default", 10, runs=named)])
-        await self.store.settle([settle_success(run, None) for run in held])
+        await self.store.complete([complete_success(run, None) for run in held])
         assert len(held) == 10
         await self._let_the_driver_log()
         # Submits read once per second which queues have label sets.

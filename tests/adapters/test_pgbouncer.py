@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MINUTE
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.runtime.system_clock import SystemClock
@@ -58,7 +58,7 @@ async def test_concurrent_clients_submit_claim_and_complete_each_run_once(store:
             held = await store.claim(workers[worker_number], number, [Want("default", 17)])
             if not held:
                 break
-            await store.settle([settle_success(run, b'"done"') for run in held])
+            await store.complete([complete_success(run, b'"done"') for run in held])
             done += [run.id for run in held]
         return done
 

@@ -12,7 +12,7 @@ import pytest
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND
-from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_success
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.store import Accepted, NewSession, Retention, Want
 from mainspring.stores import statements
@@ -187,14 +187,14 @@ async def test_ended_runs_are_dropped_by_the_day_and_live_bodies_are_kept(
     held = {run.id: run for run in await store.claim(worker, 1, [Want("default", 10)])}
     rng = random.Random(1)
     now = await store.now()
-    verdicts = await store.settle(
+    answers = await store.complete(
         [
-            settle_success(held[done.id], b'"ok"'),
-            settle_failure(held[failed.id], "boom", rng, now=now),
-            settle_failure(held[live.id], "boom", rng, now=now),
+            complete_success(held[done.id], b'"ok"'),
+            complete_failure(held[failed.id], "boom", rng, now=now),
+            complete_failure(held[live.id], "boom", rng, now=now),
         ]
     )
-    assert verdicts == [Verdict.APPLIED] * 3
+    assert answers == [CompletionAnswer.ACCEPTED] * 3
     await _travel(connection, 8 * DAY)
     while await store.prune(Retention(), 1_000):
         pass
@@ -223,7 +223,7 @@ async def test_a_store_that_was_unused_for_weeks_creates_its_partitions_and_work
     await connection.execute("UPDATE session SET lease_until = lease_until + $1", 100 * DAY)
     await _travel(connection, 40 * DAY)
     held = await store.claim(worker, 1, [Want("default", 10)])
-    assert await store.settle([settle_success(held[0], None)]) == [Verdict.APPLIED]
+    assert await store.complete([complete_success(held[0], None)]) == [CompletionAnswer.ACCEPTED]
 
 
 async def test_a_detached_partition_that_was_not_dropped_is_replaced(
@@ -299,7 +299,7 @@ async def test_concurrent_claims_never_share_a_run(store: PostgresStore) -> None
             if not held:
                 return taken
             taken += [(run.id, run.fence) for run in held]
-            await store.settle([settle_success(run, None) for run in held])
+            await store.complete([complete_success(run, None) for run in held])
 
     taken = [pair for pairs in await asyncio.gather(*map(drain, workers)) for pair in pairs]
     assert sorted(run for run, _ in taken) == sorted(run.id for run in runs)
@@ -330,13 +330,15 @@ async def test_concurrent_submits_and_completions_of_one_key_leave_no_run_blocke
         await store.submit([first])
         (held,) = await store.claim(worker, next(claims), [Want("default", 10)])
         await asyncio.gather(
-            store.settle([settle_success(held, None)]), *(store.submit([run]) for run in rest), return_exceptions=False
+            store.complete([complete_success(held, None)]),
+            *(store.submit([run]) for run in rest),
+            return_exceptions=False,
         )
         done = 0
         while done < len(rest):
             held_now = await store.claim(worker, next(claims), [Want("default", 10)])
             assert len(held_now) == 1, f"round {round_}: {len(held_now)} of one key at once, {done} done"
-            await store.settle([settle_success(held_now[0], None)])
+            await store.complete([complete_success(held_now[0], None)])
             done += 1
     assert await store.sweep(100) == 0
 
@@ -361,7 +363,7 @@ async def test_a_cancel_finds_a_run_that_is_being_claimed(store: PostgresStore) 
         )
         if held:
             assert cancelled[run.id] is RunState.CANCELLING
-            await store.settle([settle_success(held[0], None)])
+            await store.complete([complete_success(held[0], None)])
         else:
             assert cancelled[run.id] is RunState.CANCELLED
 
@@ -448,7 +450,7 @@ async def test_a_second_submit_of_the_same_ids_is_recognized_after_the_runs_ende
     runs = [a_run() for _ in range(3)]
     await store.submit(runs)
     held = await store.claim(worker, 1, [Want("default", 2)])
-    await store.settle([settle_success(run, None) for run in held])
+    await store.complete([complete_success(run, None) for run in held])
     again = await store.submit([*runs, a_run(delay=SECOND)])
     assert [(item.new, item.state) for item in again] == [
         (False, RunState.SUCCEEDED),

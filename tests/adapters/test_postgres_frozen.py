@@ -11,7 +11,7 @@ import pytest
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MINUTE
-from mainspring.core.model.runs.completion import settle_loss
+from mainspring.core.model.runs.completion import complete_loss
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.store import Want
 from mainspring.stores.postgres import PostgresStore
@@ -103,13 +103,13 @@ async def test_a_worker_that_freezes_before_it_commits_a_completion_does_not_kee
 
     async def is_requeued_by_the_reaper() -> bool:
         with suppress(StoreUnavailable):
-            await store.settle([settle_loss(lost, blamed=False) for lost in await store.lost_runs(10)])
+            await store.complete([complete_loss(lost, blamed=False) for lost in await store.lost_runs(10)])
         [view] = await store.runs([run.id])
         return view is not None and view.state is RunState.QUEUED
 
     async def freeze() -> None:
         async with store.completing(held) as transaction:
-            await transaction.complete(None)
+            await transaction.complete_run(None)
             await store.close_session(worker)
             await eventually(is_requeued_by_the_reaper)
 

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from mainspring.core.model.base.instant import HOUR
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.store import Want
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import Connection
@@ -45,7 +45,7 @@ async def test_a_claim_that_begins_at_a_floor_reads_few_pages(store: PostgresSto
         await store.submit([a_run() for _ in range(500)])
         held = await store.claim(worker, start + 1, [Want("default", 500)])
         assert len(held) == 500
-        await store.settle([settle_success(run, None) for run in held])
+        await store.complete([complete_success(run, None) for run in held])
     await store.submit([a_run() for _ in range(20)])
     lowest = await lowest_rank(store)
     from_front, at_floor = [await count_pages(store, worker, floor) for floor in (0, lowest)]
@@ -119,7 +119,7 @@ async def test_a_vacuum_that_removed_nothing_is_not_repeated_at_once(
     worker = await store.open_session(a_worker(ttl=HOUR))
     await store.submit([a_run() for _ in range(500)])
     held = await store.claim(worker, 1, [Want("default", 500)])
-    await store.settle([settle_success(run, None) for run in held])
+    await store.complete([complete_success(run, None) for run in held])
 
     async def count_vacuums() -> int:
         count = "SELECT vacuum_count FROM pg_stat_all_tables WHERE relid = 'mainspring.run'::regclass"

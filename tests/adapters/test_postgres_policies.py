@@ -17,7 +17,7 @@ import pytest
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import HOUR
-from mainspring.core.model.runs.completion import settle_loss, settle_success
+from mainspring.core.model.runs.completion import complete_loss, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
@@ -96,7 +96,7 @@ async def test_a_key_never_exceeds_its_limit_over_many_connections(store: Postgr
             # Counted down before the completion, because the next run may start before it returns.
             for run in held:
                 running[run.task] -= 1
-            await store.settle([settle_success(run, None) for run in held])
+            await store.complete([complete_success(run, None) for run in held])
             done += len(held)
 
     await asyncio.gather(*[work(await a_worker(store)) for _ in range(6)])
@@ -129,7 +129,7 @@ async def housekeeping(store: PostgresStore, scheduler: SessionId) -> int:
     try:
         await store.stage(scheduler, range(store.shards), 1_000)
         lost = await store.lost_runs(1_000)
-        await store.settle([settle_loss(run, blamed=False) for run in lost])
+        await store.complete([complete_loss(run, blamed=False) for run in lost])
         while await store.resolve(1_000):
             pass
         return await store.sweep(1_000)
@@ -239,7 +239,7 @@ async def test_layers_of_dependent_runs_complete_although_workers_die(store: Pos
         worker = await a_worker(store)
         held = await store.claim(worker, 1, [Want("default", 7)])
         if turn % 3:
-            await store.settle([settle_success(run, None) for run in held])
+            await store.complete([complete_success(run, None) for run in held])
         # Every third worker dies with the runs it holds.
         await store.close_session(worker)
         assert await housekeeping(store, scheduler) == 0
@@ -300,12 +300,12 @@ async def test_a_lost_run_releases_its_limit(store: PostgresStore) -> None:
     await store.close_session(killed)
     [lost] = await store.lost_runs(10)
     assert lost.id == held.id
-    await store.settle([settle_loss(lost, blamed=False)])
+    await store.complete([complete_loss(lost, blamed=False)])
     worker, ended = await a_worker(store), list[RunId]()
     for number in range(1, 4):
         [held] = await store.claim(worker, number, [Want("default", 10)])
         ended.append(held.id)
-        await store.settle([settle_success(held, None)])
+        await store.complete([complete_success(held, None)])
     assert ended == [run.id for run in runs]
     assert await store.sweep(100) == 0
 
@@ -333,7 +333,7 @@ async def test_a_sweep_repairs_limiters(store: PostgresStore, connection: "async
         await store.stage(scheduler, range(store.shards), 100)
         held = await store.claim(worker, number, [Want("default", 10)])
         assert len(held) <= 1
-        await store.settle([settle_success(run, None) for run in held])
+        await store.complete([complete_success(run, None) for run in held])
         ended += len(held)
     assert ended == (3 if "DELETE FROM run" not in harm else 2)
     assert await store.sweep(100) == 0
@@ -371,7 +371,7 @@ async def test_a_sweep_releases_children_whose_parent_left_no_record(
     await connection.execute("UPDATE run SET has_children = NULL")
     if "dependent" in harm:
         await connection.execute("UPDATE edge SET state = 5")
-    await store.settle([settle_success(held, None)])
+    await store.complete([complete_success(held, None)])
     await connection.execute(harm)
     assert await store.sweep(100) > 0
     assert {run.id for run in await store.claim(worker, 2, [Want("default", 10)])} == {child.id, other.id}

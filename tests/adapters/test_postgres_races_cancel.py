@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_release, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_release, complete_success
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.schedules.job import JobState, Overlap
 from mainspring.core.store import Want
@@ -51,8 +51,8 @@ async def test_cancel_of_a_job_reaches_a_run_whose_attempt_is_failing(races: Rac
     job = await races.put(a_job())
     run = await races.fire(scheduler, job)
     [held] = await races.claim(worker)
-    failure = settle_failure(held, "boom", random.Random(1), now=held.started_at)
-    async with races.paused(lambda store: store.settle([failure])):
+    failure = complete_failure(held, "boom", random.Random(1), now=held.started_at)
+    async with races.paused(lambda store: store.complete([failure])):
         cancelling = asyncio.create_task(races.store.set_jobs_state([job.id], JobState.CANCELLED))
         await races.blocked(cancelling)
     await cancelling
@@ -92,15 +92,15 @@ Change = Callable[[PostgresStore, HeldRun], Coroutine[Any, Any, object]]
 
 
 async def _fail(store: PostgresStore, held: HeldRun) -> object:
-    return await store.settle([settle_failure(held, "boom", random.Random(1), now=held.started_at)])
+    return await store.complete([complete_failure(held, "boom", random.Random(1), now=held.started_at)])
 
 
 async def _release(store: PostgresStore, held: HeldRun) -> object:
-    return await store.settle([settle_release(held)])
+    return await store.complete([complete_release(held)])
 
 
 async def _succeed(store: PostgresStore, held: HeldRun) -> object:
-    return await store.settle([settle_success(held, None)])
+    return await store.complete([complete_success(held, None)])
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_an_attempt_that_fails_during_a_cancel_is_not_retried(races: Races
     async with races.paused(lambda store: store.cancel([held.id])):
         failing = asyncio.create_task(_fail(races.store, held))
         await races.blocked(failing)
-    assert await failing == [Verdict.APPLIED]
+    assert await failing == [CompletionAnswer.ACCEPTED]
     assert await races.state(held.id) is RunState.CANCELLED
 
 
@@ -160,7 +160,7 @@ async def test_an_attempt_that_is_released_during_a_cancel_is_not_counted(races:
     async with races.paused(lambda store: store.cancel([held.id])):
         releasing = asyncio.create_task(_release(races.store, held))
         await races.blocked(releasing)
-    assert await releasing == [Verdict.APPLIED]
+    assert await releasing == [CompletionAnswer.ACCEPTED]
     [view] = await races.store.runs([held.id])
     assert view is not None
     assert (view.state, view.attempt) == (RunState.CANCELLED, 0)

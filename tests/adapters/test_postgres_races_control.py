@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
-from mainspring.core.model.runs.completion import settle_failure, settle_success
+from mainspring.core.model.runs.completion import complete_failure, complete_success
 from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
@@ -131,7 +131,7 @@ async def test_an_edited_run_that_is_purged_leaves_no_rows(races: Races) -> None
 async def test_the_tags_of_a_failed_run_are_kept_as_long_as_the_run(races: Races) -> None:
     run = a_run(about=About(name="n", tags=("x",)), policy=a_policy(retries=0))
     [held] = await races.start(run)
-    await races.store.settle([settle_failure(held, "boom", random.Random(1), now=held.started_at)])
+    await races.store.complete([complete_failure(held, "boom", random.Random(1), now=held.started_at)])
     await races.advance(10 * DAY)
     while await races.store.prune(Retention(), 1_000):
         pass
@@ -148,7 +148,9 @@ async def test_concurrent_upkeep_counts_each_completion_once(races: Races) -> No
     other = await races.a_store()
     # The database is a copy of an older one, and there would be that much time to catch up on.
     await races.watch.execute("DELETE FROM rolled_up")
-    await races.store.settle([settle_success(held, None) for held in await races.start(*(a_run() for _ in range(5)))])
+    await races.store.complete(
+        [complete_success(held, None) for held in await races.start(*(a_run() for _ in range(5)))]
+    )
     await races.advance(MINUTE)
     await asyncio.gather(*(store.tidy() for store in (races.store, other) for _ in range(4)))
     now = await races.store.now()

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from mainspring.core.model.base.instant import DAY, MINUTE
-from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_release
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_release
 from mainspring.core.store import Retention
 from mainspring.stores.postgres.work import upkeep
 from tests.support.builders import a_run
@@ -32,7 +32,7 @@ async def test_an_overdue_run_that_was_not_staged_for_a_week_keeps_its_body(race
 
 async def test_a_run_that_was_released_for_longer_than_bodies_are_kept_keeps_its_body(races: Races) -> None:
     [held] = await races.start(a_run())
-    await races.store.settle([settle_release(held, delay=20 * DAY)])
+    await races.store.complete([complete_release(held, delay=20 * DAY)])
     await races.advance(9 * DAY)
     await prune(races, Retention())
     await races.advance(12 * DAY)
@@ -93,8 +93,8 @@ async def test_live_work_continues_while_pruning_waits_for_a_reader(races: Races
     pruning = asyncio.create_task(races.store.prune(Retention(unsuccessful=DAY), 1_000))
     await races.blocked(pruning)
     [held] = await races.start(a_run())
-    failure = settle_failure(held, "boom", random.Random(1), now=held.started_at)
-    assert await races.store.settle([failure]) == [Verdict.APPLIED]
+    failure = complete_failure(held, "boom", random.Random(1), now=held.started_at)
+    assert await races.store.complete([failure]) == [CompletionAnswer.ACCEPTED]
     pruning.cancel()
     await asyncio.gather(pruning, return_exceptions=True)
     await reading.execute("COMMIT")

@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import Verdict, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_success
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState, Overlap
 from mainspring.core.store import Retention
@@ -115,9 +115,9 @@ async def test_a_fixed_delay_fires_again_if_its_run_completes_while_the_job_is_c
     assert (await races.job(job)).next_fire is None
     changed = a_job(msgspec.structs.replace(declared.spec, schedule=after_each(2 * MINUTE)))
     async with races.paused(lambda store: store.put_jobs([changed])):
-        completing = asyncio.create_task(races.store.settle([settle_success(held, None)]))
+        completing = asyncio.create_task(races.store.complete([complete_success(held, None)]))
         await races.blocked(completing)
-    assert await completing == [Verdict.APPLIED]
+    assert await completing == [CompletionAnswer.ACCEPTED]
     assert (await races.job(job)).next_fire is not None
 
 

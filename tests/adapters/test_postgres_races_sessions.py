@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.core.model.base.errors import Fenced
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
-from mainspring.core.model.runs.completion import Verdict, settle_loss, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_loss, complete_success
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.store import Want
 from tests.support.builders import a_run
@@ -36,7 +36,7 @@ async def test_the_reaper_does_not_wait_for_a_claim_and_finds_its_runs_after_the
         assert await races.store.lost_runs(10) == []
     [lost] = await races.store.lost_runs(10)
     assert lost.id == run.id
-    assert await races.store.settle([settle_loss(lost, blamed=False)]) == [Verdict.APPLIED]
+    assert await races.store.complete([complete_loss(lost, blamed=False)]) == [CompletionAnswer.ACCEPTED]
     assert await races.state(run.id) is RunState.QUEUED
 
 
@@ -64,16 +64,16 @@ async def test_a_completion_of_an_attempt_that_the_reaper_is_requeuing_is_stale(
     worker, run = await races.a_worker(), a_run()
     await races.store.submit([run])
     [held] = await races.claim(worker)
-    async with races.paused(lambda store: store.settle([settle_loss(held, blamed=False)])):
-        completing = asyncio.create_task(races.store.settle([settle_success(held, b"1")]))
+    async with races.paused(lambda store: store.complete([complete_loss(held, blamed=False)])):
+        completing = asyncio.create_task(races.store.complete([complete_success(held, b"1")]))
         await races.blocked(completing)
     # The reaper completed the attempt under the same fence, as lost: the success is no duplicate of that.
-    assert await completing == [Verdict.FENCED]
+    assert await completing == [CompletionAnswer.STALE]
     [again] = await races.claim(worker, 2)
     assert (again.attempt, again.lost) == (2, 1)
     assert again.fence > held.fence
-    assert await races.store.settle([settle_success(again, b"2")]) == [Verdict.APPLIED]
-    assert await races.store.settle([settle_success(held, b"1")]) == [Verdict.FENCED]
+    assert await races.store.complete([complete_success(again, b"2")]) == [CompletionAnswer.ACCEPTED]
+    assert await races.store.complete([complete_success(held, b"1")]) == [CompletionAnswer.STALE]
 
 
 async def test_a_completion_of_a_returned_attempt_is_stale_even_after_a_cancel_of_its_run(races: Races) -> None:
@@ -81,15 +81,15 @@ async def test_a_completion_of_a_returned_attempt_is_stale_even_after_a_cancel_o
     await races.store.submit([run])
     [held] = await races.claim(worker)
     assert (await races.store.beat(worker, HOUR, [], [], 1)).returned == 1
-    assert await races.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
+    assert await races.store.complete([complete_success(held, None)]) == [CompletionAnswer.STALE]
     await races.store.cancel([run.id])
-    assert await races.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
+    assert await races.store.complete([complete_success(held, None)]) == [CompletionAnswer.STALE]
 
 
 async def test_a_completion_that_deadlocks_is_retried(races: Races) -> None:
     low, high = sorted(await races.start(a_run(), a_run()), key=lambda run: run.id)
     holding = await races.hold("run WHERE id = $1", high.id)
-    completing = asyncio.create_task(races.store.settle([settle_success(run, None) for run in (low, high)]))
+    completing = asyncio.create_task(races.store.complete([complete_success(run, None) for run in (low, high)]))
     await races.blocked(completing)
     crossing = asyncio.create_task(holding.execute("SELECT FROM run WHERE id = $1 FOR UPDATE", low.id))
     done, _ = await asyncio.wait([completing, crossing], return_when=asyncio.FIRST_COMPLETED)
@@ -98,7 +98,7 @@ async def test_a_completion_that_deadlocks_is_retried(races: Races) -> None:
     else:
         await holding.execute("ROLLBACK")
         await asyncio.gather(crossing, return_exceptions=True)
-    assert await completing == [Verdict.APPLIED] * 2
+    assert await completing == [CompletionAnswer.ACCEPTED] * 2
 
 
 # Shards

@@ -8,7 +8,7 @@ import pytest
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import IdMaker, RunId
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
-from mainspring.core.model.runs.completion import Verdict, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_success
 from mainspring.core.model.runs.new_run import About, Idempotency, NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.store import KEYS_KEPT
@@ -29,10 +29,10 @@ async def test_a_key_passes_to_the_first_in_line_while_retention_moves_its_body(
     moving = await races.a_transaction()
     await moving.execute(MOVE_BODY, first.id)
     await moving.execute("UPDATE waiting SET body_bucket = -1 WHERE id = $1", first.id)
-    completing = asyncio.create_task(races.store.settle([settle_success(held, None)]))
+    completing = asyncio.create_task(races.store.complete([complete_success(held, None)]))
     await races.blocked(completing)
     await moving.execute("COMMIT")
-    assert await completing == [Verdict.APPLIED]
+    assert await completing == [CompletionAnswer.ACCEPTED]
     assert await races.state(first.id) is RunState.QUEUED
     assert await races.state(second.id) is RunState.BLOCKED
 
@@ -44,7 +44,7 @@ async def test_a_key_skips_a_blocked_run_that_is_being_cancelled(races: Races) -
     [held] = await races.claim(worker)
     # The cancel has changed the run, and has not locked the key yet.
     async with races.paused(lambda store: store.cancel([first.id]), at="waiting"):
-        assert await races.store.settle([settle_success(held, None)]) == [Verdict.APPLIED]
+        assert await races.store.complete([complete_success(held, None)]) == [CompletionAnswer.ACCEPTED]
     assert await races.state(second.id) is RunState.QUEUED
     assert [run.id for run in await races.claim(worker, 2)] == [second.id]
 
@@ -55,7 +55,7 @@ async def test_a_run_that_becomes_due_while_its_key_is_released_is_queued_once(r
     await races.store.submit([holder, later])
     [held] = await races.claim(worker)
     await races.advance(2 * MINUTE)
-    async with races.paused(lambda store: store.settle([settle_success(held, None)])):
+    async with races.paused(lambda store: store.complete([complete_success(held, None)])):
         staging = asyncio.create_task(races.store.stage(scheduler, ALL_SHARDS, 10))
         await races.blocked(staging)
     assert (await staging).runs == 1

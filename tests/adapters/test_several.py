@@ -16,7 +16,7 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND
 from mainspring.core.model.cluster.placement import place_for
 from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
-from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.unique import Unique
@@ -26,7 +26,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import SettledPartly, Want
+from mainspring.core.store import PartialCompletion, Want
 from mainspring.core.submit.jobs import Jobs
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded import ShardedStore
@@ -171,8 +171,8 @@ async def test_runs_lie_on_the_server_of_their_tenant_and_lists_are_merged(
     assert len(held) == 12
     held += await claim_all(store, 12)
     assert {run.id for run in held} == {run.id for run in runs}
-    assert await store.settle([settle_success(run, None) for run in held]) == [Verdict.APPLIED] * 15
-    assert await store.settle([settle_success(run, None) for run in held]) == [Verdict.ALREADY] * 15
+    assert await store.complete([complete_success(run, None) for run in held]) == [CompletionAnswer.ACCEPTED] * 15
+    assert await store.complete([complete_success(run, None) for run in held]) == [CompletionAnswer.DUPLICATE] * 15
     assert {view.state for view in await store.runs([run.id for run in runs]) if view} == {RunState.SUCCEEDED}
 
 
@@ -300,12 +300,12 @@ async def _fill_move_and_look(
     await store.submit([ended])
     worker = await store.open_session(a_worker(ttl=DAY))
     [held] = await store.claim(worker, 1, [Want(Mine.queue, 9)])
-    assert await store.settle([settle_success(held, b'"done"')]) == [Verdict.APPLIED]
+    assert await store.complete([complete_success(held, b'"done"')]) == [CompletionAnswer.ACCEPTED]
     await store.submit([failing, running])
     claimed = await store.claim(worker, 2, [Want(Mine.queue, 9)])
     by_id = {run.id: run for run in claimed}
     now = await store.now()
-    await store.settle([settle_failure(by_id[failing.id], "boom", Random(0), now=now)])
+    await store.complete([complete_failure(by_id[failing.id], "boom", Random(0), now=now)])
     later = make(delay=HOUR)[0]
     child = make(after=[later])[0]
     await store.submit([later, child, *lined, *limited])
@@ -328,7 +328,7 @@ async def _fill_move_and_look(
     # The worker that holds the run has its old fence and an old map.
     beat = await old.beat(worker, DAY, [running.id], [], 2)
     assert (beat.alive, beat.returned, beat.lost) == (True, 0, ())
-    assert await old.settle([settle_success(by_id[running.id], None)]) == [Verdict.APPLIED]
+    assert await old.complete([complete_success(by_id[running.id], None)]) == [CompletionAnswer.ACCEPTED]
     # One run of each ordering key and limit at a time, in order.
     seen: list[RunId] = []
     while found := await old.claim(worker, 3, [Want(Mine.queue, 9)]):
@@ -336,7 +336,7 @@ async def _fill_move_and_look(
         assert len(keyed) <= 1
         assert len([run for run in found if run.policy.limits]) <= 1
         seen += [run.id for run in found]
-        await old.settle([settle_success(run, None) for run in found])
+        await old.complete([complete_success(run, None) for run in found])
     assert sorted(seen) == sorted(run.id for run in [*lined, *limited])
     assert [run for run in seen if run in {one.id for one in lined}] == [run.id for run in lined]
     [page] = [await old.list_jobs(JobFilter(tenant=tenant), None, 10)]
@@ -382,13 +382,13 @@ async def test_an_interrupted_move_is_finished_once(store: ShardedStore, address
     await target.store.arrive(place, baggage)
     await store._servers.read_map()
     held = await claim_all(store, 3)
-    await store.settle([settle_success(run, None) for run in held])
+    await store.complete([complete_success(run, None) for run in held])
     moves = await store.planned_moves()
     assert (place, 0, 1) in moves
     for planned in moves:
         await store.move_place(*planned)
     held += await claim_all(store)
-    await store.settle([settle_success(run, None) for run in held])
+    await store.complete([complete_success(run, None) for run in held])
     assert sorted(run.id for run in held) == sorted(run.id for run in runs)
     page = await store.list_runs(RunFilter(tenant=tenant), None, 100)
     assert [view.id for view in page.items] == sorted((run.id for run in runs), reverse=True)
@@ -406,11 +406,11 @@ async def test_a_server_that_is_away_does_not_stop_the_others(store: ShardedStor
     gone.away = True
     with pytest.raises(StoreUnavailable, match=r"server 1 .* is away"):
         await store.submit(make_runs(store, there, 1))
-    with pytest.raises(SettledPartly) as partly:
-        await store.settle([settle_success(run, None) for run in held])
-    verdicts = dict(zip([run.id for run in held], partly.value.verdicts, strict=True))
-    assert [verdicts[run.id] for run in mine] == [Verdict.APPLIED] * 2
-    assert [verdicts[run.id] for run in others] == [None] * 2
+    with pytest.raises(PartialCompletion) as partly:
+        await store.complete([complete_success(run, None) for run in held])
+    answers = dict(zip([run.id for run in held], partly.value.answers, strict=True))
+    assert [answers[run.id] for run in mine] == [CompletionAnswer.ACCEPTED] * 2
+    assert [answers[run.id] for run in others] == [None] * 2
     await store.submit(make_runs(store, here, 1))
     assert len(await store.claim(session, 2, [Want(Mine.queue, 9)])) == 1
     with pytest.raises(StoreUnavailable, match="every server"):
@@ -427,7 +427,8 @@ async def test_a_server_that_is_away_does_not_stop_the_others(store: ShardedStor
     assert beat.alive
     assert sorted(beat.lost) == sorted(run.id for run in others)
     assert (
-        await store.settle([settle_success(run, None) for run in held if run.tenant == there]) == [Verdict.APPLIED] * 2
+        await store.complete([complete_success(run, None) for run in held if run.tenant == there])
+        == [CompletionAnswer.ACCEPTED] * 2
     )
 
 
@@ -452,10 +453,10 @@ async def test_runs_are_completed_once_while_placement_groups_move(store: Sharde
 
     async def is_completed(run: HeldRun) -> bool:
         try:
-            [verdict] = await store.settle([settle_success(run, None)])
+            [answer] = await store.complete([complete_success(run, None)])
         except StoreUnavailable:
             return False
-        assert verdict in (Verdict.APPLIED, Verdict.ALREADY)
+        assert answer in (CompletionAnswer.ACCEPTED, CompletionAnswer.DUPLICATE)
         return True
 
     async def work() -> None:

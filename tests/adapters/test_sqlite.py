@@ -17,7 +17,7 @@ import pytest
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
-from mainspring.core.model.runs.completion import Verdict, settle_loss, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_loss, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
@@ -227,7 +227,7 @@ async def test_calls_that_change_nothing_wake_no_listener(path: Path, store: Sql
     assert (await store.stage(session, [0], 10)).runs == 0
     assert await store.lost_runs(10) == []
     assert await store.expire(10) == 0
-    assert await store.settle([settle_success(a_held_run(), None)]) == [Verdict.FENCED]
+    assert await store.complete([complete_success(a_held_run(), None)]) == [CompletionAnswer.STALE]
     await look_often(clock)
     assert not await bell.wait(0)
     wakeups.ring([queue_topic("default")])
@@ -679,7 +679,7 @@ async def test_payloads_and_results_come_back_byte_for_byte(store: SqliteStore, 
     await store.submit([a_run(payload=content)])
     [held] = await store.claim(await a_session(store), 1, [Want("default", 1)])
     assert held.payload == content
-    await store.settle([settle_success(held, content)])
+    await store.complete([complete_success(held, content)])
     [view] = await store.runs([held.id])
     assert view is not None
     assert view.result == content
@@ -713,7 +713,7 @@ async def test_the_rank_in_the_file_is_that_of_the_domain(path: Path) -> None:
     assert rank(later) == rank_of(clock.now(), 7)
     held = await store.claim(await a_session(store), 1, [Want("default", 2)])
     clock.advance(SECOND)
-    await store.settle([settle_loss(run, blamed=False) for run in held])
+    await store.complete([complete_loss(run, blamed=False) for run in held])
     assert rank(at_once) == rank_of(clock.now(), 3, late=True)
     assert rank(later) == rank_of(clock.now(), 7, late=True)
     await store.close()

@@ -19,7 +19,7 @@ import pytest
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker
-from mainspring.core.model.runs.completion import settle_failure, settle_success
+from mainspring.core.model.runs.completion import complete_failure, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.store import NewSession, Want
@@ -165,7 +165,7 @@ async def test_a_key_never_runs_more_often_at_once_than_its_limit(
         random.shuffle(held)
         part, held = held[:300], held[300:]
         assert part, "no run can be claimed"
-        await store.settle([settle_success(run, None) for run in part])
+        await store.complete([complete_success(run, None) for run in part])
         running.subtract(keys_by_run[run.id] for run in part)
         ended += len(part)
         clock.advance(1_000)
@@ -185,7 +185,7 @@ async def test_a_breaker_opens_on_more_than_a_batch_and_closes_on_it(
     runs = [a_run(policy=policy) for _ in range(1_200)]
     await store.submit(runs)
     [first] = await worker.claim(1)
-    await store.settle([settle_failure(first, "no", Random(0), now=clock.now())])
+    await store.complete([complete_failure(first, "no", Random(0), now=clock.now())])
     assert (await count_states(store, runs))[RunState.QUEUED] == 699, "one batch is blocked at once"
     clock.advance(31 * SECOND)
     assert await worker.stage() == 0, "no run passes while some are still queued from before"
@@ -195,7 +195,7 @@ async def test_a_breaker_opens_on_more_than_a_batch_and_closes_on_it(
     assert await worker.stage() == 0
     [ahead] = await worker.claim()
     assert await store.sweep(100) == 0
-    await store.settle([settle_success(ahead, None)])
+    await store.complete([complete_success(ahead, None)])
     await worker.stage()
     assert (await count_states(store, runs))[RunState.QUEUED] == 1_198
     assert await store.sweep(100) == 0
@@ -214,7 +214,7 @@ async def test_runs_blocked_by_one_limit_do_not_block_others_at_a_second_limit(
     last = a_run(policy=a_policy(limits=(door,)))
     await store.submit([last])
     [through] = [run for run in inside if run.policy.limits == (door,)]
-    await store.settle([settle_success(through, None)])
+    await store.complete([complete_success(through, None)])
     await worker.stage()
     assert await store.sweep(100) == 0
     assert [run.id for run in await worker.claim()] == [last.id]
@@ -241,7 +241,7 @@ async def test_a_sweep_repairs_a_limiter(path: Path, store: SqliteStore, worker:
     for _ in range(2):
         held = await worker.claim()
         assert len(held) == 2
-        await store.settle([settle_success(run, None) for run in held])
+        await store.complete([complete_success(run, None) for run in held])
     assert await count_states(store, runs) == {RunState.SUCCEEDED: 4}
 
 
@@ -286,8 +286,11 @@ async def test_limiters_of_unused_keys_are_deleted(
     for failing in (True, False):
         held = await worker.claim()
         now = clock.now()
-        await store.settle(
-            [settle_failure(run, "no", Random(0), now=now) if failing else settle_success(run, None) for run in held]
+        await store.complete(
+            [
+                complete_failure(run, "no", Random(0), now=now) if failing else complete_success(run, None)
+                for run in held
+            ]
         )
     for _ in range(3):
         clock.advance(MINUTE)

@@ -14,7 +14,7 @@ import pytest
 
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.ids import SessionId
-from mainspring.core.model.runs.completion import settle_loss
+from mainspring.core.model.runs.completion import complete_loss
 from mainspring.core.ports.storage.access import Author
 from mainspring.http.server import HttpServer
 from tests.api.conftest import Service, memory_only
@@ -155,7 +155,7 @@ async def test_an_example_worker_stops_its_runs_when_its_lease_has_expired(
         await example.wait_for(job, "running")
         store = guarded.store
         await store.close_session(await example.worker())
-        await store.settle([settle_loss(held, blamed=False) for held in await store.lost_runs(10)])
+        await store.complete([complete_loss(held, blamed=False) for held in await store.lost_runs(10)])
         if "sh" in command:
             # The shell worker exits; its supervisor would restart it.
             await example.wait_until_it_left()

@@ -22,7 +22,7 @@ from mainspring.core.model.access.access import Quotas, Role, Tenant
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND, Micros, to_datetime
 from mainspring.core.model.cluster.diagnosis import Level
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.view import RunView
@@ -90,7 +90,7 @@ class Kept:
         assert all(await self.store.append_log([LogReport(run=held.id, fence=held.fence, text=text) for text in texts]))
 
     async def succeed(self, *held: HeldRun) -> None:
-        await self.store.settle([settle_success(run, None) for run in held])
+        await self.store.complete([complete_success(run, None) for run in held])
 
     async def printed(self, *texts: str) -> HeldRun:
         """A completed run that printed these."""

@@ -9,7 +9,7 @@ import pytest
 from mainspring.core.model.access.access import Permission, Principal, Role
 from mainspring.core.model.base.ids import JobId, SessionId
 from mainspring.core.model.base.instant import MINUTE, SECOND, parse_instant
-from mainspring.core.model.runs.completion import settle_loss
+from mainspring.core.model.runs.completion import complete_loss
 from mainspring.core.model.runs.new_run import JobRef, NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import HeldRun
@@ -58,9 +58,9 @@ async def test_a_worker_claims_a_run_reports_progress_and_completes_it(client: h
     assert (status["status"], status["progress"], status["progressDone"]) == ("running", "50%", 1)
     assert status["executorId"] == f"curl#{worker}"
     done = await client.post(f"/v1/runs/{job}/complete", json={"fence": fence, "result": {"ok": True}})
-    assert done.json()["verdict"] == "applied"
+    assert done.json()["answer"] == "accepted"
     again = await client.post(f"/v1/runs/{job}/complete", json={"fence": fence, "result": {"ok": True}})
-    assert again.json()["verdict"] == "already applied"
+    assert again.json()["answer"] == "duplicate"
     read = (await client.get(f"/v1/runs/{job}")).json()
     assert (read["status"], read["result"], read["progress"]) == ("succeeded", {"ok": True}, "100%")
     log = (await client.get(f"/v1/runs/{job}/logs")).json()
@@ -210,14 +210,14 @@ REPORTS: dict[str, dict[str, Any]] = {
 
 async def report(client: httpx2.AsyncClient, run: dict[str, Any], how: str) -> tuple[int, str]:
     answer = await client.post(f"/v1/runs/{run['runId']}/{how}", json={"fence": run["fence"], **REPORTS[how]})
-    return answer.status_code, answer.json().get("verdict", answer.json().get("title"))
+    return answer.status_code, answer.json().get("answer", answer.json().get("title"))
 
 
 async def expire(service: Service, worker: str) -> None:
     """Do what the reaper does when the lease of a worker has expired."""
     await service.store.close_session(SessionId(int(worker)))
     lost = await service.store.lost_runs(10)
-    await service.store.settle([settle_loss(held, blamed=False) for held in lost])
+    await service.store.complete([complete_loss(held, blamed=False) for held in lost])
 
 
 async def test_reports_of_an_expired_worker_are_rejected(service: Service, client: httpx2.AsyncClient) -> None:
@@ -230,8 +230,8 @@ async def test_reports_of_an_expired_worker_are_rejected(service: Service, clien
     (new,) = await claim(client, other)
     for how in REPORTS:
         assert await report(client, old, how) == (409, "Fenced"), how
-    assert await report(client, new, "complete") == (200, "applied")
-    assert await report(client, new, "complete") == (200, "already applied")
+    assert await report(client, new, "complete") == (200, "accepted")
+    assert await report(client, new, "complete") == (200, "duplicate")
     assert await report(client, old, "complete") == (409, "Fenced")
 
 
@@ -240,9 +240,9 @@ async def test_only_the_same_report_is_a_duplicate(client: httpx2.AsyncClient, f
     worker = await register(client)
     await submit(client)
     (run,) = await claim(client, worker)
-    assert await report(client, run, first) == (200, "applied")
+    assert await report(client, run, first) == (200, "accepted")
     for how in ("complete", "fail", "release", "cancelled"):
-        expected = (200, "already applied") if how == first else (409, "Fenced")
+        expected = (200, "duplicate") if how == first else (409, "Fenced")
         assert await report(client, run, how) == expected, how
 
 
@@ -297,7 +297,7 @@ async def test_a_key_cannot_report_for_a_worker_of_another_key(guarded: Service)
         for stranger in (of_another_queue, of_the_same_queue):
             for how in REPORTS:
                 assert await report(stranger, run, how) == (404, "Not found"), how
-        assert await report(mine, run, "cancelled") == (200, "applied")
+        assert await report(mine, run, "cancelled") == (200, "accepted")
         assert await report(of_another_queue, run, "cancelled") == (404, "Not found")
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND, Instant
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import Idempotency
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.plan import plan
@@ -185,7 +185,7 @@ async def test_restored_runs_are_held_until_they_are_released(site: Site, tmp_pa
         assert not {run.id for run in claimed} & set(done)
         # Fences are greater than any that the old store can have given out since.
         assert min(run.fence for run in claimed) > max(run.fence for run in site.installation.held) + (1 << 39)
-        assert all(await store.settle([settle_success(run, None) for run in claimed]))
+        assert all(await store.complete([complete_success(run, None) for run in claimed]))
         assert not {run.id for run in await store.claim(worker, 3, [Want("default", 1_000)])} & {
             run.id for run in claimed
         }

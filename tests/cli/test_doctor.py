@@ -18,7 +18,7 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.cluster.diagnosis import Level
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
-from mainspring.core.model.runs.completion import settle_failure
+from mainspring.core.model.runs.completion import complete_failure
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.runtime.system_clock import SystemClock
@@ -90,7 +90,7 @@ async def fill(store: Any) -> None:
     session = await store.open_session(a_worker(ttl=SECOND, name="gone"))
     await store.submit([a_run(queue="failing", policy=a_policy(retries=0))])
     held = await store.claim(session, 1, [Want("failing", 1)])
-    await store.settle([settle_failure(run, "boom", Random(1), now=await store.now()) for run in held])
+    await store.complete([complete_failure(run, "boom", Random(1), now=await store.now()) for run in held])
     await store.pause(Pause(tenant=None, queue="mail"), Author("me"))
 
 

@@ -24,7 +24,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instan
 from mainspring.core.model.limits.budget import Budget
 from mainspring.core.model.limits.limits import Breaker
 from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
-from mainspring.core.model.runs.completion import settle_failure, settle_success
+from mainspring.core.model.runs.completion import complete_failure, complete_success
 from mainspring.core.model.runs.new_run import About, Idempotency, JobRef
 from mainspring.core.model.runs.replay import Replay
 from mainspring.core.model.runs.run import HeldRun, RunState
@@ -91,16 +91,16 @@ class Installation:
             await store.report_progress(
                 [ProgressReport(run=held[0].id, fence=held[0].fence, done=1, total=3, note="é")]
             )
-            await store.settle([settle_success(run, b'{"n": 1}') for run in held[:3]])
-            await store.settle([settle_failure(held[3], "Traceback é", Random(1), now=clock.now())])
+            await store.complete([complete_success(run, b'{"n": 1}') for run in held[:3]])
+            await store.complete([complete_failure(held[3], "Traceback é", Random(1), now=clock.now())])
             await self.submit(a_run(policy=a_policy(retries=0)), a_run(tenant="acme", queue="mail"))
             held = await self.work(worker, 1)
-            await store.settle([settle_failure(run, "boom", Random(1), now=clock.now()) for run in held])
+            await store.complete([complete_failure(run, "boom", Random(1), now=clock.now()) for run in held])
             clock.advance(18 * HOUR)
             await store.beat(worker, HOUR, [], [], self._claims)
             await store.renew(scheduler, HOUR)
             await store.stage(scheduler, ALL, 100)
-            await store.settle([settle_success(run, None) for run in await self.work(worker, 10)])
+            await store.complete([complete_success(run, None) for run in await self.work(worker, 10)])
         dead = (await store.list_runs(RunFilter(tenant=None, dead=True), None, 10)).items
         assert len(dead) == 3
         await store.discard([dead[0].id], ME)
@@ -145,7 +145,7 @@ class Installation:
             a_run(tenant="acme", idempotency=Idempotency("once", b"\x01" * 16)),
         )
         held = await self.work(worker, 3)
-        await store.settle([settle_failure(held[0], "again", Random(1), now=clock.now())])
+        await store.complete([complete_failure(held[0], "again", Random(1), now=clock.now())])
         await store.save_checkpoints([Checkpoint(run=held[1].id, fence=held[1].fence, state=b'{"at": "\xc3\xa9"}')])
         await store.cancel([held[2].id], ME)
 
@@ -300,7 +300,7 @@ async def test_the_new_store_continues_where_the_old_one_stopped(
         claimed = await store.claim(worker, 1, [Want("default", 1_000), Want("mail", 10)])
         assert len(claimed) > 10
         assert min(run.fence for run in claimed) > max(fences)
-        assert all(await store.settle([settle_success(run, None) for run in claimed]))
+        assert all(await store.complete([complete_success(run, None) for run in claimed]))
         # The second run of an ordering key follows the first.
         assert await store.claim(worker, 2, [Want("default", 1_000)])
         # A known idempotency key creates no new run.

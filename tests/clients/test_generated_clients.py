@@ -47,7 +47,7 @@ async def check(server: int, language: str, printed: str) -> None:
     assert (recurring["priority"], recurring["tags"], recurring["payload"]) == (3, ["kept"], "kept")
     assert set(found["listed"]) == {found["job"], found["cancelled"], found["recurring"]}
     assert found["fence"] >= 2**31, "a fence that fits into 32 bits proves nothing"
-    expected = {"within": "1m", "mode": "all", "alive": True, "verdict": "applied", "problem": "Not found"}
+    expected = {"within": "1m", "mode": "all", "alive": True, "answer": "accepted", "problem": "Not found"}
     expected |= {"status": "succeeded", "result": "Hello Ada"}
     assert found | expected == found
 

@@ -12,13 +12,13 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import DAY, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker
 from mainspring.core.model.runs.completion import (
-    Settlement,
-    Verdict,
-    settle_cancel,
-    settle_failure,
-    settle_loss,
-    settle_release,
-    settle_success,
+    Completion,
+    CompletionAnswer,
+    complete_cancel,
+    complete_failure,
+    complete_loss,
+    complete_release,
+    complete_success,
 )
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
@@ -163,7 +163,7 @@ class Walk:
         steps: list[tuple[int, Callable[[], Awaitable[str]]]] = [
             (5, self.submit),
             (5, self.claim),
-            (8, self.settle),
+            (8, self.complete),
             (1, self.settle_again),
             (2, self.cancel),
             (3, self.pass_time),
@@ -240,16 +240,16 @@ class Walk:
         claimed = await self.both("claim", lambda side: side.claim(worker, wants))
         return f"claim {claimed}"
 
-    async def settle(self) -> str:
+    async def complete(self) -> str:
         chosen = [run for run in self.sides[0].held if self.random.random() < 0.4]
         ends = {run: self.random.randrange(8) for run in chosen}
 
-        async def act(side: Side) -> list[Verdict]:
+        async def act(side: Side) -> list[CompletionAnswer]:
             now = await side.harness.now()
-            verdicts = await side.harness.settle(*(_end(side.held[run], end, now) for run, end in ends.items()))
+            answers = await side.harness.complete(*(_end(side.held[run], end, now) for run, end in ends.items()))
             for run in ends:
                 del side.held[run]
-            return verdicts
+            return answers
 
         await self.both("verdicts", act)
         return f"settle {ends}"
@@ -260,11 +260,11 @@ class Walk:
             return "settle nothing twice"
         run, end = self.random.choice(list(self.sides[0].held)), self.random.randrange(8)
 
-        async def act(side: Side) -> list[Verdict]:
-            settlement = _end(side.held.pop(run), end, await side.harness.now())
-            return await side.harness.settle(settlement) + await side.harness.settle(settlement)
+        async def act(side: Side) -> list[CompletionAnswer]:
+            completion = _end(side.held.pop(run), end, await side.harness.now())
+            return await side.harness.complete(completion) + await side.harness.complete(completion)
 
-        assert (await self.both("verdicts", act)) == [Verdict.APPLIED, Verdict.ALREADY]
+        assert (await self.both("verdicts", act)) == [CompletionAnswer.ACCEPTED, CompletionAnswer.DUPLICATE]
         return f"settle {run} by {end} twice"
 
     async def cancel(self) -> str:
@@ -321,8 +321,8 @@ class Walk:
             lost = sorted(await side.harness.store.lost_runs(1_000), key=lambda run: run.id)
             for run in lost:
                 del side.held[run.id]
-            verdicts = await side.harness.settle(*(settle_loss(run, blamed=False) for run in lost))
-            return [(run.id, run.attempt, run.lost, run.cancel_requested) for run in lost], verdicts
+            answers = await side.harness.complete(*(complete_loss(run, blamed=False) for run in lost))
+            return [(run.id, run.attempt, run.lost, run.cancel_requested) for run in lost], answers
 
         return f"lose worker {worker}: {await self.both('losses', act)}"
 
@@ -372,7 +372,7 @@ class Walk:
         for side in self.sides:
             await side.harness.store.close_session(side.workers[0])
             lost = await side.harness.store.lost_runs(1_000)
-            await side.harness.settle(*(settle_loss(run, blamed=False) for run in lost))
+            await side.harness.complete(*(complete_loss(run, blamed=False) for run in lost))
             side.workers[0] = await side.harness.worker(labels=("gpu=h100",))
             side.held = {run: held for run, held in side.held.items() if run not in set(ids(lost))}
         for _ in range(200):
@@ -394,20 +394,20 @@ class Walk:
         assert all(state.ended for state in ended), ended
 
 
-def _end(held: HeldRun, way: int, now: int) -> Settlement:
+def _end(held: HeldRun, way: int, now: int) -> Completion:
     match way:
         case 0 | 1:
-            return settle_success(held, b'{"ok":true}')
+            return complete_success(held, b'{"ok":true}')
         case 2 | 3:
-            return settle_failure(held, "boom", Random(0), now=now)
+            return complete_failure(held, "boom", Random(0), now=now)
         case 4:
-            return settle_failure(held, "slow", Random(0), now=now, timed_out=True)
+            return complete_failure(held, "slow", Random(0), now=now, timed_out=True)
         case 5:
-            return settle_release(held)
+            return complete_release(held)
         case 6:
-            return settle_release(held, "unknown task", 2 * MINUTE)
+            return complete_release(held, "unknown task", 2 * MINUTE)
         case _:
-            return settle_cancel(held)
+            return complete_cancel(held)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from mainspring.config.servers.blobs import make_blobs
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
@@ -224,7 +224,7 @@ async def test_payload_and_result_with_line_breaks_are_archived_on_one_line(harn
     blobs = FolderBlobs(tmp_path)
     archiver = make_archiver(harness, blobs)
     [held] = await harness.start(a_run(payload=b'{\r\n  "order": 1\n}'))
-    await harness.settle(settle_success(held, b"[\n1,\n2]"))
+    await harness.complete(complete_success(held, b"[\n1,\n2]"))
     await harness.advance(10 * DAY)
     await archive_and_prune(harness, archiver)
     [run] = (await read_archive(blobs)).values()

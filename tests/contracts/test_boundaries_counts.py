@@ -7,7 +7,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.limits.budget import Budget
 from mainspring.core.model.limits.limits import Breaker
 from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
-from mainspring.core.model.runs.completion import LOST_AFTER, POISON_AFTER, settle_loss
+from mainspring.core.model.runs.completion import LOST_AFTER, POISON_AFTER, complete_loss
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.store import Want
@@ -168,7 +168,7 @@ async def test_a_run_fails_with_exactly_its_last_loss(harness: Harness, blamed: 
     for loss in range(1, most + 1):
         [held] = await harness.claim(worker)
         assert held.lost == loss - 1
-        await harness.settle(settle_loss(held, blamed=blamed))
+        await harness.complete(complete_loss(held, blamed=blamed))
         view = await harness.view(run.id)
         assert (view.state, view.lost, view.attempt) == (RunState.FAILED if loss == most else QUEUED, loss, loss)
 

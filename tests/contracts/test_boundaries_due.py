@@ -5,7 +5,7 @@ import pytest
 
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Limit
-from mainspring.core.model.runs.completion import settle_release
+from mainspring.core.model.runs.completion import complete_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.run import RunState
@@ -85,7 +85,7 @@ async def test_a_retry_is_staged_after_its_whole_pause(harness: Harness, key: st
 @around_the_boundary
 async def test_a_released_run_is_staged_after_its_whole_delay(harness: Harness, offset: int) -> None:
     [held] = await harness.start(a_run())
-    await harness.settle(settle_release(held, delay=MINUTE))
+    await harness.complete(complete_release(held, delay=MINUTE))
     await harness.move_clock(MINUTE + offset)
     assert (await harness.stage()).runs == (0 if offset < 0 else 1)
 

@@ -8,13 +8,13 @@ import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE
 from mainspring.core.model.runs.completion import (
-    Settlement,
-    Verdict,
-    settle_cancel,
-    settle_failure,
-    settle_loss,
-    settle_release,
-    settle_success,
+    Completion,
+    CompletionAnswer,
+    complete_cancel,
+    complete_failure,
+    complete_loss,
+    complete_release,
+    complete_success,
 )
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
@@ -27,12 +27,12 @@ from tests.support.store_harness import Harness
 #: The distance of a number from the right one.
 next_to_the_right_one = pytest.mark.parametrize("distance", [-1, 0, 1], ids=["one less", "equal", "one more"])
 
-ENDS: dict[str, Callable[[HeldRun], Settlement]] = {
-    "success": lambda held: settle_success(held, b"1"),
-    "failure": lambda held: settle_failure(held, "boom", Random(0), now=held.started_at),
-    "release": settle_release,
-    "loss": lambda held: settle_loss(held, blamed=False),
-    "cancel": settle_cancel,
+ENDS: dict[str, Callable[[HeldRun], Completion]] = {
+    "success": lambda held: complete_success(held, b"1"),
+    "failure": lambda held: complete_failure(held, "boom", Random(0), now=held.started_at),
+    "release": complete_release,
+    "loss": lambda held: complete_loss(held, blamed=False),
+    "cancel": complete_cancel,
 }
 KINDS = {"plain": a_run(), "ordering key": a_run(key="key"), "limit": a_run(limits=(a_limit(),))}
 every_kind_of_run = pytest.mark.parametrize("run", KINDS.values(), ids=KINDS.keys())
@@ -41,25 +41,25 @@ every_kind_of_run = pytest.mark.parametrize("run", KINDS.values(), ids=KINDS.key
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 @next_to_the_right_one
 async def test_a_completion_counts_under_the_very_fence_of_the_attempt(
-    harness: Harness, end: Callable[[HeldRun], Settlement], distance: int
+    harness: Harness, end: Callable[[HeldRun], Completion], distance: int
 ) -> None:
     [held] = await harness.start(a_run())
-    settlement = end(held)
-    given = msgspec.structs.replace(settlement, fence=held.fence + distance)
-    assert await harness.settle(given) == [Verdict.APPLIED if distance == 0 else Verdict.FENCED]
+    completion = end(held)
+    given = msgspec.structs.replace(completion, fence=held.fence + distance)
+    assert await harness.complete(given) == [CompletionAnswer.ACCEPTED if distance == 0 else CompletionAnswer.STALE]
     if distance:
         assert await harness.state(held.id) is RunState.RUNNING
-        assert await harness.settle(settlement) == [Verdict.APPLIED]
+        assert await harness.complete(completion) == [CompletionAnswer.ACCEPTED]
 
 
 @pytest.mark.parametrize("end", ["success", "failure", "loss"])
 @next_to_the_right_one
 async def test_a_repeated_completion_is_known_by_its_very_fence(harness: Harness, end: str, distance: int) -> None:
     [held] = await harness.start(a_run())
-    settlement = ENDS[end](held)
-    await harness.settle(settlement)
-    again = msgspec.structs.replace(settlement, fence=held.fence + distance)
-    assert await harness.settle(again) == [Verdict.ALREADY if distance == 0 else Verdict.FENCED]
+    completion = ENDS[end](held)
+    await harness.complete(completion)
+    again = msgspec.structs.replace(completion, fence=held.fence + distance)
+    assert await harness.complete(again) == [CompletionAnswer.DUPLICATE if distance == 0 else CompletionAnswer.STALE]
 
 
 @next_to_the_right_one
@@ -72,17 +72,17 @@ async def test_reports_count_under_the_very_fence_of_the_attempt(harness: Harnes
     assert await store.append_log([LogReport(run=held.id, fence=fence, text="line")]) == expected
     assert len(await store.log(held.id, 0, 10)) == int(distance == 0)
     assert ((await harness.view(held.id)).progress is not None) is (distance == 0)
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     [again] = await harness.claim(await harness.worker())
     assert again.state == (b"1" if distance == 0 else None)
 
 
 async def release(harness: Harness, held: HeldRun) -> None:
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
 
 
 async def lose(harness: Harness, held: HeldRun) -> None:
-    await harness.settle(settle_loss(held, blamed=False))
+    await harness.complete(complete_loss(held, blamed=False))
 
 
 async def fail(harness: Harness, held: HeldRun) -> None:
@@ -107,8 +107,8 @@ async def test_a_run_claimed_again_gets_a_greater_fence_on_every_path(
     await back(harness, first)
     [second] = await way.claim(worker, [run])
     assert second.fence > first.fence
-    assert await harness.settle(settle_success(first, None)) == [Verdict.FENCED]
-    assert await harness.settle(settle_success(second, None)) == [Verdict.APPLIED]
+    assert await harness.complete(complete_success(first, None)) == [CompletionAnswer.STALE]
+    assert await harness.complete(complete_success(second, None)) == [CompletionAnswer.ACCEPTED]
 
 
 async def test_one_claim_over_several_paths_gives_every_run_a_greater_fence(harness: Harness) -> None:
@@ -116,7 +116,7 @@ async def test_one_claim_over_several_paths_gives_every_run_a_greater_fence(harn
     old, new = a_run(), a_run(queue="other")
     await harness.submit(old)
     [first] = await harness.claim(worker)
-    await harness.settle(settle_release(first))
+    await harness.complete(complete_release(first))
     await harness.submit(new)
     [again] = await harness.claim(worker)
     [other] = await harness.claim(worker, queue="other")
@@ -161,10 +161,10 @@ async def test_a_run_returned_by_a_heartbeat_gets_a_greater_fence(harness: Harne
     await harness.submit(a_run())
     [first] = await harness.claim(worker)
     await harness.store.beat(worker, HOUR, (), (), harness.last_claim(worker))
-    assert await harness.settle(settle_success(first, None)) == [Verdict.FENCED]
+    assert await harness.complete(complete_success(first, None)) == [CompletionAnswer.STALE]
     [second] = await harness.claim(worker)
     assert second.fence > first.fence
-    assert await harness.settle(settle_success(first, None)) == [Verdict.FENCED]
+    assert await harness.complete(complete_success(first, None)) == [CompletionAnswer.STALE]
 
 
 @next_to_the_right_one

@@ -6,7 +6,7 @@ import pytest
 from mainspring.core.model.base.errors import Fenced
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE
-from mainspring.core.model.runs.completion import Verdict, settle_loss, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_loss, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.job import Fire
 from mainspring.core.model.schedules.plan import plan
@@ -97,10 +97,12 @@ async def test_a_completion_counts_until_the_reaper_has_requeued_the_run(harness
     await harness.submit(a_run(), a_run())
     early, late = await harness.claim(worker)
     await harness.move_clock(LEASE + offset)
-    assert await harness.settle(settle_success(early, None)) == [Verdict.APPLIED]
+    assert await harness.complete(complete_success(early, None)) == [CompletionAnswer.ACCEPTED]
     lost = await harness.store.lost_runs(10)
-    await harness.settle(*(settle_loss(run, blamed=False) for run in lost))
-    assert await harness.settle(settle_success(late, None)) == [Verdict.APPLIED if offset < 0 else Verdict.FENCED]
+    await harness.complete(*(complete_loss(run, blamed=False) for run in lost))
+    assert await harness.complete(complete_success(late, None)) == [
+        CompletionAnswer.ACCEPTED if offset < 0 else CompletionAnswer.STALE
+    ]
 
 
 @around_the_boundary

@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE
-from mainspring.core.model.runs.completion import settle_loss
+from mainspring.core.model.runs.completion import complete_loss
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.rank import HEAD_START, LATE_PENALTY
 from mainspring.core.model.runs.run import RunState
@@ -54,7 +54,7 @@ async def test_an_older_run_goes_first_after_one_head_start(harness: Harness, pa
 async def test_a_lost_run_goes_behind_runs_of_the_next_minute(harness: Harness, offset: int) -> None:
     fresh = a_run()
     [held] = await harness.start(a_run())
-    await harness.settle(settle_loss(held, blamed=False))
+    await harness.complete(complete_loss(held, blamed=False))
     await harness.move_clock(LATE_PENALTY + offset)
     await harness.submit(fresh)
     [first, _] = await harness.claim(await harness.worker())

@@ -4,7 +4,7 @@ import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker, gates_of
-from mainspring.core.model.runs.completion import settle_cancel, settle_loss, settle_release
+from mainspring.core.model.runs.completion import complete_cancel, complete_loss, complete_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from tests.support.builders import a_limit, a_policy, a_run
@@ -60,7 +60,7 @@ async def test_a_breaker_opens_after_its_number_of_failures_and_blocks_new_runs(
 
 async def test_a_breaker_counts_failures_and_timeouts_only(harness: Harness) -> None:
     held = await harness.start(*calls(6))
-    await harness.settle(settle_loss(held[0], blamed=False), settle_release(held[1]), settle_cancel(held[2]))
+    await harness.complete(complete_loss(held[0], blamed=False), complete_release(held[1]), complete_cancel(held[2]))
     await harness.succeed(held[3])
     await harness.fail(held[4])
     [accepted] = await harness.submit(a_call())
@@ -171,8 +171,8 @@ async def test_a_probe_without_an_outcome_is_followed_by_another_probe(harness: 
     match way:
         case "lost" | "released":
             held = await claim_probe(harness)
-            end = settle_loss(held, blamed=False) if way == "lost" else settle_release(held)
-            await harness.settle(end)
+            end = complete_loss(held, blamed=False) if way == "lost" else complete_release(held)
+            await harness.complete(end)
             assert await harness.states(runs) == [QUEUED, BLOCKED, BLOCKED], (
                 "the same run is the probe again, because it is due first"
             )
@@ -180,7 +180,7 @@ async def test_a_probe_without_an_outcome_is_followed_by_another_probe(harness: 
         case "cancelled":
             held = await claim_probe(harness)
             await harness.store.cancel([held.id])
-            await harness.settle(settle_cancel(held))
+            await harness.complete(complete_cancel(held))
         case "cancelled while queued":
             await harness.store.cancel([first.id])
         case _:
@@ -211,7 +211,7 @@ async def test_a_run_started_before_the_breaker_opened_admits_no_second_probe(ha
     waiting = calls(2)
     await harness.submit(*waiting)
     await claim_probe(harness)
-    await harness.settle(settle_cancel(other))
+    await harness.complete(complete_cancel(other))
     assert (await harness.stage()).runs == 0
     assert await harness.state(waiting[1].id) is BLOCKED
 

@@ -4,7 +4,7 @@ import pytest
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
-from mainspring.core.model.runs.completion import settle_loss, settle_release
+from mainspring.core.model.runs.completion import complete_loss, complete_release
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Want
@@ -55,7 +55,7 @@ async def test_a_retry_of_a_targeted_run_stays_with_its_worker(harness: Harness)
     await harness.stage()
     assert await harness.claim(other) == []
     [held] = await harness.claim(one)
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     assert await harness.claim(other) == []
     assert [held.attempt for held in await harness.claim(one)] == [2]
 
@@ -71,7 +71,7 @@ async def test_tidying_keeps_targeted_runs_of_a_live_worker(harness: Harness) ->
     await harness.stage()
     [held] = await harness.claim(worker)
     await harness.store.tidy()
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     assert ids(await harness.claim(worker)) == [later.id]
 
 
@@ -125,7 +125,7 @@ async def test_a_lost_targeted_run_is_skipped_and_not_claimed_by_others(harness:
     [lost] = await harness.store.lost_runs(100)
     # The run counts as running until its loss is reported.
     assert await harness.store.expire(100) == 0
-    await harness.settle(settle_loss(lost, blamed=False))
+    await harness.complete(complete_loss(lost, blamed=False))
     assert await harness.claim(other) == []
     assert await harness.store.expire(100) == 1
     view = await harness.view(run.id)

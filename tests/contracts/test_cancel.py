@@ -7,12 +7,12 @@ import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.completion import (
-    Settlement,
-    Verdict,
-    settle_cancel,
-    settle_loss,
-    settle_release,
-    settle_success,
+    Completion,
+    CompletionAnswer,
+    complete_cancel,
+    complete_loss,
+    complete_release,
+    complete_success,
 )
 from mainspring.core.model.runs.run import HeldRun, RunState
 from tests.support.builders import a_run, an_id, some_runs
@@ -46,7 +46,7 @@ async def test_a_running_run_is_cancelling_until_its_attempt_completes(harness: 
     assert await harness.store.cancel([held.id]) == {held.id: RunState.CANCELLING}
     view = await harness.view(held.id)
     assert (view.state, view.cancel_requested, view.finished_at) == (RunState.CANCELLING, True, None)
-    assert await harness.settle(settle_cancel(held)) == [Verdict.APPLIED]
+    assert await harness.complete(complete_cancel(held)) == [CompletionAnswer.ACCEPTED]
     assert await harness.state(held.id) is RunState.CANCELLED
 
 
@@ -58,7 +58,7 @@ async def test_a_run_without_a_cancel_request_is_not_marked(harness: Harness) ->
 async def test_cancel_does_not_change_an_ended_run(harness: Harness) -> None:
     succeeded, cancelled = await harness.start(*some_runs(2))
     await harness.succeed(succeeded)
-    await harness.settle(settle_cancel(cancelled))
+    await harness.complete(complete_cancel(cancelled))
     before = await harness.store.runs(ids([succeeded, cancelled]))
     assert await harness.store.cancel(ids([succeeded, cancelled])) == {
         succeeded.id: RunState.SUCCEEDED,
@@ -93,17 +93,19 @@ async def test_a_cancel_survives_the_loss_of_the_worker(harness: Harness) -> Non
     await harness.advance(SHORT_LEASE + SECOND)
     [lost] = await harness.store.lost_runs(10)
     assert lost.cancel_requested
-    await harness.settle(settle_loss(lost, blamed=False))
+    await harness.complete(complete_loss(lost, blamed=False))
     assert await harness.state(held.id) is RunState.CANCELLED
 
 
-@pytest.mark.parametrize(("end", "counts"), [(settle_release, (0, 0)), (settle_loss, (1, 1)), (settle_cancel, (1, 0))])
+@pytest.mark.parametrize(
+    ("end", "counts"), [(complete_release, (0, 0)), (complete_loss, (1, 1)), (complete_cancel, (1, 0))]
+)
 async def test_a_cancelled_run_has_the_attempts_and_losses_that_count(
-    harness: Harness, end: Callable[..., Settlement], counts: tuple[int, int]
+    harness: Harness, end: Callable[..., Completion], counts: tuple[int, int]
 ) -> None:
     [held] = await harness.start(a_run())
     await harness.store.cancel([held.id])
-    await harness.settle(end(held, blamed=False) if end is settle_loss else end(held))
+    await harness.complete(end(held, blamed=False) if end is complete_loss else end(held))
     view = await harness.view(held.id)
     assert (view.state, (view.attempt, view.lost)) == (RunState.CANCELLED, counts)
 
@@ -116,29 +118,29 @@ async def test_a_cancel_survives_a_reaper_that_read_the_run_before(harness: Harn
     [lost] = await harness.store.lost_runs(10)
     assert not lost.cancel_requested
     await harness.store.cancel([lost.id])
-    await harness.settle(settle_loss(lost, blamed=False))
+    await harness.complete(complete_loss(lost, blamed=False))
     assert await harness.state(lost.id) is RunState.CANCELLED
 
 
-def _released(held: HeldRun) -> Settlement:
-    return settle_release(held)
+def _released(held: HeldRun) -> Completion:
+    return complete_release(held)
 
 
-def _put_off(held: HeldRun) -> Settlement:
-    return settle_release(held, delay=MINUTE)
+def _put_off(held: HeldRun) -> Completion:
+    return complete_release(held, delay=MINUTE)
 
 
-def _lost(held: HeldRun) -> Settlement:
-    return settle_loss(held, blamed=False)
+def _lost(held: HeldRun) -> Completion:
+    return complete_loss(held, blamed=False)
 
 
 @pytest.mark.parametrize("end", [_released, _put_off, _lost])
 async def test_a_cancel_concurrent_with_a_completion_is_not_lost(
-    harness: Harness, end: Callable[[HeldRun], Settlement]
+    harness: Harness, end: Callable[[HeldRun], Completion]
 ) -> None:
     for _ in range(10):
         [held] = await harness.start(a_run())
-        await asyncio.gather(harness.settle(end(held)), harness.store.cancel([held.id]))
+        await asyncio.gather(harness.complete(end(held)), harness.store.cancel([held.id]))
         assert await harness.state(held.id) is RunState.CANCELLED
 
 
@@ -149,7 +151,7 @@ async def test_a_cancel_concurrent_with_a_claim_is_not_lost(harness: Harness) ->
         await harness.submit(run)
         held, _ = await asyncio.gather(harness.claim(worker), harness.store.cancel([run.id]))
         assert await harness.state(run.id) is (RunState.CANCELLING if held else RunState.CANCELLED)
-        await harness.settle(*map(settle_cancel, held))
+        await harness.complete(*map(complete_cancel, held))
 
 
 async def test_a_cancel_concurrent_with_staging_is_not_lost(harness: Harness) -> None:
@@ -167,7 +169,7 @@ async def test_a_cancel_concurrent_with_the_release_of_its_key_is_not_lost(harne
         [held] = await harness.start(a_run(key=f"video-{number}"))
         blocked = a_run(key=f"video-{number}")
         await harness.submit(blocked)
-        await asyncio.gather(harness.settle(settle_success(held, None)), harness.store.cancel([blocked.id]))
+        await asyncio.gather(harness.complete(complete_success(held, None)), harness.store.cancel([blocked.id]))
         assert await harness.state(blocked.id) is RunState.CANCELLED
         assert await harness.claim(await harness.worker()) == []
 

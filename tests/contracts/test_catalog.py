@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId, derived_id, made_at
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
@@ -323,7 +323,7 @@ async def test_a_listed_run_equals_its_view_without_payload_and_result(harness: 
         run.replay_of,
     )
     [held] = await harness.claim(await harness.worker())
-    await harness.settle(settle_success(held, b'"result"'))
+    await harness.complete(complete_success(held, b'"result"'))
     [ended] = await listed(harness, ANY)
     view = await harness.view(run.id)
     assert view.result == b'"result"'

@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring.core.model.base.instant import DAY, MINUTE
-from mainspring.core.model.runs.completion import settle_loss, settle_release
+from mainspring.core.model.runs.completion import complete_loss, complete_release
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Checkpoint
@@ -28,7 +28,7 @@ async def test_the_next_attempt_receives_the_last_checkpoint(harness: Harness) -
     assert await harness.store.save_checkpoints([checkpoint(held, b'{"page":7,"note":"gr\xc3\xb6\xc3\x9fe"}')]) == [
         True
     ]
-    await harness.settle(settle_loss(held, blamed=False))
+    await harness.complete(complete_loss(held, blamed=False))
     again = await claim_one(harness)
     assert (again.id, again.attempt, again.state) == (held.id, 2, b'{"page":7,"note":"gr\xc3\xb6\xc3\x9fe"}')
 
@@ -37,18 +37,18 @@ async def test_a_checkpoint_stays_until_it_is_replaced(harness: Harness) -> None
     [held] = await harness.start(a_run())
     await harness.store.save_checkpoints([checkpoint(held, b"1"), checkpoint(held, b"2")])
     for expected in (b"2", b"2"):
-        await harness.settle(settle_loss(held, blamed=False))
+        await harness.complete(complete_loss(held, blamed=False))
         held = await claim_one(harness)
         assert held.state == expected
     await harness.store.save_checkpoints([checkpoint(held, b"[3]")])
-    await harness.settle(settle_loss(held, blamed=False))
+    await harness.complete(complete_loss(held, blamed=False))
     assert (await claim_one(harness)).state == b"[3]"
 
 
 async def test_a_released_attempt_is_not_counted_but_its_checkpoint_stays(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.store.save_checkpoints([checkpoint(held, b'"half"')])
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     again = await claim_one(harness)
     assert (again.attempt, again.state) == (1, b'"half"')
 
@@ -70,11 +70,11 @@ async def test_a_delayed_run_receives_its_checkpoint_after_a_delayed_retry(harne
 async def test_only_the_running_attempt_can_save_a_checkpoint(harness: Harness) -> None:
     [held] = await harness.start(a_run())
     await harness.store.save_checkpoints([checkpoint(held, b"1")])
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     assert await harness.store.save_checkpoints([checkpoint(held, b"2")]) == [False]
     again = await claim_one(harness)
     assert await harness.store.save_checkpoints([checkpoint(held, b"3"), checkpoint(again, b"4")]) == [False, True]
-    await harness.settle(settle_release(again))
+    await harness.complete(complete_release(again))
     last = await claim_one(harness)
     assert last.state == b"4"
     await harness.succeed(last)
@@ -85,7 +85,7 @@ async def test_only_the_running_attempt_can_save_a_checkpoint(harness: Harness) 
 async def test_every_run_has_its_own_checkpoint(harness: Harness) -> None:
     one, other = await harness.start(a_run(), a_run())
     await harness.store.save_checkpoints([checkpoint(one, b"1")])
-    await harness.settle(settle_release(one), settle_release(other))
+    await harness.complete(complete_release(one), complete_release(other))
     again = {held.id: held.state for held in await harness.claim(await harness.worker())}
     assert again == {one.id: b"1", other.id: None}
 
@@ -98,5 +98,5 @@ async def test_a_checkpoint_is_purged_with_its_run(harness: Harness) -> None:
     assert await harness.store.purge([run.id], Author("ops")) == [run.id]
     # A run with the same id shows that no checkpoint is left.
     [again] = await harness.start(run)
-    await harness.settle(settle_release(again))
+    await harness.complete(complete_release(again))
     assert (await claim_one(harness)).state is None

@@ -4,7 +4,7 @@ import asyncio
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import settle_loss, settle_release
+from mainspring.core.model.runs.completion import complete_loss, complete_release
 from mainspring.core.model.runs.rank import HEAD_START, IDLE, MOST_URGENT, OVERTAKING_BOUND
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.store import Want
@@ -40,7 +40,7 @@ async def test_a_fence_is_greater_than_every_earlier_one(harness: Harness) -> No
 
 async def test_a_run_claimed_again_gets_a_greater_fence(harness: Harness) -> None:
     [first] = await harness.start(a_run())
-    await harness.settle(settle_release(first))
+    await harness.complete(complete_release(first))
     [second] = await harness.claim(await harness.worker())
     assert second.fence > first.fence
 
@@ -184,7 +184,7 @@ async def test_a_run_that_started_in_time_is_retried_after_its_start_by_time(har
 async def test_a_lost_run_that_started_in_time_is_claimed_after_its_start_by_time(harness: Harness) -> None:
     [held] = await harness.start(a_run(start_within=MINUTE))
     await harness.advance(10 * MINUTE)
-    await harness.settle(settle_loss(held, blamed=False))
+    await harness.complete(complete_loss(held, blamed=False))
     assert await harness.store.expire(10) == 0
     assert ids(await harness.claim(await harness.worker())) == [held.id]
 

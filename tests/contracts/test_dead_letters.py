@@ -5,7 +5,7 @@ import pytest
 from mainspring.core.model.base.fingerprint import fingerprint_of
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE
-from mainspring.core.model.runs.completion import settle_loss
+from mainspring.core.model.runs.completion import complete_loss
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.ports.storage.access import Author
@@ -62,7 +62,7 @@ async def test_only_the_last_failure_of_a_run_is_a_dead_letter(harness: Harness)
 async def test_every_kind_of_failure_has_a_fingerprint(harness: Harness) -> None:
     missed = a_run(deadline=MINUTE, queue="nobody")
     [lost] = await harness.start(a_run(policy=a_policy(at_most_once=True)))
-    await harness.settle(settle_loss(lost, blamed=False))
+    await harness.complete(complete_loss(lost, blamed=False))
     await harness.submit(missed)
     await harness.advance(HOUR)
     await harness.store.expire(10)

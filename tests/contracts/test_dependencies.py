@@ -9,7 +9,7 @@ import pytest
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
-from mainspring.core.model.runs.completion import settle_cancel
+from mainspring.core.model.runs.completion import complete_cancel
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.unique import Unique
@@ -38,7 +38,7 @@ async def end_run(harness: Harness, held: HeldRun, end: RunState) -> None:
             await harness.fail(held)
         case _:
             await harness.store.cancel([held.id])
-            await harness.settle(settle_cancel(held))
+            await harness.complete(complete_cancel(held))
     await harness.resolve()
 
 

@@ -2,7 +2,7 @@
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.events.events import MAX_TOLD_ERROR, id_of_worker
-from mainspring.core.model.runs.completion import settle_cancel
+from mainspring.core.model.runs.completion import complete_cancel
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness
 
@@ -99,7 +99,7 @@ async def test_the_facts_of_an_ended_run_have_its_outcome(harness: Harness) -> N
     since = await harness.now()
     failed, cancelled = await harness.start(a_run(policy=a_policy(retries=0)), a_run())
     await harness.fail(failed, error="x" * 2 * MAX_TOLD_ERROR + " the cause")
-    await harness.settle(settle_cancel(cancelled))
+    await harness.complete(complete_cancel(cancelled))
     found = {facts.id: facts for facts in await harness.store.facts_of([failed.id, cancelled.id], since)}
     assert found[failed.id].reason == "error"
     error = found[failed.id].error

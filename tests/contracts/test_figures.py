@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.core.model.runs.completion import settle_cancel, settle_loss, settle_release
+from mainspring.core.model.runs.completion import complete_cancel, complete_loss, complete_release
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Minute
@@ -46,7 +46,7 @@ async def test_completions_are_counted_by_outcome(harness: Harness) -> None:
     await harness.submit(waiting, expired)
     await harness.succeed(succeeded, other)
     await harness.fail(failed)
-    await harness.settle(settle_cancel(cancelled))
+    await harness.complete(complete_cancel(cancelled))
     await harness.store.cancel([waiting.id])
     await harness.advance(MINUTE)
     await harness.store.expire(10)
@@ -69,7 +69,7 @@ async def test_runs_ended_without_an_attempt_are_reported_once_by_task_and_state
     waiting, queued, blocked = a_run(task="mail", delay=HOUR), a_run(task="mail", key="k"), a_run(task="mail", key="k")
     expired, late = a_run(task="report", start_within=SECOND), a_run(task="report", deadline=SECOND)
     await harness.submit(waiting, queued, blocked, expired, late, a_run(task="child", after=[parent]))
-    await harness.settle(settle_cancel(stopped[0]))
+    await harness.complete(complete_cancel(stopped[0]))
     await harness.fail(stopped[1])
     await harness.fail(between_attempts)
     await harness.store.cancel([run.id for run in (waiting, queued, blocked, tried)])
@@ -108,7 +108,7 @@ async def test_failed_attempts_are_counted_also_if_they_are_retried(harness: Har
         a_run(policy=a_policy(pause=HOUR)), a_run(), a_run(), a_run(policy=a_policy(retries=0))
     )
     await harness.fail(retried, failed)
-    await harness.settle(settle_loss(lost, blamed=False), settle_release(released))
+    await harness.complete(complete_loss(lost, blamed=False), complete_release(released))
     minutes = await roll_up(harness)
     assert [total(minutes, field) for field in ("retried", "failed", "started")] == [3, 1, 1]
 

@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.run import HeldRun, RunState
@@ -141,9 +141,9 @@ async def test_finish_sets_the_next_tick_of_a_fixed_delay(harness: Harness) -> N
 async def test_the_worker_of_a_finished_run_is_fenced(harness: Harness) -> None:
     [held, other] = await harness.start(*some_runs(2))
     await harness.store.finish([done(held), done(other)], ADA)
-    failure = settle_failure(held, "boom", harness._random, now=await harness.now())
-    assert await harness.settle(failure) == [Verdict.FENCED]
-    assert await harness.settle(settle_success(other, None)) == [Verdict.ALREADY]
+    failure = complete_failure(held, "boom", harness._random, now=await harness.now())
+    assert await harness.complete(failure) == [CompletionAnswer.STALE]
+    assert await harness.complete(complete_success(other, None)) == [CompletionAnswer.DUPLICATE]
     assert await harness.states([held, other]) == [SUCCEEDED, SUCCEEDED]
 
 

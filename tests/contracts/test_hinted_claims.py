@@ -6,7 +6,7 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import MINUTE
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.limits.queues import QueuePolicy
-from mainspring.core.model.runs.completion import settle_release, settle_success
+from mainspring.core.model.runs.completion import complete_release, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.access import Author
@@ -57,7 +57,7 @@ async def test_a_duplicate_hint_starts_no_run_twice(harness: Harness) -> None:
 
 async def test_stale_and_unknown_hints_start_nothing(harness: Harness) -> None:
     [ended] = await harness.start(a_run())
-    await harness.settle(settle_success(ended, None))
+    await harness.complete(complete_success(ended, None))
     cancelled, later, unknown = a_run(), a_run(delay=MINUTE), a_run()
     await harness.submit(cancelled, later)
     await harness.store.cancel([cancelled.id])
@@ -181,7 +181,7 @@ async def test_only_queued_runs_without_labels_or_target_have_hints(harness: Har
     assert by_run[keyed.id].key != by_run[plain.id].key == ""
     [held] = await claim(harness, await harness.worker(), urgent, queue="mail")
     assert await harness.store.hints_of([urgent.id]) == []
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     assert await harness.store.hints_of([urgent.id]) == [by_run[urgent.id]]
 
 
@@ -194,7 +194,7 @@ async def test_hints_of_one_ordering_key_share_a_partition_key(harness: Harness)
     keys = {hint.run: hint.key for hint in await harness.store.hints_of([first.id, other.id, elsewhere.id])}
     assert len(set(keys.values()) - {""}) == 3
     for held in await claim(harness, worker, first, other, elsewhere):
-        await harness.settle(settle_success(held, None))
+        await harness.complete(complete_success(held, None))
     [hint] = await harness.store.hints_of([second.id])
     assert hint.key == keys[first.id]
 

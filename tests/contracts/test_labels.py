@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring.core.model.base.instant import DAY, MINUTE
-from mainspring.core.model.runs.completion import settle_loss, settle_release
+from mainspring.core.model.runs.completion import complete_loss, complete_release
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import Overlap
 from mainspring.core.ports.storage.access import Author
@@ -89,10 +89,10 @@ async def test_a_released_or_lost_run_keeps_its_label_set(harness: Harness) -> N
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
     await harness.submit(a_run(requires=GPU))
     [held] = await harness.claim(gpu)
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     assert await harness.claim(plain) == []
     [held] = await harness.claim(gpu)
-    await harness.settle(settle_loss(held, blamed=False))
+    await harness.complete(complete_loss(held, blamed=False))
     assert await harness.claim(plain) == []
     assert len(await harness.claim(gpu)) == 1
 

@@ -8,7 +8,13 @@ import pytest
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
 from mainspring.core.model.limits.limits import Limit, gates_of
-from mainspring.core.model.runs.completion import Verdict, settle_cancel, settle_loss, settle_release, settle_success
+from mainspring.core.model.runs.completion import (
+    CompletionAnswer,
+    complete_cancel,
+    complete_loss,
+    complete_release,
+    complete_success,
+)
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.schedules.job import JobState, Overlap
@@ -137,16 +143,16 @@ async def test_every_way_to_leave_a_limiter_admits_the_next_run(harness: Harness
             held = await started(policy=a_policy(limits=ONE, retries=0))
             await harness.fail(held, error="too slow")
         case "at-most-once is lost":
-            await harness.settle(
-                settle_loss(await started(policy=a_policy(limits=ONE, at_most_once=True)), blamed=True)
+            await harness.complete(
+                complete_loss(await started(policy=a_policy(limits=ONE, at_most_once=True)), blamed=True)
             )
         case "released for later":
-            await harness.settle(settle_release(await started(), "unknown task", MINUTE))
+            await harness.complete(complete_release(await started(), "unknown task", MINUTE))
         case "cancelled":
             held = await started()
             await harness.store.cancel([held.id])
             assert await harness.state(waiting.id) is BLOCKED, "it still runs"
-            await harness.settle(settle_cancel(held))
+            await harness.complete(complete_cancel(held))
         case "cancelled instead of tried again":
             held = await started()
             await harness.store.cancel([held.id])
@@ -163,7 +169,7 @@ async def test_every_way_to_leave_a_limiter_admits_the_next_run(harness: Harness
             assert await harness.store.expire(10) == 1
         case "deadline while it waits to be tried again":
             held = await started(deadline=MINUTE)
-            await harness.settle(settle_release(held, "unknown task", 5 * MINUTE))
+            await harness.complete(complete_release(held, "unknown task", 5 * MINUTE))
             await harness.advance(2 * MINUTE)
             assert await harness.store.expire(10) == 1
         case "the only worker for it left":
@@ -217,9 +223,9 @@ async def test_a_returned_run_is_admitted_again_by_its_due_time(harness: Harness
     [held] = await harness.claim(worker)
     match how:
         case "lost":
-            await harness.settle(settle_loss(held, blamed=False))
+            await harness.complete(complete_loss(held, blamed=False))
         case "released":
-            await harness.settle(settle_release(held))
+            await harness.complete(complete_release(held))
         case _:
             beat = await harness.store.beat(worker, DAY, [], [], harness.last_claim(worker))
             assert beat.returned == 1
@@ -234,7 +240,7 @@ async def test_a_returned_run_waits_behind_runs_due_before_it(harness: Harness) 
     [held] = await harness.start(a_run(limits=ONE, at=now - MINUTE))
     before = a_run(limits=ONE, at=now - HOUR)
     await harness.submit(before)
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     assert await harness.states([held, before]) == [BLOCKED, QUEUED]
     [other] = await harness.claim(await harness.worker())
     await harness.succeed(other)
@@ -489,7 +495,7 @@ async def test_a_lost_run_keeps_its_limit_until_its_loss_is_reported(harness: Ha
     await harness.advance(SHORT_LEASE + SECOND)
     lost = await harness.store.lost_runs(10)
     assert await harness.state(second.id) is BLOCKED, "it may still run"
-    await harness.settle(*(settle_loss(run, blamed=True) for run in lost))
+    await harness.complete(*(complete_loss(run, blamed=True) for run in lost))
     worker = await harness.worker()
     for run in (first, second):
         [held] = await harness.claim(worker)
@@ -501,10 +507,10 @@ async def test_a_repeated_completion_frees_a_limit_only_once(harness: Harness) -
     [held] = await harness.start(*limited(1))
     waiting = limited(2)
     await harness.submit(*waiting)
-    settlement = settle_success(held, None)
-    assert await harness.settle(settlement) == [Verdict.APPLIED]
-    assert await harness.settle(settlement) == [Verdict.ALREADY]
-    assert await harness.settle(settle_cancel(held)) == [Verdict.FENCED]
+    completion = complete_success(held, None)
+    assert await harness.complete(completion) == [CompletionAnswer.ACCEPTED]
+    assert await harness.complete(completion) == [CompletionAnswer.DUPLICATE]
+    assert await harness.complete(complete_cancel(held)) == [CompletionAnswer.STALE]
     assert await harness.states(waiting) == [QUEUED, BLOCKED]
 
 
@@ -518,7 +524,7 @@ async def test_an_admitted_run_emits_run_queued(harness: Harness) -> None:
     first, second = limited(2)
     await harness.submit(first, second)
     [held] = await harness.claim(await harness.worker())
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     [held] = await harness.claim(await harness.worker())
     await harness.succeed(held)
     events = [(kind, run) for kind, runs in await harness.unread_events(READER) for run in runs]
@@ -567,7 +573,7 @@ async def test_a_submit_concurrent_with_a_completion_is_not_left_blocked(harness
     for _ in range(50):
         [held] = await harness.claim(worker)
         [following] = limited(1)
-        await asyncio.gather(harness.submit(following), harness.settle(settle_success(held, None)))
+        await asyncio.gather(harness.submit(following), harness.complete(complete_success(held, None)))
         assert await harness.state(following.id) is QUEUED
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.limits.limits import Breaker
-from mainspring.core.model.runs.completion import settle_cancel, settle_release
+from mainspring.core.model.runs.completion import complete_cancel, complete_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.storage.access import Author
 from tests.support.builders import a_limit, a_policy, a_run, some_runs
@@ -68,9 +68,9 @@ async def end_attempts(harness: Harness) -> None:
     )
     await harness.store.cancel(ids(asked))
     await harness.succeed(asked[0])
-    await harness.settle(settle_cancel(asked[1]), settle_cancel(cancelled), settle_release(released))
+    await harness.complete(complete_cancel(asked[1]), complete_cancel(cancelled), complete_release(released))
     await harness.fail(asked[2], failed, retried)
     now = await harness.now()
     [returned] = await harness.start(a_run(limits=(a_limit(),), at=now - MINUTE, queue="limited"))
     await harness.submit(a_run(limits=(a_limit(),), at=now - HOUR, queue="limited"))
-    await harness.settle(settle_release(returned))
+    await harness.complete(complete_release(returned))

@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import settle_release
+from mainspring.core.model.runs.completion import complete_release
 from mainspring.core.model.runs.names import MAX_TAGS
 from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
@@ -146,7 +146,7 @@ async def test_edited_time_limits_replace_the_old_ones(harness: Harness) -> None
 async def test_started_and_ended_runs_and_runs_of_a_job_cannot_be_edited(harness: Harness) -> None:
     running, released, retried, ended = a_run(), a_run(), a_run(), a_run()
     held = await harness.start(running, released, retried, ended)
-    await harness.settle(settle_release(held[1]))
+    await harness.complete(complete_release(held[1]))
     await harness.fail(held[2])
     await harness.succeed(held[3])
     cancelled = a_run(delay=HOUR)

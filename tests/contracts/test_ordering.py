@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import settle_cancel, settle_loss, settle_release, settle_success
+from mainspring.core.model.runs.completion import complete_cancel, complete_loss, complete_release, complete_success
 from mainspring.core.model.runs.new_run import JobRef
 from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.run import RunState
@@ -66,7 +66,7 @@ async def test_a_release_keeps_the_key(harness: Harness) -> None:
     [held] = await harness.start(a_run(key=KEY))
     blocked = a_run(key=KEY)
     await harness.submit(blocked)
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     assert await harness.states([held, blocked]) == [RunState.QUEUED, RunState.BLOCKED]
 
 
@@ -74,7 +74,7 @@ async def test_a_release_with_a_delay_keeps_the_key(harness: Harness) -> None:
     [held] = await harness.start(a_run(key=KEY))
     blocked = a_run(key=KEY)
     await harness.submit(blocked)
-    await harness.settle(settle_release(held, "unknown task", 10 * SECOND))
+    await harness.complete(complete_release(held, "unknown task", 10 * SECOND))
     assert await harness.states([held, blocked]) == [RunState.SCHEDULED, RunState.BLOCKED]
     await harness.advance(MINUTE)
     await harness.stage()
@@ -85,7 +85,7 @@ async def test_a_loss_keeps_the_key(harness: Harness) -> None:
     [held] = await harness.start(a_run(key=KEY))
     blocked = a_run(key=KEY)
     await harness.submit(blocked)
-    await harness.settle(settle_loss(held, blamed=False))
+    await harness.complete(complete_loss(held, blamed=False))
     assert await harness.states([held, blocked]) == [RunState.QUEUED, RunState.BLOCKED]
 
 
@@ -100,7 +100,7 @@ async def test_the_end_of_a_key_holder_queues_the_next_run(harness: Harness, how
         case "failure":
             await harness.fail(held)
         case _:
-            await harness.settle(settle_cancel(held))
+            await harness.complete(complete_cancel(held))
     assert await harness.states([second, third]) == [RunState.QUEUED, RunState.BLOCKED]
     assert ids(await harness.claim(await harness.worker())) == [second.id]
 
@@ -222,7 +222,7 @@ async def test_a_cancelling_key_holder_keeps_its_key_until_it_has_stopped(harnes
     await harness.submit(second)
     await harness.store.cancel([held.id])
     assert await harness.states([held, second]) == [RunState.CANCELLING, RunState.BLOCKED]
-    await harness.settle(settle_cancel(held))
+    await harness.complete(complete_cancel(held))
     assert await harness.states([held, second]) == [RunState.CANCELLED, RunState.QUEUED]
 
 
@@ -332,7 +332,7 @@ async def test_a_submit_concurrent_with_a_completion_of_its_key_is_not_left_bloc
     for _ in range(100):
         [held] = await harness.claim(worker)
         following = a_run(key=KEY)
-        await asyncio.gather(harness.submit(following), harness.settle(settle_success(held, None)))
+        await asyncio.gather(harness.submit(following), harness.complete(complete_success(held, None)))
         assert await harness.state(following.id) is RunState.QUEUED
 
 

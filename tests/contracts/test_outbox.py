@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.completion import (
-    settle_cancel,
-    settle_failure,
-    settle_loss,
-    settle_release,
-    settle_success,
+    complete_cancel,
+    complete_failure,
+    complete_loss,
+    complete_release,
+    complete_success,
 )
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
@@ -97,8 +97,8 @@ async def test_the_events_of_a_run_are_emitted_in_order(harness: Harness) -> Non
 async def test_the_events_of_one_call_are_ordered_by_their_first_run(harness: Harness) -> None:
     one, two, three = await harness.start(a_run(), a_run(policy=a_policy(retries=0)), a_run())
     await harness.store.attach_reader(READER)
-    failure = settle_failure(two, "boom", harness._random, now=await harness.now())
-    await harness.settle(settle_success(one, None), failure, settle_success(three, None))
+    failure = complete_failure(two, "boom", harness._random, now=await harness.now())
+    await harness.complete(complete_success(one, None), failure, complete_success(three, None))
     assert await harness.unread_events(READER) == [("run.succeeded", (one.id, three.id)), ("run.failed", (two.id,))]
 
 
@@ -106,8 +106,8 @@ async def test_the_event_of_an_attempt_that_is_retried_names_its_cause(harness: 
     retried, released, put_off, lost = await harness.start(*some_runs(4))
     stream = await attach_reader(harness)
     await harness.fail(retried)
-    await harness.settle(settle_release(released), settle_release(put_off, delay=MINUTE))
-    await harness.settle(settle_loss(lost, blamed=False))
+    await harness.complete(complete_release(released), complete_release(put_off, delay=MINUTE))
+    await harness.complete(complete_loss(lost, blamed=False))
     assert await stream.new() == {
         "run.retried": id_set(retried),
         "run.released": id_set(released, put_off),
@@ -133,7 +133,7 @@ async def test_every_end_of_a_run_emits_an_event(harness: Harness) -> None:
     stream = await attach_reader(harness)
     await harness.succeed(succeeded)
     await harness.fail(failed)
-    await harness.settle(settle_cancel(cancelled))
+    await harness.complete(complete_cancel(cancelled))
     await harness.store.cancel([dropped.id])
     await harness.advance(2 * MINUTE)
     await harness.store.expire(10)
@@ -151,7 +151,7 @@ async def test_a_cancel_request_emits_one_event(harness: Harness) -> None:
     await harness.store.cancel([held.id])
     await harness.store.cancel([held.id])
     assert await stream.new() == {"run.cancel_requested": id_set(held)}
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     assert await stream.new() == {"run.cancelled": id_set(held)}
 
 
@@ -191,9 +191,9 @@ async def test_a_stale_or_duplicate_completion_emits_no_event(harness: Harness) 
     dying = await harness.worker(SHORT_LEASE)
     await harness.submit(a_run())
     [held] = await harness.claim(dying)
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     stream = await attach_reader(harness)
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     assert await stream.new() == {}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import settle_loss, settle_release
+from mainspring.core.model.runs.completion import complete_loss, complete_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.ports.storage.access import Author
@@ -230,14 +230,14 @@ async def test_every_end_of_an_attempt_frees_the_quota(harness: Harness) -> None
 
     await harness.succeed(await take())
     await harness.fail(await take())
-    await harness.settle(settle_release(await take()))
-    await harness.settle(settle_loss(await take(), blamed=False))
+    await harness.complete(complete_release(await take()))
+    await harness.complete(complete_loss(await take(), blamed=False))
     await take()
     await harness.store.beat(worker, HOUR, [], [], harness.last_claim(worker))
     held = await take()
     await harness.store.cancel([held.id])
     assert await harness.claim(worker) == [], "it still runs"
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     await take()
 
 
@@ -249,7 +249,7 @@ async def test_the_runs_of_an_expired_worker_count_in_the_quota_until_they_are_l
     worker = await harness.worker()
     assert await harness.claim(worker) == []
     assert ids(await harness.store.lost_runs(10)) == [held.id]
-    await harness.settle(settle_loss(held, blamed=False))
+    await harness.complete(complete_loss(held, blamed=False))
     assert len(await harness.claim(worker)) == 1
 
 

@@ -10,7 +10,7 @@ from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy, RetryBudget
-from mainspring.core.model.runs.completion import settle_release
+from mainspring.core.model.runs.completion import complete_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.rank import IDLE, OVERTAKING_BOUND
 from mainspring.core.model.runs.run import HeldRun, RunState
@@ -159,7 +159,7 @@ async def test_an_existing_backlog_is_shared_when_a_queue_becomes_fair(harness: 
     await harness.advance(MINUTE + SECOND)
     await harness.stage()
     # Released and retried runs keep their rank when the queue is no longer fair.
-    await harness.settle(*(settle_release(run) for run in held))
+    await harness.complete(*(complete_release(run) for run in held))
     await set_policy(harness)
     held = await harness.claim(worker, 12)
     assert count_by_tenant(held) == {"acme": 12}
@@ -237,7 +237,7 @@ async def test_released_runs_need_no_retry_budget(harness: Harness) -> None:
     await set_policy(harness, retries=RetryBudget(most=1, per=MINUTE))
     await harness.submit(*many("acme", 3))
     held = await harness.claim(await harness.worker())
-    await harness.settle(*(settle_release(run, delay=SECOND) for run in held))
+    await harness.complete(*(complete_release(run, delay=SECOND) for run in held))
     assert await harness.states(held) == [RunState.SCHEDULED] * 3
     await harness.advance(2 * SECOND)
     assert (await harness.stage()).runs == 3
@@ -273,7 +273,7 @@ async def test_a_worker_of_a_priority_pool_claims_no_other_priority(harness: Har
     assert [run.priority for run in await harness.claim(worker, 3)] == [1, 1, 1]
     held = await harness.claim(worker)
     assert [run.priority for run in held] == [2, 2, 2, 2]
-    await harness.settle(*(settle_release(run) for run in held))
+    await harness.complete(*(complete_release(run) for run in held))
     assert ids(await harness.claim_from(worker, Want("default", 9, priority=2))) == sorted(ids(held))
 
 

@@ -1,7 +1,7 @@
 """Reading runs, queues and jobs."""
 
 from mainspring.core.model.base.instant import HOUR, MINUTE
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.store import Depth
 from tests.support.builders import a_job, a_run, a_spec, an_id, some_runs
@@ -54,7 +54,7 @@ async def test_an_ended_run_keeps_its_origin(harness: Harness) -> None:
     run = a_run(task="resize", queue="images", tenant="acme", priority=2)
     [held] = await harness.start(run)
     running = await harness.view(run.id)
-    await harness.settle(settle_success(held, b"1"))
+    await harness.complete(complete_success(held, b"1"))
     view = await harness.view(run.id)
     assert (view.task, view.queue, view.tenant, view.priority) == ("resize", "images", "acme", 2)
     assert (view.due, view.created_at, view.started_at) == (running.due, running.created_at, running.started_at)

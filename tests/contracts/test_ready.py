@@ -4,7 +4,7 @@ import pytest
 
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, Instant
 from mainspring.core.model.limits.limits import Breaker
-from mainspring.core.model.runs.completion import settle_loss, settle_release
+from mainspring.core.model.runs.completion import complete_loss, complete_release
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
@@ -83,7 +83,7 @@ async def test_a_returned_run_is_ready_from_its_return(harness: Harness, how: st
     if how == "unknown":
         await harness.store.beat(worker, SHORT_LEASE, (), (), harness.last_claim(worker))
     else:
-        await harness.settle(settle_release(held) if how == "released" else settle_loss(held, blamed=False))
+        await harness.complete(complete_release(held) if how == "released" else complete_loss(held, blamed=False))
     ready = (await read_depth(harness)).oldest_ready
     assert ready is not None
     assert ready >= back

@@ -3,7 +3,7 @@
 import asyncio
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import Verdict, settle_loss, settle_release, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_loss, complete_release, complete_success
 from mainspring.core.model.runs.run import RunState
 from tests.support.builders import a_policy, a_run, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
@@ -42,7 +42,7 @@ async def test_a_lost_run_is_returned_until_its_loss_is_reported(harness: Harnes
     for _ in range(3):
         assert sorted(ids(await harness.store.lost_runs(10))) == sorted(ids(held))
     assert len(await harness.store.lost_runs(2)) == 2
-    await harness.settle(settle_loss(held[0], blamed=False))
+    await harness.complete(complete_loss(held[0], blamed=False))
     assert sorted(ids(await harness.store.lost_runs(10))) == sorted(ids(held[1:]))
 
 
@@ -52,13 +52,13 @@ async def test_concurrent_reapers_report_a_loss_once(harness: Harness) -> None:
     await harness.claim(dying)
     await harness.advance(SHORT_LEASE + SECOND)
 
-    async def reap() -> list[Verdict]:
+    async def reap() -> list[CompletionAnswer]:
         lost = await harness.store.lost_runs(100)
-        return await harness.settle(*(settle_loss(run, blamed=False) for run in lost))
+        return await harness.complete(*(complete_loss(run, blamed=False) for run in lost))
 
-    verdicts = [verdict for part in await asyncio.gather(*(reap() for _ in range(4))) for verdict in part]
-    assert verdicts.count(Verdict.APPLIED) == 10
-    assert Verdict.FENCED not in verdicts
+    answers = [answer for part in await asyncio.gather(*(reap() for _ in range(4))) for answer in part]
+    assert answers.count(CompletionAnswer.ACCEPTED) == 10
+    assert CompletionAnswer.STALE not in answers
     again = await harness.claim(await harness.worker())
     assert [(run.attempt, run.lost) for run in again] == [(2, 1)] * 10
 
@@ -87,8 +87,8 @@ async def test_the_success_of_an_expired_worker_counts_until_the_run_is_taken_fr
     [held] = await harness.claim(dying)
     await harness.advance(SHORT_LEASE + SECOND)
     [lost] = await harness.store.lost_runs(10)
-    assert await harness.settle(settle_success(held, b"1")) == [Verdict.APPLIED]
-    assert await harness.settle(settle_loss(lost, blamed=False)) == [Verdict.FENCED]
+    assert await harness.complete(complete_success(held, b"1")) == [CompletionAnswer.ACCEPTED]
+    assert await harness.complete(complete_loss(lost, blamed=False)) == [CompletionAnswer.STALE]
     assert await harness.state(held.id) is RunState.SUCCEEDED
 
 
@@ -98,10 +98,10 @@ async def test_a_success_after_the_loss_was_reported_does_not_count(harness: Har
     [held] = await harness.claim(dying)
     await harness.advance(SHORT_LEASE + SECOND)
     [lost] = await harness.store.lost_runs(10)
-    await harness.settle(settle_loss(lost, blamed=False))
+    await harness.complete(complete_loss(lost, blamed=False))
     [again] = await harness.claim(await harness.worker())
-    assert await harness.settle(settle_success(held, b"old")) == [Verdict.FENCED]
-    assert await harness.settle(settle_success(again, b"new")) == [Verdict.APPLIED]
+    assert await harness.complete(complete_success(held, b"old")) == [CompletionAnswer.STALE]
+    assert await harness.complete(complete_success(again, b"new")) == [CompletionAnswer.ACCEPTED]
     assert (await harness.view(held.id)).result == b"new"
 
 
@@ -183,7 +183,7 @@ async def test_a_retry_has_met_its_start_by_time_but_can_miss_its_deadline(harne
 
 async def test_a_released_run_has_not_met_its_start_by_time(harness: Harness) -> None:
     [held] = await harness.start(a_run(start_within=MINUTE))
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     await harness.advance(10 * MINUTE)
     assert await harness.claim(await harness.worker()) == []
     assert await harness.store.expire(10) == 1

@@ -4,7 +4,7 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import HOUR, MINUTE
-from mainspring.core.model.runs.completion import settle_release
+from mainspring.core.model.runs.completion import complete_release
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import Progress
 from mainspring.core.ports.storage.catalog import (
@@ -41,7 +41,7 @@ async def texts(harness: Harness, run: RunId) -> list[str]:
 
 async def claim_again(harness: Harness, held: HeldRun) -> HeldRun:
     """Release the run and claim it as another worker."""
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     [again] = await harness.claim(await harness.worker())
     assert again.id == held.id
     return again

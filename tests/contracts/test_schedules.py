@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import settle_cancel, settle_release
+from mainspring.core.model.runs.completion import complete_cancel, complete_release
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import Job, JobState, NewJob, Overlap, tick_run_id
@@ -556,7 +556,7 @@ async def test_the_run_of_a_tick_has_the_time_limits_of_its_job(harness: Harness
     worker = await harness.worker()
     [held] = await harness.claim(worker)
     assert held.deadline == job.next_fire + 20 * MINUTE
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     assert await harness.store.expire(10) == 0
     await harness.advance(11 * MINUTE)
     assert await harness.store.expire(10) == 1
@@ -876,7 +876,7 @@ async def test_overlap_cancel_cancels_the_running_run_and_waits_for_it(harness: 
     assert await harness.state(second) is RunState.BLOCKED
     beat = await harness.store.beat(worker, DAY, [held.id], [], harness.last_claim(worker))
     assert beat.cancels == (held.id,)
-    await harness.settle(settle_release(held))
+    await harness.complete(complete_release(held))
     assert await harness.state(held.id) is RunState.CANCELLED
     assert ids(await harness.claim(worker)) == [second]
 
@@ -956,7 +956,7 @@ async def test_overlap_cancel_cancels_a_run_with_another_key_and_starts_none_bes
         assert (fired.applied, fired.runs) == (True, 0)
         assert await harness.state(held.id) is RunState.CANCELLING
     assert [entry.reason for entry in await harness.ticks(job.id)] == ["", "overlap", "overlap"]
-    await harness.settle(settle_cancel(held))
+    await harness.complete(complete_cancel(held))
     await next_tick(harness, job.id)
     [fired] = await harness.fire_due()
     assert fired.runs == 1

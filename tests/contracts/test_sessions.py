@@ -4,7 +4,7 @@ import pytest
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import Verdict, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_success
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.store import NewSession, Want
 from tests.support.builders import a_run, a_worker, some_runs
@@ -82,7 +82,7 @@ async def test_a_heartbeat_extends_an_expired_lease_that_was_not_reaped(harness:
     await harness.advance(SHORT_LEASE + SECOND)
     assert (await harness.store.beat(worker, MINUTE, [held.id], [], harness.last_claim(worker))).alive
     assert await harness.store.lost_runs(10) == []
-    assert await harness.settle(settle_success(held, None)) == [Verdict.APPLIED]
+    assert await harness.complete(complete_success(held, None)) == [CompletionAnswer.ACCEPTED]
 
 
 async def test_a_reaped_session_stays_expired(harness: Harness) -> None:
@@ -149,7 +149,7 @@ async def test_a_completion_of_a_returned_run_is_fenced(harness: Harness) -> Non
     await harness.submit(a_run())
     [late] = await harness.claim(worker)
     await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
-    assert await harness.settle(settle_success(late, None)) == [Verdict.FENCED]
+    assert await harness.complete(complete_success(late, None)) == [CompletionAnswer.STALE]
     assert await harness.state(late.id) is RunState.QUEUED
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from mainspring.core.model.base.ids import RunId, derived_id
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, Micros
-from mainspring.core.model.runs.completion import settle_release
+from mainspring.core.model.runs.completion import complete_release
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
@@ -225,7 +225,7 @@ async def test_time_limits_count_from_the_due_time_by_the_clock_of_the_store(har
     held = await harness.claim(await harness.worker())
     assert len(held) == sum(map(len, batches))
     assert [run.deadline for run in held] == [run.due + HOUR for run in held]
-    await harness.settle(*(settle_release(run) for run in held))
+    await harness.complete(*(complete_release(run) for run in held))
     # Runs due in the past had ten minutes less, delayed ones five more.
     for later, expired in ((5 * MINUTE, 2), (10 * MINUTE, 5), (5 * MINUTE, 2)):
         await harness.advance(later)

@@ -11,7 +11,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.limits.budget import Budget
 from mainspring.core.model.limits.limits import Breaker, gates_of
 from mainspring.core.model.limits.queues import QueuePolicy
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
@@ -360,7 +360,7 @@ async def test_a_call_waits_for_the_key_or_limit_that_another_changes(
     number = KEY if kind == "ordering key" else GATE.number
     await rival.hold("gate WHERE key = $1" if kind == "ordering key" else "limiter WHERE number = $1", number)
     waiting = await rival.waits(
-        harness.store.settle([settle_success(held, None)])
+        harness.store.complete([complete_success(held, None)])
         if call == "complete"
         else harness.stage()
         if call == "stage"

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import HOUR
-from mainspring.core.model.runs.completion import settle_release, settle_success
+from mainspring.core.model.runs.completion import complete_release, complete_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.run import RunState
@@ -73,7 +73,7 @@ async def test_a_heartbeat_leaves_a_limited_run_that_its_worker_claims_again_mea
     release_unknown = harness.store._release_unknown
 
     async def claim_again_before(*arguments: Any) -> None:
-        await harness.settle(settle_release(held))
+        await harness.complete(complete_release(held))
         assert len(await harness.claim(worker)) == 1
         await release_unknown(*arguments)
 
@@ -187,7 +187,7 @@ async def succeed(harness: PostgresHarness, run: NewRun) -> None:
 async def succeed_unaware_of_children(harness: PostgresHarness, run: NewRun) -> None:
     """The worker has claimed the run before it had children."""
     [held] = await harness.claim(await harness.worker())
-    await harness.settle(msgspec.structs.replace(settle_success(held, None), lets_go=False))
+    await harness.complete(msgspec.structs.replace(complete_success(held, None), lets_go=False))
 
 
 async def fail(harness: PostgresHarness, run: NewRun) -> None:

@@ -13,7 +13,7 @@ import pytest
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.limits.limits import gates_of
-from mainspring.core.model.runs.completion import Verdict, settle_release, settle_success
+from mainspring.core.model.runs.completion import CompletionAnswer, complete_release, complete_success
 from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.job import JobState
@@ -121,7 +121,7 @@ async def test_a_completion_locks_keys_and_limits_in_order(
     runs, rows = runs_of(kind, reverse)
     await submit_each(harness, runs)
     claimed = await harness.claim(await harness.worker())
-    call = harness.store.settle([settle_success(one, None) for one in claimed])
+    call = harness.store.complete([complete_success(one, None) for one in claimed])
     await check_order(rival, call, rows, held)
 
 
@@ -241,12 +241,12 @@ async def test_a_fence_that_was_drawn_earlier_is_raised_above_that_of_the_run(
     worker, run = await way.worker(HOUR), way.adapt(a_run())
     await harness.submit(run)
     [first] = await way.claim(worker, [run])
-    await harness.settle(settle_release(first))
+    await harness.complete(complete_release(first))
     await harness._connection.execute("SELECT setval('fence_seq', 1)")
     [second] = await way.claim(worker, [run])
     assert second.fence > first.fence
-    assert await harness.settle(settle_success(first, None)) == [Verdict.FENCED]
-    assert await harness.settle(settle_success(second, None)) == [Verdict.APPLIED]
+    assert await harness.complete(complete_success(first, None)) == [CompletionAnswer.STALE]
+    assert await harness.complete(complete_success(second, None)) == [CompletionAnswer.ACCEPTED]
     # Later tests draw from the same sequence.
     await harness._connection.execute("SELECT setval('fence_seq', $1)", first.fence & ((1 << 40) - 1))
 
@@ -255,7 +255,7 @@ async def test_one_claim_may_give_runs_different_fences(harness: PostgresHarness
     worker, old, new = await harness.worker(), a_run(), a_run()
     await harness.submit(old)
     [first] = await harness.claim(worker)
-    await harness.settle(settle_release(first))
+    await harness.complete(complete_release(first))
     await harness.submit(new)
     await harness._connection.execute("SELECT setval('fence_seq', 1)")
     fences = {held.id: held.fence for held in await harness.claim(worker)}

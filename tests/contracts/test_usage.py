@@ -6,7 +6,7 @@ import pytest
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
 from mainspring.core.model.limits.budget import Budget, BudgetStatus
-from mainspring.core.model.runs.completion import Settlement, settle_release, settle_success
+from mainspring.core.model.runs.completion import Completion, complete_release, complete_success
 from mainspring.core.model.runs.new_run import JobRef
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.usage import USAGE_KEPT, GroupBy, Spent, UsageLine, by_line, day_of
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.api
 ME = Author("me")
 
 
-def success(held: HeldRun, cpu: int | None = None, **units: float) -> Settlement:
-    return msgspec.structs.replace(settle_success(held, None), spent=Spent(cpu=cpu, units=units))
+def success(held: HeldRun, cpu: int | None = None, **units: float) -> Completion:
+    return msgspec.structs.replace(complete_success(held, None), spent=Spent(cpu=cpu, units=units))
 
 
 async def roll_up(harness: Harness, by: GroupBy = "task", tenant: str | None = None, key: str = "") -> list[UsageLine]:
@@ -36,7 +36,7 @@ async def test_every_attempt_counts_in_the_usage(harness: Harness) -> None:
     await harness.advance(2 * SECOND)
     await harness.succeed(good)
     await harness.fail(bad)
-    await harness.settle(settle_release(back))
+    await harness.complete(complete_release(back))
     found = {line.key: line for line in await roll_up(harness)}
     assert {key: line.attempts for key, line in found.items()} == {"good": 1, "bad": 1, "back": 0}
     for line in found.values():
@@ -46,7 +46,9 @@ async def test_every_attempt_counts_in_the_usage(harness: Harness) -> None:
 
 async def test_a_completion_carries_cpu_time_and_units(harness: Harness) -> None:
     one, two, plain = await harness.start(a_run(), a_run(), a_run())
-    await harness.settle(success(one, 500, tokens=3, pages=0.5), success(two, tokens=4), settle_success(plain, b"1"))
+    await harness.complete(
+        success(one, 500, tokens=3, pages=0.5), success(two, tokens=4), complete_success(plain, b"1")
+    )
     [line] = await roll_up(harness)
     assert (line.attempts, line.cpu, line.units) == (3, 500, {"pages": 0.5, "tokens": 7})
     # Tidying again rolls nothing up twice.
@@ -55,7 +57,7 @@ async def test_a_completion_carries_cpu_time_and_units(harness: Harness) -> None
 
 async def test_the_usage_of_a_failed_attempt_counts_once(harness: Harness) -> None:
     [held] = await harness.start(a_run(key="k"))
-    failed = Settlement(
+    failed = Completion(
         run=held.id,
         fence=held.fence,
         outcome=Outcome.ERROR,
@@ -65,8 +67,8 @@ async def test_the_usage_of_a_failed_attempt_counts_once(harness: Harness) -> No
         lets_go=True,
         spent=Spent(cpu=7, units={"tokens": 1}),
     )
-    await harness.settle(failed)
-    await harness.settle(failed)
+    await harness.complete(failed)
+    await harness.complete(failed)
     [line] = await roll_up(harness)
     assert (line.attempts, line.cpu, line.units) == (1, 7, {"tokens": 1})
 
@@ -75,7 +77,7 @@ async def test_usage_is_summed_by_job_task_or_tenant(harness: Harness) -> None:
     job = await harness.put(a_job(a_spec(task="report", schedule=every(DAY))))
     of_job = a_run(task="report", job=JobRef(id=job.id, version=1))
     held = await harness.start(of_job, a_run(task="report"), a_run(task="mail", tenant="acme"))
-    await harness.settle(*(success(run, tokens=1) for run in held))
+    await harness.complete(*(success(run, tokens=1) for run in held))
     assert {(line.tenant, line.key) for line in await roll_up(harness)} == {
         ("acme", "mail"),
         ("default", "report"),
@@ -130,7 +132,7 @@ async def test_usage_is_summed_for_the_scope_of_a_budget(harness: Harness) -> No
     held = await harness.start(
         a_run(task="report", job=JobRef(id=job.id, version=1)), a_run(task="report"), a_run(task="mail")
     )
-    await harness.settle(*(success(run, tokens=amount) for run, amount in zip(held, (1, 2, 4), strict=True)))
+    await harness.complete(*(success(run, tokens=amount) for run, amount in zip(held, (1, 2, 4), strict=True)))
     await roll_up(harness)
     day = day_of(await harness.now()) - DAY
     for of, target, spent in (

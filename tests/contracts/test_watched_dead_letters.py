@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import settle_loss
+from mainspring.core.model.runs.completion import complete_loss
 from mainspring.core.model.runs.dead_letters import GROWS_BY, TREND
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.replay import Replay
@@ -51,7 +51,7 @@ async def test_a_dead_letter_group_has_a_trend(harness: Harness) -> None:
 async def test_the_group_of_a_poison_run_is_marked(harness: Harness) -> None:
     [held] = await harness.start(a_failing_run())
     held.lost = 2
-    await harness.settle(settle_loss(held, blamed=True))
+    await harness.complete(complete_loss(held, blamed=True))
     [group] = await harness.store.dead_groups(DEAD, 10)
     assert (group.reason, group.error) == ("poison", "3 workers died while they ran it")
 

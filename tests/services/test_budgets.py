@@ -6,7 +6,7 @@ import msgspec
 
 from mainspring.core.model.base.instant import DAY, SECOND
 from mainspring.core.model.limits.budget import Budget, BudgetStatus
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import JobRef
 from mainspring.core.model.runs.usage import Spent
 from mainspring.core.model.schedules.job import JobState
@@ -42,7 +42,7 @@ class World:
         [held] = await self.store.claim(session, 1, [Want("work", 1)])
         assert held.id == run.id
         spent = Spent(units={"tokens": tokens})
-        await self.store.settle([msgspec.structs.replace(settle_success(held, None), spent=spent)])
+        await self.store.complete([msgspec.structs.replace(complete_success(held, None), spent=spent)])
 
     async def look(self) -> BudgetStatus:
         for keeper in self.keepers:

@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.model.runs.completion import settle_failure, settle_success
+from mainspring.core.model.runs.completion import complete_failure, complete_success
 from mainspring.core.model.runs.replay import Replay
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import RunView
@@ -50,8 +50,10 @@ class World:
 
     async def complete(self, held: list[HeldRun], error: str = "") -> None:
         now = await self.store.now()
-        ends = [settle_failure(run, error, Random(0), now=now) if error else settle_success(run, None) for run in held]
-        await self.store.settle(ends)
+        ends = [
+            complete_failure(run, error, Random(0), now=now) if error else complete_success(run, None) for run in held
+        ]
+        await self.store.complete(ends)
 
     async def limit(self, **quotas: Any) -> None:
         await self.store.put_tenant(Tenant(name="default", quotas=Quotas(**quotas)), Author("ada"))

@@ -19,7 +19,7 @@ from mainspring.core.maintenance.store_metrics import StoreVitals
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.cluster.hints import Sealer
-from mainspring.core.model.runs.completion import Settlement
+from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.slo import Slo
 from mainspring.core.ports.health import Examination, Vitals
@@ -211,7 +211,7 @@ async def test_runs_held_back_by_a_limit_key_or_pause_count_neither_as_lag_nor_a
         clock.advance(11 * SECOND)
         lag = {"limit": 0, "key": 0, "pause": 13}[how] if number < 2 else 0
         assert f'mainspring_queue_lag_seconds{{queue="mail"}} {lag}.0' in await watched.render()
-        await store.settle([_end(run, Outcome.SUCCESS, RunState.SUCCEEDED) for run in held])
+        await store.complete([_end(run, Outcome.SUCCESS, RunState.SUCCEEDED) for run in held])
     assert 'mainspring_start_lateness_seconds_bucket{le="2.5",queue="mail"} 3.0' in await watched.render()
 
 
@@ -223,7 +223,7 @@ async def test_labels_with_user_defined_names_have_a_bounded_number_of_values(wa
     worker = await watched.store.open_session(a_worker())
     held = await watched.store.claim(worker, 1, [Want(f"queue-{n}", 1) for n in numbers])
     watched.figures.claimed(held)
-    watched.figures.settled([(Attempt(run), _end(run, Outcome.SUCCESS, RunState.SUCCEEDED)) for run in held])
+    watched.figures.completed([(Attempt(run), _end(run, Outcome.SUCCESS, RunState.SUCCEEDED)) for run in held])
     watched.figures.reaped("lost", [(run, _end(run, Outcome.LOST, RunState.QUEUED)) for run in held])
     values = defaultdict[tuple[str, str], set[str]](set)
     for family in text_string_to_metric_families(await watched.render()):
@@ -247,8 +247,8 @@ class Attempt(NamedTuple):
     ended_at: int = SECOND
 
 
-def _end(run: HeldRun, outcome: Outcome, state: RunState) -> Settlement:
-    return Settlement(run=run.id, fence=run.fence, outcome=outcome, state=state)
+def _end(run: HeldRun, outcome: Outcome, state: RunState) -> Completion:
+    return Completion(run=run.id, fence=run.fence, outcome=outcome, state=state)
 
 
 async def test_queues_with_workers_and_the_deepest_queues_keep_their_own_label(watched: Watched) -> None:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.core.model.runs.completion import settle_release
+from mainspring.core.model.runs.completion import complete_release
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Beat, Want
@@ -107,7 +107,7 @@ async def test_a_heartbeat_returns_no_held_run_at_any_interleaving_with_the_work
 
     def release(number: int) -> Callable[[Holding], None]:
         def step(holding: Holding) -> None:
-            run_now(store.settle([settle_release(run) for run in claimed[number]]))
+            run_now(store.complete([complete_release(run) for run in claimed[number]]))
 
         return step
 

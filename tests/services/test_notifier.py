@@ -12,7 +12,7 @@ from mainspring.core.model.alerts.notification_rules import NotificationRules, r
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import settle_failure, settle_success
+from mainspring.core.model.runs.completion import complete_failure, complete_success
 from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.model.runs.reserved import NOTIFICATION
 from mainspring.core.model.runs.run import HeldRun
@@ -73,10 +73,10 @@ class World:
 
     async def fail(self, *held: HeldRun, error: str = "ValueError: no") -> None:
         now = await self.store.now()
-        await self.store.settle([settle_failure(run, error, Random(1), now=now) for run in held])
+        await self.store.complete([complete_failure(run, error, Random(1), now=now) for run in held])
 
     async def succeed(self, *held: HeldRun) -> None:
-        await self.store.settle([settle_success(run, None) for run in held])
+        await self.store.complete([complete_success(run, None) for run in held])
 
     async def messages(self) -> list[tuple[str, list[tuple[str, On, int]]]]:
         """Claim and complete the runs that deliver alerts, and return the alerts."""
@@ -245,22 +245,22 @@ async def test_a_missed_objective_recovers_when_all_of_the_job_are_met() -> None
         [put] = await world.store.put_jobs([a_job(spec)])
         now = await world.store.now()
 
-        async def settle(event: str, *, late: bool, quiet: bool) -> None:
+        async def complete(event: str, *, late: bool, quiet: bool) -> None:
             [due] = await world.store.slos_due(10)
             state = msgspec.structs.replace(
                 due.state, late_since=now if late else None, quiet_since=now if quiet else None
             )
-            settled = SloSettled(job=put.job.id, rev=due.rev, state=state, next_check=now, events=(event,))
-            assert await world.store.settle_slos([settled]) == 1
+            completed = SloSettled(job=put.job.id, rev=due.rev, state=state, next_check=now, events=(event,))
+            assert await world.store.settle_slos([completed]) == 1
 
-        await settle(MISSED, late=True, quiet=False)
-        await settle(MISSED, late=True, quiet=True)
+        await complete(MISSED, late=True, quiet=False)
+        await complete(MISSED, late=True, quiet=True)
         await world.clock.sleep(MINUTE)
         assert await world.messages() == [("ops", [("nightly", On.SLO_MISSED, 2)])]
-        await settle(RECOVERED, late=False, quiet=True)
+        await complete(RECOVERED, late=False, quiet=True)
         await world.clock.sleep(HOUR)
         assert await world.messages() == []
-        await settle(RECOVERED, late=False, quiet=False)
+        await complete(RECOVERED, late=False, quiet=False)
         await world.clock.sleep(2 * MINUTE)
         assert await world.messages() == [("ops", [("nightly", On.RECOVERED, 2)])]
 

@@ -11,7 +11,7 @@ from mainspring.core.model.base.errors import BrokerUnavailable, Fenced
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
 from mainspring.core.model.events.events import Event, Topic
-from mainspring.core.model.runs.completion import settle_cancel, settle_success
+from mainspring.core.model.runs.completion import complete_cancel, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import EventBatch, NewSession, Want
@@ -67,7 +67,7 @@ class World:
         await self.store.submit(runs)
         session = await self.store.open_session(a_worker())
         held = await self.store.claim(session, 1, [Want("default", len(runs))])
-        await self.store.settle([settle_success(run, None) for run in held])
+        await self.store.complete([complete_success(run, None) for run in held])
 
     def read(self, topic: Topic = Topic.JOBS) -> list[dict[str, Any]]:
         return [json.loads(event.body) for event in self.sink.topics[topic]]
@@ -303,6 +303,6 @@ async def test_the_event_of_a_cancelled_run_has_a_reason() -> None:
         await world.store.submit([a_run()])
         session = await world.store.open_session(a_worker())
         [held] = await world.store.claim(session, 1, [Want("default", 1)])
-        await world.store.settle([settle_cancel(held)])
+        await world.store.complete([complete_cancel(held)])
         await world.until_published(3)
         assert world.read()[-1]["data"]["reason"] == "cancelled"

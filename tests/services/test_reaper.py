@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from mainspring.core.maintenance.reaper import Reaper
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.core.model.runs.completion import LOST_AFTER, Settlement, Verdict, settle_success
+from mainspring.core.model.runs.completion import LOST_AFTER, Completion, CompletionAnswer, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.view import OVERDUE_GRACE
@@ -62,7 +62,7 @@ async def test_runs_of_an_expired_worker_are_queued_again_within_twelve_seconds(
         _, (again,) = await world.claim()
     assert (again.id, again.attempt, again.lost) == (run.id, 2, 1)
     assert again.fence > held.fence
-    assert await world.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
+    assert await world.store.complete([complete_success(held, None)]) == [CompletionAnswer.STALE]
     (attempt,) = await world.store.attempts(run.id)
     assert attempt.outcome is Outcome.LOST
 
@@ -116,7 +116,7 @@ async def test_a_run_that_loses_several_workers_fails_as_poison() -> None:
             _, held = await world.claim()
             if deaths == 1:
                 # The innocent run shares only the first lost worker.
-                await world.store.settle([settle_success(run, None) for run in held if run.id == innocent.id])
+                await world.store.complete([complete_success(run, None) for run in held if run.id == innocent.id])
             if not any(run.id == poison.id for run in held):
                 break
             deaths += 1
@@ -165,7 +165,7 @@ async def test_a_hung_attempt_is_timed_out_and_retried_although_its_worker_is_al
     (attempt,) = await world.store.attempts(run.id)
     assert attempt.outcome is Outcome.TIMEOUT
     # The worker reports too late.
-    assert await world.store.settle([settle_success(held, None)]) == [Verdict.FENCED]
+    assert await world.store.complete([complete_success(held, None)]) == [CompletionAnswer.STALE]
     assert not (await world.store.beat(session, HOUR, [], [], 1)).returned
 
 
@@ -225,27 +225,27 @@ async def test_the_interval_of_a_reaper_varies_by_a_quarter(number: float, wait:
         (RunState.FAILED, 0, {"default"}),
     ],
 )
-@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("answer", CompletionAnswer)
 @in_virtual_time
 async def test_schedulers_are_notified_of_lost_runs_that_are_due_within_their_horizon(
-    verdict: Verdict, state: RunState, delay: Micros, topics: set[str]
+    answer: CompletionAnswer, state: RunState, delay: Micros, topics: set[str]
 ) -> None:
     world = World()
     held = a_held_run()
-    settlement = Settlement(run=held.id, fence=held.fence, outcome=Outcome.LOST, state=state, delay=delay)
+    completion = Completion(run=held.id, fence=held.fence, outcome=Outcome.LOST, state=state, delay=delay)
 
-    async def settle(settlements: Sequence[Settlement]) -> list[Verdict]:
-        return [verdict]
+    async def complete(completions: Sequence[Completion]) -> list[CompletionAnswer]:
+        return [answer]
 
-    world.store.settle = settle  # type: ignore[method-assign]
+    world.store.complete = complete  # type: ignore[method-assign]
     bells = {"default": world.bell(), SCHEDULES: world.wakeups.listen([SCHEDULES])}
     with capture_logs() as logs:
-        settled = await world.reaper._settle("runs of expired workers", "lost", [held], [settlement])
+        completed = await world.reaper._complete("runs of expired workers", "lost", [held], [completion])
     rung = {topic for topic, bell in bells.items() if await bell.wait(1)}
     # A duplicate or stale settlement was another reaper's.
-    assert (settled, rung) == ((1, topics) if verdict is Verdict.APPLIED else (0, set()))
+    assert (completed, rung) == ((1, topics) if answer is CompletionAnswer.ACCEPTED else (0, set()))
     failed = [entry["failed"] for entry in logs]
-    assert failed == ([int(state is RunState.FAILED)] if verdict is Verdict.APPLIED else [])
+    assert failed == ([int(state is RunState.FAILED)] if answer is CompletionAnswer.ACCEPTED else [])
 
 
 @in_virtual_time

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant
-from mainspring.core.model.runs.completion import settle_failure, settle_success
+from mainspring.core.model.runs.completion import complete_failure, complete_success
 from mainspring.core.model.schedules.calendar import CalendarSpec, Covers, Freeze, WhenClosed
 from mainspring.core.model.schedules.job import JobSpec, JobState
 from mainspring.core.model.schedules.schedule import due_of
@@ -30,7 +30,7 @@ async def run_all(store: RemoteStore, number: int) -> None:
     """Claim and complete all queued runs."""
     worker = await store.open_session(a_worker(ttl=1_000 * HOUR))
     held = await store.claim(worker, number, [Want("default", 100)])
-    await store.settle([settle_success(run, None) for run in held])
+    await store.complete([complete_success(run, None) for run in held])
 
 
 @in_virtual_time
@@ -142,8 +142,8 @@ async def test_a_run_that_started_on_time_and_is_retried_is_no_missed_objective(
         await clock.sleep(run.due - clock.now() + SECOND // 2)
         for number in (1, 2):
             [held] = await store.claim(worker, number, [Want("default", 1)])
-            again = settle_failure(held, "not this time", Random(1), now=clock.now())
-            await store.settle([msgspec.structs.replace(again, delay=0)])
+            again = complete_failure(held, "not this time", Random(1), now=clock.now())
+            await store.complete([msgspec.structs.replace(again, delay=0)])
             await clock.sleep(SECOND // 10)
         await clock.sleep(first + 55 * SECOND - clock.now())
     await keeper.stop()
@@ -160,8 +160,8 @@ async def test_a_late_start_is_a_missed_objective_although_a_retry_follows() -> 
     async with Node(store):
         await clock.sleep(MINUTE - clock.now() % MINUTE + 20 * SECOND)
         [held] = await store.claim(worker, 1, [Want("default", 1)])
-        again = settle_failure(held, "not this time", Random(1), now=clock.now())
-        await store.settle([msgspec.structs.replace(again, delay=HOUR)])
+        again = complete_failure(held, "not this time", Random(1), now=clock.now())
+        await store.complete([msgspec.structs.replace(again, delay=HOUR)])
         # No keeper has checked so far.
         keeper = SloKeeper(store, LocalWakeups(), clock)
         await keeper.start()

@@ -20,7 +20,13 @@ from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import MINUTE, Micros
-from mainspring.core.model.runs.completion import Verdict, settle_failure, settle_loss, settle_release, settle_success
+from mainspring.core.model.runs.completion import (
+    CompletionAnswer,
+    complete_failure,
+    complete_loss,
+    complete_release,
+    complete_success,
+)
 from mainspring.core.model.runs.new_run import JobRef, NewRun, made_once
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import HeldRun
@@ -199,16 +205,16 @@ async def test_each_attempt_has_one_span_and_each_tick_has_one(
     await world.store.submit([run])
     for number, end in enumerate(ends, 1):
         held = await world.claim(number)
-        settlement = {
-            "released": settle_release(held),
-            "killed": settle_loss(held, blamed=True),
-            "worker gone": settle_loss(held, blamed=False),
-            "error": settle_failure(held, "ValueError: no", Random(1), now=await world.store.now()),
-            "success": settle_success(held, None),
+        completion = {
+            "released": complete_release(held),
+            "killed": complete_loss(held, blamed=True),
+            "worker gone": complete_loss(held, blamed=False),
+            "error": complete_failure(held, "ValueError: no", Random(1), now=await world.store.now()),
+            "success": complete_success(held, None),
         }[end]
-        assert await world.store.settle([settlement]) == [Verdict.APPLIED]
+        assert await world.store.complete([completion]) == [CompletionAnswer.ACCEPTED]
         if end != "worker gone":
-            world.tracing.settled([(Ended(held, number, number + 1), settlement)], world.clock)
+            world.tracing.completed([(Ended(held, number, number + 1), completion)], world.clock)
     spans = world.recorded()
     attempts = [span for span in spans if span.name == "process greet"]
     assert [span.attributes["mainspring.outcome"] for span in attempts] == [
@@ -231,16 +237,16 @@ def test_a_remote_worker_gets_the_trace_of_a_tick_that_is_recorded_once(collecto
     again = msgspec.structs.replace(tick, attempt=2, lost=1)
     parent = f"00-{tick.id}-{span_of_attempt(tick.id, 0):016x}-01"
     assert world.tracing.given(tick) == world.tracing.given(again) == parent
-    world.tracing.settled_elsewhere(tick, settle_release(tick))
+    world.tracing.completed_elsewhere(tick, complete_release(tick))
     assert world.recorded() == []
-    world.tracing.settled_elsewhere(again, settle_failure(again, "no", Random(1), now=0))
+    world.tracing.completed_elsewhere(again, complete_failure(again, "no", Random(1), now=0))
     last = msgspec.structs.replace(again, attempt=3)
-    world.tracing.settled_elsewhere(last, settle_success(last, None))
+    world.tracing.completed_elsewhere(last, complete_success(last, None))
     sent = msgspec.structs.replace(a_held_run(), policy=RunPolicy(trace=SENT))
     assert world.tracing.given(sent) == SENT
     assert world.tracing.given(a_held_run()) == ""
     for held in (sent, a_held_run()):
-        world.tracing.settled_elsewhere(held, settle_success(held, None))
+        world.tracing.completed_elsewhere(held, complete_success(held, None))
     [span] = world.recorded()
     assert (span.name, span.trace, span.parent) == ("tick of greet", tick.id, "")
     assert parent == f"00-{span.trace}-{span.span}-01"
@@ -353,8 +359,8 @@ async def test_an_invalid_schedule_delay_falls_back_to_the_default(
 async def test_an_error_with_lone_surrogates_is_recorded(collector: Collector) -> None:
     world = World(collector, 1)
     held = a_held_run(policy=traced(a_policy(), SENT))
-    failed = settle_failure(held, "Traceback\n  \ud800\nValueError: \ud800 is half a one", Random(1), now=0)
-    world.tracing.settled([(Ended(held, 0, 5), failed)], world.clock)
+    failed = complete_failure(held, "Traceback\n  \ud800\nValueError: \ud800 is half a one", Random(1), now=0)
+    world.tracing.completed([(Ended(held, 0, 5), failed)], world.clock)
     [span] = world.recorded()
     assert (span.status, span.events) == (2, ("exception",))
 
@@ -383,8 +389,8 @@ async def test_a_span_that_cannot_be_encoded_is_dropped_alone(collector: Collect
 async def test_large_spans_are_sent_in_several_requests(collector: Collector) -> None:
     world = World(collector, 1)
     held = a_held_run(policy=traced(a_policy(), SENT))
-    failed = settle_failure(held, "x" * 10_000, Random(1), now=0)
-    world.tracing.settled([(Ended(held, 0, 5), failed)] * 200, world.clock)
+    failed = complete_failure(held, "x" * 10_000, Random(1), now=0)
+    world.tracing.completed([(Ended(held, 0, 5), failed)] * 200, world.clock)
     assert len(world.recorded()) == 200
     assert len(collector.headers) > 1
     assert all(int(headers["content-length"]) < 1_000_000 for headers in collector.headers)

@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Micros
-from mainspring.core.model.runs.completion import Settlement
+from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import CANCELS
 from mainspring.core.worker.attempt import Attempt, Holding, Stop
-from mainspring.core.worker.completer import Settler
+from mainspring.core.worker.completer import Completer
 from mainspring.core.worker.reporting.attempt_log import AttemptLog
 from mainspring.core.worker.reporting.reporter import Reporter
 from mainspring.core.worker.settings import WorkerSettings
@@ -158,7 +158,7 @@ async def test_slots_that_become_free_under_load_are_claimed_in_batches() -> Non
 @in_virtual_time
 async def test_a_worker_stops_claiming_while_too_many_outcomes_wait_for_the_store() -> None:
     async with a_worker(settings=WorkerSettings(queues={"default": 100})) as bench:
-        bench.store.fail("settle")
+        bench.store.fail("complete")
         for _ in range(50):
             await bench.submit(*some_runs(100))
             await bench.clock.sleep(100 * MILLISECOND)
@@ -588,7 +588,7 @@ async def test_a_worker_fails_since_the_first_of_its_outcomes_or_reports(
     monkeypatch: pytest.MonkeyPatch, outcomes: Micros | None, reports: Micros | None, since: Micros | None
 ) -> None:
     bench = Bench(VirtualClock(), Tasks(), WorkerSettings())
-    monkeypatch.setattr(Settler, "failing_since", outcomes)
+    monkeypatch.setattr(Completer, "failing_since", outcomes)
     bench.worker._reporter.failing_since = reports
     assert bench.worker.failing_since == since
 
@@ -597,7 +597,7 @@ async def test_a_worker_fails_since_the_first_of_its_outcomes_or_reports(
 async def test_unreported_outcomes_include_those_that_wait_for_their_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(VirtualClock(), Tasks(), WorkerSettings())
     assert bench.worker.unflushed == 0
-    monkeypatch.setattr(Settler, "unflushed", 3)
+    monkeypatch.setattr(Completer, "unflushed", 3)
     monkeypatch.setattr(Reporter, "unflushed", 2)
     assert bench.worker.unflushed == 5
 
@@ -702,7 +702,7 @@ async def test_a_claim_that_is_answered_too_late_is_returned_by_the_next_heartbe
 @in_virtual_time
 async def test_outcomes_are_reported_until_the_store_accepts_them(applied: bool) -> None:
     async with a_worker() as bench:
-        bench.store.fail("settle", applied=applied, times=5)
+        bench.store.fail("complete", applied=applied, times=5)
         runs = await bench.submit(*some_runs(10))
         await bench.clock.sleep(8 * SECOND)
         for run in runs:
@@ -726,7 +726,7 @@ async def test_outcomes_are_reported_again_with_pauses_that_double_up_to_two_sec
     settings = WorkerSettings(lease=MINUTE)
     async with a_worker(settings=settings) as bench:
         bench.worker.jitter.random = lambda: 1.0  # type: ignore[method-assign]
-        bench.store.before["settle"] = fail
+        bench.store.before["complete"] = fail
         (run,) = await bench.submit(a_run())
         await bench.until(run)
         pauses = [(later - earlier) // MILLISECOND for earlier, later in pairwise(sent)]
@@ -736,13 +736,13 @@ async def test_outcomes_are_reported_again_with_pauses_that_double_up_to_two_sec
 @in_virtual_time
 async def test_outcomes_fail_since_the_first_of_their_batches_failed() -> None:
     async with a_worker() as bench:
-        bench.store.fail("settle")
+        bench.store.fail("complete")
         began = bench.clock.monotonic()
         for _ in range(2):
             await bench.submit(a_run())
             await bench.clock.sleep(SECOND)
-        assert bench.store.settles_in_flight <= len(bench.worker._settler._failing) == 2
-        since = bench.worker._settler.failing_since
+        assert bench.store.completions_in_flight <= len(bench.worker._completer._failing) == 2
+        since = bench.worker._completer.failing_since
         assert since is not None
         assert since - began < SECOND // 2
 
@@ -753,11 +753,11 @@ async def test_a_rejected_outcome_fails_only_its_own_run() -> None:
         runs = [a_run(policy=a_policy(retries=0)) for _ in range(20)]
         culprit = runs[13].id
 
-        def check(settlements: Sequence[Settlement]) -> None:
-            if any(item.run == culprit and item.outcome is Outcome.SUCCESS for item in settlements):
+        def check(completions: Sequence[Completion]) -> None:
+            if any(item.run == culprit and item.outcome is Outcome.SUCCESS for item in completions):
                 raise Invalid("result", "has something the database refuses")
 
-        bench.store.check_settlements = check
+        bench.store.check_completions = check
         for run in await bench.submit(*runs):
             view = await bench.until(run)
             assert view.state is (RunState.FAILED if run == culprit else RunState.SUCCEEDED)
@@ -772,11 +772,11 @@ async def test_a_batch_of_outcomes_that_keeps_failing_does_not_delay_others() ->
     async with a_worker() as bench:
         culprit = a_run()
 
-        def check(settlements: Sequence[Settlement]) -> None:
-            if any(item.run == culprit.id for item in settlements):
+        def check(completions: Sequence[Completion]) -> None:
+            if any(item.run == culprit.id for item in completions):
                 raise RuntimeError("unexpected")
 
-        bench.store.check_settlements = check
+        bench.store.check_completions = check
         await bench.submit(culprit)
         await bench.clock.sleep(SECOND)
         for run in await bench.submit(*some_runs(10)):
@@ -786,14 +786,14 @@ async def test_a_batch_of_outcomes_that_keeps_failing_does_not_delay_others() ->
 
 @in_virtual_time
 async def test_outcomes_are_reported_in_large_batches_and_at_most_two_at_once() -> None:
-    settings = WorkerSettings(queues={"default": 3_000}, largest_settle=1_000)
+    settings = WorkerSettings(queues={"default": 3_000}, largest_completion=1_000)
     async with a_worker(settings=settings) as bench:
-        bench.store.before["settle"] = lambda: asyncio.sleep(0.05)
+        bench.store.before["complete"] = lambda: asyncio.sleep(0.05)
         for run in await bench.submit(*some_runs(6_000)):
             await bench.until(run)
-        assert bench.store.most_settles_in_flight == 2
-        assert max(len(batch) for batch in bench.store.settled) <= 1_000
-        assert len(bench.store.settled) <= 20
+        assert bench.store.most_completions_in_flight == 2
+        assert max(len(batch) for batch in bench.store.completed) <= 1_000
+        assert len(bench.store.completed) <= 20
 
 
 @in_virtual_time
@@ -803,15 +803,15 @@ async def test_a_stale_outcome_is_logged_and_not_reported_again() -> None:
         await bench.until(run, RunState.RUNNING)
         assert bench.worker.holding is not None
         traced: list[object] = []
-        tracing: Any = SimpleNamespace(settled=lambda batch, clock: traced.extend(batch))
-        bench.worker._settler._tracing = tracing
+        tracing: Any = SimpleNamespace(completed=lambda batch, clock: traced.extend(batch))
+        bench.worker._completer._tracing = tracing
         # The run vanishes from the store while it runs.
         stolen = bench.memory._tables.runs.pop(run)
         with capture_logs() as logs:
             await bench.clock.sleep(10 * SECOND)
         bench.memory._tables.runs[run] = stolen
         assert [entry["run"] for entry in logs if "too late" in entry["event"]] == [run]
-        assert sum(len(batch) for batch in bench.store.settled) == 1
+        assert sum(len(batch) for batch in bench.store.completed) == 1
         assert not bench.worker.holding.held
         # A stale outcome records no span.
         assert traced == []
@@ -832,7 +832,7 @@ async def test_a_worker_that_cannot_renew_its_lease_stops_its_runs_and_reports_n
         bench.store.heal()
         await bench.clock.sleep(5 * SECOND)
         assert len(bench.store.sessions) == 2
-        assert bench.store.settled == []
+        assert bench.store.completed == []
         # The reaper requeues the run.
         assert [lost.id for lost in await bench.memory.lost_runs(10)] == [run]
 
@@ -846,7 +846,7 @@ async def test_a_worker_whose_session_was_closed_stops_its_runs_and_opens_a_new_
         await bench.memory.close_session(bench.store.sessions[0])
         await bench.clock.sleep(4 * SECOND)
         assert task.running == 0
-        assert bench.store.settled == []
+        assert bench.store.completed == []
         assert len(bench.store.sessions) == 2
         (new,) = await bench.submit(a_run())
         await bench.until(new, RunState.RUNNING)
@@ -902,7 +902,7 @@ async def test_a_new_session_waits_for_the_runs_of_the_old_one_but_not_for_ever(
 @in_virtual_time
 async def test_an_outcome_from_before_the_lease_expired_is_still_reported() -> None:
     async with a_worker() as bench:
-        for operation in ("beat", "settle", "claim", "open_session"):
+        for operation in ("beat", "complete", "claim", "open_session"):
             bench.store.fail(operation)
         bench.store.before.pop("claim")
         (run,) = await bench.submit(a_run())
@@ -917,7 +917,7 @@ async def test_an_outcome_from_before_the_lease_expired_is_still_reported() -> N
 @in_virtual_time
 async def test_a_worker_that_cannot_report_outcomes_lets_its_lease_expire() -> None:
     async with a_worker(Tasks(greet=greet, sleep=sleep_long)) as bench:
-        bench.store.fail("settle")
+        bench.store.fail("complete")
         mute, other = await bench.submit(a_run(), a_run(task="sleep"))
         await bench.clock.sleep(30 * SECOND)
         lost = {held.id for held in await bench.memory.lost_runs(10)}
@@ -928,7 +928,7 @@ async def test_a_worker_that_cannot_report_outcomes_lets_its_lease_expire() -> N
 @in_virtual_time
 async def test_runs_succeed_after_the_store_was_unavailable_for_a_minute() -> None:
     async with a_worker() as bench:
-        for operation in ("open_session", "beat", "claim", "settle"):
+        for operation in ("open_session", "beat", "claim", "complete"):
             bench.store.fail(operation)
         runs = await bench.submit(*some_runs(5))
         await bench.clock.sleep(MINUTE)
@@ -948,7 +948,7 @@ async def test_every_run_succeeds_once_although_store_operations_fail_at_random(
             raise StoreUnavailable("at random")
 
     async with a_worker(Tasks(greet=Counting(30 * MILLISECOND)), WorkerSettings(queues={"default": 10})) as bench:
-        for operation in ("beat", "claim", "settle"):
+        for operation in ("beat", "claim", "complete"):
             bench.store.before[operation] = bench.store.after[operation] = delay_or_fail
         for run in await bench.submit(*some_runs(300)):
             view = await bench.until(run, within=30 * MINUTE)

@@ -11,7 +11,7 @@ import pytest
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.core.model.limits.limits import Ending, Gate
-from mainspring.core.model.runs.completion import Settlement, Verdict
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.job import Fire, Tick
 from mainspring.core.store import Beat
@@ -32,11 +32,11 @@ pytestmark = [pytest.mark.simulation, pytest.mark.slow, pytest.mark.timeout(400)
 class WithoutFences(RecordedStore):
     """A completion of a running run is accepted under any fence."""
 
-    def _settle(self, settlement: Settlement, now: Instant) -> Verdict:
-        run = self.tables.runs.get(settlement.run)
+    def _complete(self, completion: Completion, now: Instant) -> CompletionAnswer:
+        run = self.tables.runs.get(completion.run)
         if run is not None and run.state is RunState.RUNNING:
-            settlement = msgspec.structs.replace(settlement, fence=run.fence)
-        return super()._settle(settlement, now)
+            completion = msgspec.structs.replace(completion, fence=run.fence)
+        return super()._complete(completion, now)
 
 
 class UncountedTables(RecordingTables):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
-from mainspring.core.model.runs.completion import Verdict
+from mainspring.core.model.runs.completion import CompletionAnswer
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.run import Outcome, RunState
@@ -125,11 +125,11 @@ def test_hole_4_a_heartbeat_does_not_revive_an_expired_session() -> None:
 
 def test_hole_7_an_outcome_that_is_reported_twice_counts_once() -> None:
     async def script(director: Director) -> None:
-        director.next("settle", Fate.REPLY_LOST)
+        director.next("complete", Fate.REPLY_LOST)
         [run] = director.submit(director.run(WORK))
-        await director.until(lambda: len(director.steps("settle")) == 2)
-        verdicts = [verdict for step in director.steps("settle") for _, verdict in step.settlements]
-        assert verdicts == [Verdict.APPLIED, Verdict.ALREADY]
+        await director.until(lambda: len(director.steps("complete")) == 2)
+        answers = [answer for step in director.steps("complete") for _, answer in step.completions]
+        assert answers == [CompletionAnswer.ACCEPTED, CompletionAnswer.DUPLICATE]
         assert director.state(run) is RunState.SUCCEEDED
 
     play(script)
@@ -138,13 +138,15 @@ def test_hole_7_an_outcome_that_is_reported_twice_counts_once() -> None:
 def test_hole_7_an_outcome_that_arrives_during_the_next_attempt_has_no_effect() -> None:
     async def script(director: Director) -> None:
         # The first report of the failure is in flight for a long time. The second one is accepted at once.
-        director.next("settle", Fate.LATE, request=3.5)
+        director.next("complete", Fate.LATE, request=3.5)
         policy = RunPolicy(retry=RetryPolicy(max_retries=3, backoff="fixed", first_delay=0))
         [run] = director.submit(director.run(Act("flaky", 2 * SECOND, times=1), policy=policy))
-        await director.until(lambda: director.row(run).fence > 0 and len(director.steps("settle")) == 2)
+        await director.until(lambda: director.row(run).fence > 0 and len(director.steps("complete")) == 2)
         assert director.state(run) is RunState.RUNNING
-        late = director.steps("settle")[-1]
-        assert [(move.outcome, verdict) for move, verdict in late.settlements] == [(Outcome.ERROR, Verdict.ALREADY)]
+        late = director.steps("complete")[-1]
+        assert [(move.outcome, answer) for move, answer in late.completions] == [
+            (Outcome.ERROR, CompletionAnswer.DUPLICATE)
+        ]
         assert late.runs == []
 
     history = play(script)
@@ -155,11 +157,14 @@ def test_hole_7_a_release_that_is_reported_twice_is_uncharged_once() -> None:
     async def script(director: Director) -> None:
         [run] = director.submit(director.run(Act("work", 10 * SECOND)))
         worker = await director.begins(run)
-        director.next("settle", Fate.REPLY_LOST, of=worker.name)
+        director.next("complete", Fate.REPLY_LOST, of=worker.name)
         worker.ask_to_leave()
-        await director.until(lambda: len(director.steps("settle")) == 2)
-        verdicts = [(move.outcome, verdict) for step in director.steps("settle") for move, verdict in step.settlements]
-        assert verdicts == [(Outcome.RELEASED, Verdict.APPLIED), (Outcome.RELEASED, Verdict.ALREADY)]
+        await director.until(lambda: len(director.steps("complete")) == 2)
+        answers = [(move.outcome, answer) for step in director.steps("complete") for move, answer in step.completions]
+        assert answers == [
+            (Outcome.RELEASED, CompletionAnswer.ACCEPTED),
+            (Outcome.RELEASED, CompletionAnswer.DUPLICATE),
+        ]
         assert director.row(run).attempt in (0, 1)
 
     history = play(script, workers=({"default": 1}, {"default": 1}))
@@ -237,7 +242,7 @@ def test_hole_9_a_job_whose_next_tick_moves_closer_is_not_fired_by_the_old_plan(
 def test_hole_10_a_run_submitted_when_its_key_is_released_is_promoted(offset: int) -> None:
     async def script(director: Director) -> None:
         # The second run is submitted around the moment when the completion of the first arrives.
-        director.next("settle", Fate.ANSWERED, request=0.1)
+        director.next("complete", Fate.ANSWERED, request=0.1)
         [first] = director.submit(director.run(WORK, policy=KEYED))
         await director.begins(first)
         await director.ends(first)
@@ -258,7 +263,7 @@ def test_hole_10_the_next_run_of_a_key_is_promoted_however_the_holder_ends(how: 
             director.world.faults.broken.add("claim")
             await director.sleep(0.1)
         if how == "reply lost":
-            director.next("settle", Fate.REPLY_LOST)
+            director.next("complete", Fate.REPLY_LOST)
         holder, waiter = director.submit(
             director.run(act, policy=KEYED, start_within=limit), director.run(act, policy=KEYED)
         )
@@ -282,7 +287,7 @@ def test_hole_10_the_next_run_of_a_key_is_promoted_however_the_holder_ends(how: 
 
 def test_hole_11_a_cancel_just_before_a_failure_is_reported_prevents_the_retry() -> None:
     async def script(director: Director) -> None:
-        director.next("settle", request=0.3)
+        director.next("complete", request=0.3)
         [run] = director.submit(director.run(Act("fail", 100 * MILLISECOND), policy=RETRIED))
         await director.begins(run)
         await director.ends(run)
@@ -298,7 +303,7 @@ def test_hole_11_a_cancel_just_before_a_release_ends_the_run() -> None:
     async def script(director: Director) -> None:
         [run] = director.submit(director.run(Act("work", 10 * SECOND)))
         worker = await director.begins(run)
-        director.next("settle", request=0.3)
+        director.next("complete", request=0.3)
         worker.ask_to_leave()
         await director.ends(run)
         director.cancel(run)
@@ -317,7 +322,7 @@ def test_hole_11_a_run_cancelled_while_it_is_reaped_is_not_started_again() -> No
         process.kill()
         director.world.keep_up()
         # The completion by the reaper is in flight when the cancel is accepted.
-        director.next("settle", of="scheduler", request=0.5)
+        director.next("complete", of="scheduler", request=0.5)
         await director.until(lambda: not director.world.faults.script)
         director.cancel(run)
         await director.until(lambda: director.state(run).ended)

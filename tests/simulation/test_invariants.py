@@ -76,9 +76,9 @@ def a_fence_is_given_twice(history: History) -> None:
 
 @breaks("had effect on")
 def an_old_fence_has_effect(history: History) -> None:
-    step = next(step for step in history.steps if step.settlements)
-    settlement, verdict = step.settlements[0]
-    step.settlements[0] = (msgspec.structs.replace(settlement, fence=settlement.fence - 1), verdict)
+    step = next(step for step in history.steps if step.completions)
+    completion, answer = step.completions[0]
+    step.completions[0] = (msgspec.structs.replace(completion, fence=completion.fence - 1), answer)
 
 
 @breaks("which nobody gave")
@@ -121,9 +121,9 @@ def a_deadline_comes_too_soon(history: History) -> None:
 
 @breaks("too soon")
 def an_attempt_times_out_too_soon(history: History) -> None:
-    step = next(step for step in history.steps if step.settlements)
-    settlement, verdict = step.settlements[0]
-    step.settlements[0] = (msgspec.structs.replace(settlement, outcome=Outcome.TIMEOUT), verdict)
+    step = next(step for step in history.steps if step.completions)
+    completion, answer = step.completions[0]
+    step.completions[0] = (msgspec.structs.replace(completion, outcome=Outcome.TIMEOUT), answer)
 
 
 @breaks("has rank")
@@ -156,11 +156,11 @@ def a_loss_is_counted_that_was_none(history: History) -> None:
 def a_run_is_tried_too_often(history: History) -> None:
     for _, change in moves(history, lambda _, change: change.after.attempt > 1):
         change.after.policy = RunPolicy(retry=RetryPolicy(max_retries=0))
-        history.steps[0].settlements += [
-            (msgspec.structs.replace(settlement, outcome=Outcome.ERROR), verdict)
+        history.steps[0].completions += [
+            (msgspec.structs.replace(completion, outcome=Outcome.ERROR), answer)
             for step in history.steps
-            for settlement, verdict in step.settlements
-            if settlement.run == change.after.id
+            for completion, answer in step.completions
+            if completion.run == change.after.id
         ]
 
 

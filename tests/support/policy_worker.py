@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.store import NewSession, Want
 from mainspring.stores.postgres import PostgresStore
@@ -34,7 +34,7 @@ async def work(dsn: str, queue: str, batch: int) -> None:
                 await asyncio.sleep(IDLE_SECONDS)
         while held:
             with suppress(StoreUnavailable):
-                await store.settle([settle_success(run, None) for run in held])
+                await store.complete([complete_success(run, None) for run in held])
                 held = []
         if asyncio.get_running_loop().time() - renewed_at > HEARTBEAT_SECONDS:
             renewed_at = asyncio.get_running_loop().time()

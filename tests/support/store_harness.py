@@ -14,7 +14,7 @@ import pytest
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE, Instant, Micros
-from mainspring.core.model.runs.completion import Settlement, Verdict, settle_failure, settle_success
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer, complete_failure, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import RunView
@@ -163,18 +163,18 @@ class Harness(ABC):
         by_id = {run.id: run for run in held}
         return [by_id[run.id] for run in runs]
 
-    async def settle(self, *settlements: Settlement) -> list[Verdict]:
-        return await self.store.settle(settlements)
+    async def complete(self, *completions: Completion) -> list[CompletionAnswer]:
+        return await self.store.complete(completions)
 
     async def succeed(self, *held: HeldRun) -> None:
-        verdicts = await self.settle(*(settle_success(run, None) for run in held))
-        assert set(verdicts) <= {Verdict.APPLIED}
+        answers = await self.complete(*(complete_success(run, None) for run in held))
+        assert set(answers) <= {CompletionAnswer.ACCEPTED}
 
     async def fail(self, *held: HeldRun, error: str = "boom") -> None:
         """Fail the attempts. Their retry policy decides whether another follows."""
         now = await self.now()
-        verdicts = await self.settle(*(settle_failure(run, error, self._random, now=now) for run in held))
-        assert set(verdicts) <= {Verdict.APPLIED}
+        answers = await self.complete(*(complete_failure(run, error, self._random, now=now) for run in held))
+        assert set(answers) <= {CompletionAnswer.ACCEPTED}
 
     async def view(self, run: RunId) -> RunView:
         [view] = await self.store.runs([run])

@@ -8,7 +8,7 @@ from random import Random
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
-from mainspring.core.model.runs.completion import Settlement, Verdict
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import RunView
@@ -53,14 +53,14 @@ class FaultyStore:
         self.after: dict[str, Callable[[], Awaitable[None]]] = {}
         self.beats: list[Beat] = []
         self.claims: list[tuple[list[Want], int]] = []
-        self.settled: list[list[Settlement]] = []
+        self.completed: list[list[Completion]] = []
         self.sessions: list[SessionId] = []
         #: The number of attempts in each flush of progress.
         self.progress_flushes: list[int] = []
         self.checkpoints: list[tuple[RunId, bytes]] = []
-        self.check_settlements: Callable[[Sequence[Settlement]], None] = lambda settlements: None
-        self.settles_in_flight = 0
-        self.most_settles_in_flight = 0
+        self.check_completions: Callable[[Sequence[Completion]], None] = lambda completions: None
+        self.completions_in_flight = 0
+        self.most_completions_in_flight = 0
 
     def fail(self, operation: str, *, applied: bool = False, times: int = 1 << 30) -> None:
         left = times
@@ -107,17 +107,17 @@ class FaultyStore:
             self.claims.append((list(wants), len(answer)))
         return answer
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
-        self.settles_in_flight += 1
-        self.most_settles_in_flight = max(self.most_settles_in_flight, self.settles_in_flight)
+    async def complete(self, completions: Sequence[Completion]) -> list[CompletionAnswer]:
+        self.completions_in_flight += 1
+        self.most_completions_in_flight = max(self.most_completions_in_flight, self.completions_in_flight)
         try:
-            async with self._operation("settle"):
-                self.check_settlements(settlements)
-                answer = await self.inner.settle(settlements)
-                self.settled.append(list(settlements))
+            async with self._operation("complete"):
+                self.check_completions(completions)
+                answer = await self.inner.complete(completions)
+                self.completed.append(list(completions))
             return answer
         finally:
-            self.settles_in_flight -= 1
+            self.completions_in_flight -= 1
 
     async def close_session(self, session: SessionId) -> None:
         async with self._operation("close_session"):

@@ -403,7 +403,7 @@ async def test_a_worker_that_cannot_renew_its_lease_kills_its_children_and_repor
         assert await bench.state(run) is RunState.RUNNING
         assert len(bench.store.sessions) == 2
         await bench.worker.stop()
-        assert [settlement.run for batch in bench.store.settled for settlement in batch] == [healthy]
+        assert [completion.run for batch in bench.store.completed for completion in batch] == [healthy]
 
 
 # Dying

@@ -7,7 +7,7 @@ import pytest
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND
 from mainspring.core.model.limits.limits import Breaker
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.model.schedules.plan import plan
@@ -182,7 +182,7 @@ async def test_unused_limiters_are_deleted() -> None:
     session = await store.open_session(a_worker(ttl=DAY))
     await store.submit([a_run(limits=(a_limit(), a_limit("rate", per=HOUR)), breaker=Breaker(failures=1))])
     [held] = await store.claim(session, 1, [Want("default", 1)])
-    await store.settle([settle_success(held, None)])
+    await store.complete([complete_success(held, None)])
     await store.tidy()
     assert len(store._tables.limiters.gates) == 2, "starts of the last hour and failures of the last minute still count"
     clock.advance(2 * HOUR)

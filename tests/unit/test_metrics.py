@@ -13,7 +13,7 @@ from mainspring.config.sections import MetricsSection
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
-from mainspring.core.model.runs.completion import Settlement
+from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.runtime.metrics import declared
@@ -70,10 +70,10 @@ def test_attempts_are_counted_by_task_and_outcome() -> None:
     figures = Figures()
     held = a_held_run()
 
-    def end(outcome: Outcome, state: RunState) -> Settlement:
-        return Settlement(run=held.id, fence=held.fence, outcome=outcome, state=state)
+    def end(outcome: Outcome, state: RunState) -> Completion:
+        return Completion(run=held.id, fence=held.fence, outcome=outcome, state=state)
 
-    figures.settled(
+    figures.completed(
         [
             (Attempt(held, 0, 20 * MILLISECOND), end(Outcome.SUCCESS, RunState.SUCCEEDED)),
             (Attempt(held, 0, SECOND), end(Outcome.SUCCESS, RunState.SUCCEEDED)),

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
-from mainspring.core.model.runs.completion import settle_failure, settle_release, settle_success
+from mainspring.core.model.runs.completion import complete_failure, complete_release, complete_success
 from mainspring.core.store import Want
 from mainspring.stores.memory import MemoryStore
 from tests.support.builders import a_job, a_policy, a_run, a_worker
@@ -62,7 +62,7 @@ async def test_timeout_and_cancel_of_a_running_run_are_next_changes(store: Memor
     clock.advance(SECOND)
     await store.cancel([run.id])
     assert store.next_change() == clock.now()
-    await store.settle([settle_success(held, None)])
+    await store.complete([complete_success(held, None)])
     assert store.next_change() is None
 
 
@@ -81,7 +81,7 @@ async def test_the_end_of_a_lease_is_the_next_change_until_lost_runs_are_release
     change = store.next_change()
     assert change is not None
     assert change <= clock.now()
-    await store.settle([settle_release(lost)])
+    await store.complete([complete_release(lost)])
     assert store.next_change() is None
 
 
@@ -89,5 +89,5 @@ async def test_the_start_limit_does_not_apply_to_a_retry(store: MemoryStore, clo
     session = await store.open_session(a_worker(ttl=10 * HOUR))
     await store.submit([a_run(policy=a_policy(pause=HOUR), start_within=MINUTE)])
     (held,) = await store.claim(session, 1, [Want("default", 10)])
-    await store.settle([settle_failure(held, "no", Random(0), now=clock.now())])
+    await store.complete([complete_failure(held, "no", Random(0), now=clock.now())])
     assert store.next_change() == clock.now() + HOUR

@@ -16,12 +16,12 @@ from mainspring.core.model.runs.cause import UNKNOWN, Cause, cause_of
 from mainspring.core.model.runs.completion import (
     LOST_AFTER,
     POISON_AFTER,
-    Settlement,
-    settle_cancel,
-    settle_failure,
-    settle_loss,
-    settle_release,
-    settle_success,
+    Completion,
+    complete_cancel,
+    complete_failure,
+    complete_loss,
+    complete_release,
+    complete_success,
     tries_again,
 )
 from mainspring.core.model.runs.handler_errors import GiveUp, RetryLater
@@ -104,21 +104,21 @@ held_runs = st.builds(
     st.booleans(),
     st.booleans(),
 )
-ways_to_complete: list[Callable[[HeldRun], Settlement]] = [
-    lambda held: settle_success(held, b"1"),
-    lambda held: settle_failure(held, "boom", Random(0), now=NOW),
-    lambda held: settle_failure(held, "slow", Random(0), now=NOW, timed_out=True),
-    lambda held: settle_loss(held, blamed=False),
-    lambda held: settle_loss(held, blamed=True),
-    settle_release,
-    lambda held: settle_release(held, "unknown task", MINUTE),
-    settle_cancel,
+ways_to_complete: list[Callable[[HeldRun], Completion]] = [
+    lambda held: complete_success(held, b"1"),
+    lambda held: complete_failure(held, "boom", Random(0), now=NOW),
+    lambda held: complete_failure(held, "slow", Random(0), now=NOW, timed_out=True),
+    lambda held: complete_loss(held, blamed=False),
+    lambda held: complete_loss(held, blamed=True),
+    complete_release,
+    lambda held: complete_release(held, "unknown task", MINUTE),
+    complete_cancel,
 ]
 
 
 @given(held_runs, st.sampled_from(ways_to_complete))
 def test_every_completion_is_a_legal_transition_under_the_fence_of_the_run(
-    held: HeldRun, end: Callable[[HeldRun], Settlement]
+    held: HeldRun, end: Callable[[HeldRun], Completion]
 ) -> None:
     completion = end(held)
     assert completion.state in MOVES[RunState.RUNNING]
@@ -131,13 +131,13 @@ def test_every_completion_is_a_legal_transition_under_the_fence_of_the_run(
 @given(held_runs, st.booleans())
 def test_an_at_most_once_run_that_may_have_started_is_never_repeated(held: HeldRun, blamed: bool) -> None:
     held.policy = a_policy(at_most_once=True)
-    assert settle_loss(held, blamed=blamed).state.ended
-    assert settle_failure(held, "boom", Random(0), now=NOW).state is RunState.FAILED
+    assert complete_loss(held, blamed=blamed).state.ended
+    assert complete_failure(held, "boom", Random(0), now=NOW).state is RunState.FAILED
 
 
 @given(held_runs, st.booleans())
 def test_a_lost_run_ends_or_is_requeued_at_once(held: HeldRun, blamed: bool) -> None:
-    completion = settle_loss(held, blamed=blamed)
+    completion = complete_loss(held, blamed=blamed)
     assert completion.outcome is Outcome.LOST
     assert completion.state.ended or completion.state is RunState.QUEUED
 
@@ -145,7 +145,8 @@ def test_a_lost_run_ends_or_is_requeued_at_once(held: HeldRun, blamed: bool) -> 
 def test_a_run_fails_after_its_last_retry() -> None:
     policy = a_policy(retries=2)
     completions = [
-        settle_failure(a_held_run(attempt=attempt, policy=policy), "boom", Random(0), now=NOW) for attempt in (1, 2, 3)
+        complete_failure(a_held_run(attempt=attempt, policy=policy), "boom", Random(0), now=NOW)
+        for attempt in (1, 2, 3)
     ]
     assert [completion.state for completion in completions] == [RunState.SCHEDULED, RunState.SCHEDULED, RunState.FAILED]
     assert [completion.delay for completion in completions] == [policy.retry.first_delay] * 2 + [0]
@@ -156,9 +157,9 @@ def test_a_run_fails_after_its_last_retry() -> None:
 def test_losses_do_not_count_against_the_retries() -> None:
     policy = a_policy(retries=1)
     held = a_held_run(attempt=4, lost=3, policy=policy)
-    assert settle_failure(held, "boom", Random(0), now=NOW).state is RunState.SCHEDULED
+    assert complete_failure(held, "boom", Random(0), now=NOW).state is RunState.SCHEDULED
     held = a_held_run(attempt=5, lost=3, policy=policy)
-    assert settle_failure(held, "boom", Random(0), now=NOW).state is RunState.FAILED
+    assert complete_failure(held, "boom", Random(0), now=NOW).state is RunState.FAILED
 
 
 causes = st.builds(
@@ -175,7 +176,7 @@ def test_a_failure_is_retried_exactly_if_tries_again_is_true(held: HeldRun, caus
     if picky:
         retry = msgspec.structs.replace(held.policy.retry, never_on=("ValueError",))
         held.policy = msgspec.structs.replace(held.policy, retry=retry)
-    completion = settle_failure(held, "boom", Random(0), now=NOW, cause=cause)
+    completion = complete_failure(held, "boom", Random(0), now=NOW, cause=cause)
     assert (completion.state is RunState.SCHEDULED) == tries_again(held, cause)
     assert not (cause.gives_up and tries_again(held, cause))
     assert tries_again(held) or not tries_again(held, cause)
@@ -184,11 +185,11 @@ def test_a_failure_is_retried_exactly_if_tries_again_is_true(held: HeldRun, caus
 
 
 def test_a_handler_can_set_the_retry_delay_or_prevent_a_retry() -> None:
-    later = settle_failure(a_held_run(), "busy", Random(0), now=NOW, cause=cause_of(RetryLater(5 * MINUTE)))
+    later = complete_failure(a_held_run(), "busy", Random(0), now=NOW, cause=cause_of(RetryLater(5 * MINUTE)))
     assert (later.state, later.delay, later.reason) == (RunState.SCHEDULED, 5 * MINUTE, "error")
-    never = settle_failure(a_held_run(), "bad", Random(0), now=NOW, cause=cause_of(GiveUp("bad address")))
+    never = complete_failure(a_held_run(), "bad", Random(0), now=NOW, cause=cause_of(GiveUp("bad address")))
     assert (never.state, never.reason) == (RunState.FAILED, "gave up")
-    last = settle_failure(
+    last = complete_failure(
         a_held_run(attempt=4), "busy", Random(0), now=NOW, cause=cause_of(RetryLater(5 * MINUTE, "still"))
     )
     assert (last.state, last.reason) == (RunState.FAILED, "error")
@@ -196,36 +197,36 @@ def test_a_handler_can_set_the_retry_delay_or_prevent_a_retry() -> None:
 
 @pytest.mark.parametrize(("after", "delay"), [(-1, 0), (0, 0), (1, 1), (LONGEST_DELAY + 1, LONGEST_DELAY)])
 def test_a_delay_that_a_handler_sets_stays_within_its_bounds(after: int, delay: int) -> None:
-    completion = settle_failure(a_held_run(), "busy", Random(0), now=NOW, cause=Cause(after=after))
+    completion = complete_failure(a_held_run(), "busy", Random(0), now=NOW, cause=Cause(after=after))
     assert (completion.state, completion.delay) == (RunState.SCHEDULED, delay)
 
 
 def test_the_retry_delay_follows_the_number_of_failures_without_losses() -> None:
     retry = RetryPolicy(backoff="list", delays=(SECOND, MINUTE, 2 * MINUTE, 3 * MINUTE))
     held = a_held_run(attempt=3, lost=1, policy=RunPolicy(retry=retry))
-    assert settle_failure(held, "boom", Random(0), now=NOW).delay == MINUTE
+    assert complete_failure(held, "boom", Random(0), now=NOW).delay == MINUTE
 
 
 def test_an_error_of_a_type_that_is_not_retried_fails_at_once() -> None:
     policy = RunPolicy(retry=RetryPolicy(retry_on=("OSError",)))
     held = a_held_run(policy=policy)
-    assert settle_failure(held, "x", Random(0), now=NOW, cause=cause_of(KeyError("x"))).reason == "not retried"
+    assert complete_failure(held, "x", Random(0), now=NOW, cause=cause_of(KeyError("x"))).reason == "not retried"
     for cause in (cause_of(ConnectionResetError()), UNKNOWN, cause_of(RetryLater(1))):
-        assert settle_failure(held, "x", Random(0), now=NOW, cause=cause).state is RunState.SCHEDULED
+        assert complete_failure(held, "x", Random(0), now=NOW, cause=cause).state is RunState.SCHEDULED
     # A timeout counts as a timeout, whatever the handler raises when it is stopped.
-    assert settle_failure(held, "x", Random(0), now=NOW, timed_out=True, cause=cause_of(KeyError())).delay > 0
+    assert complete_failure(held, "x", Random(0), now=NOW, timed_out=True, cause=cause_of(KeyError())).delay > 0
 
 
 def test_a_timeout_has_its_own_outcome_and_reason() -> None:
-    completion = settle_failure(a_held_run(), "stopped", Random(0), now=NOW, timed_out=True)
+    completion = complete_failure(a_held_run(), "stopped", Random(0), now=NOW, timed_out=True)
     assert (completion.outcome, completion.reason) == (Outcome.TIMEOUT, "timeout")
 
 
 def test_a_failure_past_the_deadline_is_not_retried() -> None:
     held = a_held_run(deadline=NOW)
-    completion = settle_failure(held, "boom", Random(0), now=NOW)
+    completion = complete_failure(held, "boom", Random(0), now=NOW)
     assert (completion.state, completion.reason) == (RunState.FAILED, "deadline")
-    assert settle_failure(held, "boom", Random(0), now=NOW - 1).state is RunState.SCHEDULED
+    assert complete_failure(held, "boom", Random(0), now=NOW - 1).state is RunState.SCHEDULED
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_a_failure_past_the_deadline_is_not_retried() -> None:
 def test_a_run_fails_as_poison_after_losses_that_it_caused_or_after_too_many(
     lost: int, blamed: bool, state: RunState
 ) -> None:
-    completion = settle_loss(a_held_run(attempt=lost + 1, lost=lost), blamed=blamed)
+    completion = complete_loss(a_held_run(attempt=lost + 1, lost=lost), blamed=blamed)
     assert completion.state is state
     assert completion.reason == ("poison" if state is RunState.FAILED else "lost")
 
@@ -251,18 +252,18 @@ def test_a_run_that_was_lost_repeatedly_runs_alone() -> None:
 
 
 def test_a_lost_run_with_a_cancel_request_is_cancelled() -> None:
-    assert settle_loss(a_held_run(cancel_requested=True), blamed=False).state is RunState.CANCELLED
+    assert complete_loss(a_held_run(cancel_requested=True), blamed=False).state is RunState.CANCELLED
 
 
 def test_a_released_run_is_requeued_at_once_or_after_a_delay() -> None:
-    assert settle_release(a_held_run()).state is RunState.QUEUED
-    completion = settle_release(a_held_run(), "unknown task", MINUTE)
+    assert complete_release(a_held_run()).state is RunState.QUEUED
+    completion = complete_release(a_held_run(), "unknown task", MINUTE)
     assert (completion.state, completion.delay, completion.reason) == (RunState.SCHEDULED, MINUTE, "unknown task")
 
 
 def test_a_success_carries_its_result() -> None:
-    assert settle_success(a_held_run(), b"1").result == b"1"
-    assert settle_success(a_held_run(), None).result is None
+    assert complete_success(a_held_run(), b"1").result == b"1"
+    assert complete_success(a_held_run(), None).result is None
 
 
 # Validation

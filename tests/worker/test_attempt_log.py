@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.model.runs.completion import Settlement
+from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
@@ -23,8 +23,8 @@ def make_attempt(held: HeldRun, took: int = 12_000) -> Attempt:
     return Attempt(held, Holding(SessionId(1), 0), Lane("default", 10), 0, SECOND, ended_at=took)
 
 
-def end(held: HeldRun, outcome: Outcome, state: RunState, **values: object) -> Settlement:
-    return Settlement(run=held.id, fence=held.fence, outcome=outcome, state=state, **values)  # type: ignore[arg-type]
+def end(held: HeldRun, outcome: Outcome, state: RunState, **values: object) -> Completion:
+    return Completion(run=held.id, fence=held.fence, outcome=outcome, state=state, **values)  # type: ignore[arg-type]
 
 
 @in_virtual_time

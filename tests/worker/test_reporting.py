@@ -58,7 +58,7 @@ async def test_an_outcome_is_reported_after_the_reports_of_its_attempt() -> None
     async with running_worker(Tasks(fail_once=fail_once)) as bench:
         bench.store.fail("save_checkpoints", times=3)
         (run,) = await bench.submit(a_run(task="fail_once", policy=a_policy(retries=1)))
-        while not bench.store.settled:
+        while not bench.store.completed:
             assert await bench.state(run) in (RunState.QUEUED, RunState.RUNNING)
             await bench.clock.sleep(10 * MILLISECOND)
         assert await read_log(bench, run) == ["on my way"]

@@ -18,7 +18,7 @@ from tools.mutants.places import DATA, DOCUMENT, ROOT
 from tools.mutants.progress import Progress
 from tools.mutants.results import SURVIVED, Result, Results, hash_mutated, read_explained, summarize
 from tools.mutants.selection import build_request, choose_tests, find_tests
-from tools.mutants.server import Verdict
+from tools.mutants.server import CompletionAnswer
 from tools.mutants.slot import Slot
 
 
@@ -80,7 +80,7 @@ def judge_all(mutants: list[Mutant], known: record.Record, kept: Results, option
 def judge(mutant: Mutant, tests: list[record.Test], hash_: str, slot: Slot, options: argparse.Namespace) -> Result:
     """A mutant that the chosen tests let pass is judged by more of them: a survivor costs somebody's attention."""
     text = _read(mutant.file)
-    verdict = Verdict("not covered")
+    verdict = CompletionAnswer("not covered")
     used = 0
     for cap, budget in ((options.cap, options.budget), (options.confirm, 3 * options.budget)):
         chosen = choose_tests(tests, cap, budget, mutant.id)
@@ -103,7 +103,7 @@ def judge(mutant: Mutant, tests: list[record.Test], hash_: str, slot: Slot, opti
     )
 
 
-def _judge_once(mutant: Mutant, text: str, tests: list[record.Test], slot: Slot) -> Verdict:
+def _judge_once(mutant: Mutant, text: str, tests: list[record.Test], slot: Slot) -> CompletionAnswer:
     request = build_request(tests)
     verdict = slot.judge(mutant, text, request)
     if verdict.outcome != "survived" and _may_be_load(verdict.error):

@@ -26,7 +26,7 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import DAY, MINUTE, Instant, Micros
-from mainspring.core.model.runs.completion import Settlement, Verdict
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import AttemptView, RunView
@@ -163,15 +163,15 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[RunId, ...] = ()
 
 
-class SettledPartly(StoreUnavailable):
+class PartialCompletion(StoreUnavailable):
     """A part of the store did not answer.
 
-    ``verdicts`` has the answers of the other parts, and None where one is missing.
+    ``answers`` has the answers of the other parts, and None where one is missing.
     """
 
-    def __init__(self, message: str, verdicts: Sequence[Verdict | None]) -> None:
+    def __init__(self, message: str, answers: Sequence[CompletionAnswer | None]) -> None:
         super().__init__(message)
-        self.verdicts = verdicts
+        self.answers = answers
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -463,7 +463,7 @@ class Workforce(Protocol):
         """
         ...
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def complete(self, completions: Sequence[Completion]) -> list[CompletionAnswer]:
         """Report the outcomes of attempts, and return an answer for each, in order.
 
         An outcome is applied only to a run that is running under the same fence.
@@ -477,8 +477,8 @@ class Workforce(Protocol):
         5. When a run of a fixed-delay tick ends, for any reason, its job's next tick is one delay from now.
 
         Answers:
-        6. ``already applied``: this fence reported the same outcome before and the answer was lost. It counts.
-        7. ``fenced``: the run is not running under this fence. It does not count, even for the success of a lost
+        6. ``duplicate``: this fence reported the same outcome before and the answer was lost. It counts.
+        7. ``stale``: the run is not running under this fence. It does not count, even for the success of a lost
            attempt.
 
         Limits and breakers:

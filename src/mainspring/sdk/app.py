@@ -160,7 +160,7 @@ class Mainspring(Hooks, Pausing):
         self._tasks: dict[str, Task[..., Any, Any]] = {}
         self._jobs: dict[str, tuple[JobSpec, bytes]] = {}
         #: The settings that the process was started with, including flags, if known.
-        self._settled: Settings | None = None
+        self._completed: Settings | None = None
         #: Returns the runtime while a test replaces the store.
         self._stand_in: Callable[[], Engine] | None = None
 
@@ -181,8 +181,8 @@ class Mainspring(Hooks, Pausing):
 
     def settings(self, flags: Mapping[str, object] | None = None, file: Path | None = None) -> Settings:
         """Return the settings of this application. Values that are set in code override everything except flags."""
-        if self._settled is not None and flags is None and file is None:
-            return self._settled
+        if self._completed is not None and flags is None and file is None:
+            return self._completed
         given = {name: value for name, value in (flags or {}).items() if value is not None}
         return load({**self._flags, **given}, file=file)
 
@@ -700,7 +700,7 @@ class Mainspring(Hooks, Pausing):
     def _new_engine(self) -> Engine:
         if self._remote is not None:
             raise Conflict("this application goes through an API and has no store of its own")
-        if self._settled is not None and self._settled.store == "memory:":
+        if self._completed is not None and self._completed.store == "memory:":
             raise Invalid("store", "memory: is there for one event loop alone", "a path, or submit from there")
         return Engine(self.settings())
 
@@ -709,7 +709,7 @@ class Mainspring(Hooks, Pausing):
 
         Other loops use the same store.
         """
-        self._settled = engine.settings
+        self._completed = engine.settings
         self._engines.lend(engine)
 
     @contextmanager
@@ -725,7 +725,7 @@ class Mainspring(Hooks, Pausing):
 
     def adopt(self, settings: bytes) -> None:
         """Take over the worker's settings in a child process, so that handlers submit to the same store."""
-        self._settled = msgspec.json.decode(settings, type=Settings)
+        self._completed = msgspec.json.decode(settings, type=Settings)
 
     async def close(self) -> None:
         """Close the connections of this loop, and those of blocking code."""

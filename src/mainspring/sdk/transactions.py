@@ -76,8 +76,8 @@ def invoke_in_transaction(
         if not isinstance(store, Transactional):
             hint = f"in a test, call the function with a connection of your own: {parameter}=…"
             raise NoTransactions(parameter, "asks for a transaction, and the store is not on PostgreSQL", hint)
-        async with store.completing(held) as completion:
-            named[parameter] = completion.connection
+        async with store.completing(held) as transaction:
+            named[parameter] = transaction.connection
             result = encode_result(await function(*first, **named))
             if result is not None:
                 result = masks.json(held.tenant, result)
@@ -87,7 +87,7 @@ def invoke_in_transaction(
             if (reporter := current.get()) is not None:
                 # Flush the reports first: the commit ends the run, and reports about an ended run are not accepted.
                 await reporter.heard()
-            await completion.complete(result)
+            await transaction.complete_run(result)
         return SETTLED
 
     return invoke

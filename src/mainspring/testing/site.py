@@ -14,7 +14,7 @@ from mainspring.core.cluster.shards import ShardKeeper
 from mainspring.core.maintenance.reaper import Reaper
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import DAY, Instant, Micros
-from mainspring.core.model.runs.completion import Settlement, Verdict, settle_release
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer, complete_release
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, WorkerStore
 from mainspring.core.runtime.service import Service
@@ -208,12 +208,12 @@ class _Line:
         unknown = [run for run in runs if run.task not in self._known]
         if not unknown:
             return runs
-        await self._store.settle([settle_release(run, "no such task in this test", _LONG) for run in unknown])
+        await self._store.complete([complete_release(run, "no such task in this test", _LONG) for run in unknown])
         return [run for run in runs if run.task in self._known]
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def complete(self, completions: Sequence[Completion]) -> list[CompletionAnswer]:
         await self._check()
-        return await self._store.settle(settlements)
+        return await self._store.complete(completions)
 
     async def close_session(self, session: SessionId) -> None:
         await self._check()

@@ -69,7 +69,7 @@ public class Main {
     out.put("listed", page.getItems().stream().map(JobOut::getJobId).collect(Collectors.toList()));
     out.put("fence", run.getFence());
     out.put("alive", beat.getAlive());
-    out.put("verdict", reported.getVerdict());
+    out.put("answer", reported.getAnswer());
     out.put("problem", problem);
     out.put("status", jobs.getJob(job.getJobId()).getStatus());
     out.put("result", runs.getRun(run.getRunId()).getResult());

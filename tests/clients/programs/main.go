@@ -79,7 +79,7 @@ func main() {
 	json.NewEncoder(os.Stdout).Encode(map[string]any{
 		"job": job.JobId, "cancelled": later.JobId, "recurring": nightly.JobId,
 		"within": nightly.Breaker.GetWithin(), "mode": nightly.CatchUp.GetMode(), "listed": listed,
-		"fence": run.Fence, "alive": beat.Alive, "verdict": reported.Verdict, "problem": problem.Title,
+		"fence": run.Fence, "alive": beat.Alive, "answer": reported.Answer, "problem": problem.Title,
 		"status": must(client.JobsAPI.GetJob(ctx, job.JobId).Execute()).Status,
 		"result": must(client.RunsAPI.GetRun(ctx, run.RunId).Execute()).Result,
 	})

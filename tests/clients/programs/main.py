@@ -50,7 +50,7 @@ json.dump(
         "listed": [item.job_id for item in page.items],
         "fence": run.fence,
         "alive": beat.alive,
-        "verdict": reported.verdict,
+        "answer": reported.answer,
         "problem": problem,
         "status": jobs.get_job(job.job_id).status,
         "result": runs.get_run(run.run_id).result,

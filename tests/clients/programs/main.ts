@@ -60,7 +60,7 @@ console.log(
     listed: page.items.map((item) => item.jobId),
     fence: run.fence,
     alive: beat.alive,
-    verdict: reported.verdict,
+    answer: reported.answer,
     problem: problem?.title,
     status: (await jobs.getJob({ id: job.jobId })).status,
     result: (await runs.getRun({ id: run.runId })).result,

@@ -50,8 +50,8 @@ def _tell(scenario: Scenario, history: History) -> None:
         for tick in step.ticks:
             scheduled = since_start(tick.scheduled_at)
             lines.append((at, f"    tick {tick.job_id} {scheduled:.3f}: {tick.decision} {tick.reason}"))
-        for asked, verdict in step.settlements:
-            what = f"{asked.outcome.value} → {asked.state.value}: {verdict.value}"
+        for asked, answer in step.completions:
+            what = f"{asked.outcome.value} → {asked.state.value}: {answer.value}"
             lines.append((at, f"    settle {asked.run} under {asked.fence & 0xFFFFFF}: {what}"))
     for call in history.calls:
         where = f"{call.process}: run {call.run} under {call.fence & 0xFFFFFF}"

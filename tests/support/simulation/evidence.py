@@ -7,7 +7,7 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.cluster.datacenters import place_of, preference_of
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy
-from mainspring.core.model.runs.completion import Settlement, Verdict
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import RunState
 from mainspring.stores.memory.rows import RunRow
 from tests.support.simulation.history import HandlerCall, History, Step
@@ -81,13 +81,13 @@ class Evidence:
         self.moves: dict[RunId, list[Move]] = defaultdict(list)
         self.calls: dict[RunId, list[HandlerCall]] = defaultdict(list)
         #: Accepted completions, by run and fence.
-        self.settled: dict[RunId, list[tuple[Step, Settlement]]] = defaultdict(list)
+        self.completed: dict[RunId, list[tuple[Step, Completion]]] = defaultdict(list)
         for step in history.steps:
             for change in step.runs:
                 self.moves[change.after.id].append(Move(step, change.before, change.after, change.edited))
-            for settlement, verdict in step.settlements:
-                if verdict is Verdict.APPLIED:
-                    self.settled[settlement.run].append((step, settlement))
+            for completion, answer in step.completions:
+                if answer is CompletionAnswer.ACCEPTED:
+                    self.completed[completion.run].append((step, completion))
         for call in history.calls:
             self.calls[call.run].append(call)
 

@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.limits.queues import QueuePolicy
-from mainspring.core.model.runs.completion import Settlement, Verdict
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.calendar import Calendar
 from mainspring.core.model.schedules.job import LedgerEntry
@@ -45,7 +45,7 @@ class Step(msgspec.Struct, kw_only=True):
     jobs: list[JobChange] = []
     ticks: list[LedgerEntry] = []
     #: Of a completion: the requests and the answers.
-    settlements: list[tuple[Settlement, Verdict]] = []
+    completions: list[tuple[Completion, CompletionAnswer]] = []
     #: Of a claim: the runs that hints named, by queue.
     named: dict[str, tuple[RunId, ...]] = {}
     #: Of a sweep: the number of rows it fixed.

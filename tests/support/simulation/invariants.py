@@ -100,14 +100,14 @@ def fences_hold(evidence: Evidence) -> Iterator[str]:
                     yield f"{run}: fence {fence} was given to {holders[fence]} and to {claim}"
             elif move.after.fence != fence:
                 yield f"{run}: its fence changed to {move.after.fence} without a claim"
-    for run, settled in evidence.settled.items():
-        fences = [settlement.fence for _, settlement in settled]
+    for run, completed in evidence.completed.items():
+        fences = [completion.fence for _, completion in completed]
         if len(set(fences)) < len(fences):
             yield f"{run}: a fence had effect twice, among {fences}"
-        for step, settlement in settled:
+        for step, completion in completed:
             left = [move for move in evidence.moves[run] if move.step is step and move.leaves_running]
-            if [move.after.fence for move in left] != [settlement.fence]:
-                yield f"{run}: a settlement under fence {settlement.fence} had effect on {left}"
+            if [move.after.fence for move in left] != [completion.fence]:
+                yield f"{run}: a settlement under fence {completion.fence} had effect on {left}"
     for run, calls in evidence.calls.items():
         given = {move.after.fence for move in evidence.moves[run] if move.starts}
         places: dict[int, str] = {}
@@ -122,9 +122,9 @@ def fences_hold(evidence: Evidence) -> Iterator[str]:
                 yield f"{run}: fence {fence} started {times} handlers"
     # The store completes a running run only under its current fence.
     for run, moves in evidence.moves.items():
-        applied = {(id(step), settlement.fence) for step, settlement in evidence.settled[run]}
+        applied = {(id(step), completion.fence) for step, completion in evidence.completed[run]}
         for move in moves:
-            if move.leaves_running and move.step.operation == "settle":
+            if move.leaves_running and move.step.operation == "complete":
                 assert move.before is not None
                 if (id(move.step), move.before.fence) not in applied:
                     yield f"{run} was settled by {move.step.process} under another fence than {move.before.fence}"
@@ -158,7 +158,7 @@ def limits_are_kept(evidence: Evidence) -> Iterator[str]:
     """No run starts after its limit, and none expires, fails for a deadline or times out too early."""
     for run, moves in evidence.moves.items():
         timeouts = {
-            settlement.fence for _, settlement in evidence.settled[run] if settlement.outcome is Outcome.TIMEOUT
+            completion.fence for _, completion in evidence.completed[run] if completion.outcome is Outcome.TIMEOUT
         }
         for move in moves:
             at, row = move.step.at, move.after
@@ -179,7 +179,7 @@ def limits_are_kept(evidence: Evidence) -> Iterator[str]:
 
 def attempts_add_up(evidence: Evidence) -> Iterator[str]:
     for run, moves in evidence.moves.items():
-        outcomes = Counter(settlement.outcome for _, settlement in evidence.settled[run])
+        outcomes = Counter(completion.outcome for _, completion in evidence.completed[run])
         starts = sum(move.starts for move in moves)
         returned = sum(move.leaves_running and move.step.operation == "beat" for move in moves)
         last = moves[-1].after
@@ -234,8 +234,8 @@ def cancels_hold(evidence: Evidence) -> Iterator[str]:
 def _has_stopped(evidence: Evidence, move: Move) -> Iterator[str]:
     """``cancelled`` means that the handler has ended, unless its worker is lost or the handler ignored its timeout."""
     run, fence = move.after.id, move.after.fence
-    settled = [settlement for step, settlement in evidence.settled[run] if settlement.fence == fence]
-    if any(one.outcome is Outcome.LOST or "did not stop it" in (one.error or "") for one in settled):
+    completed = [completion for step, completion in evidence.completed[run] if completion.fence == fence]
+    if any(one.outcome is Outcome.LOST or "did not stop it" in (one.error or "") for one in completed):
         return
     for call in evidence.calls[run]:
         if call.fence == fence and (call.ended_order is None or call.ended_order > move.step.order):
@@ -281,7 +281,7 @@ def every_change_is_published(evidence: Evidence) -> Iterator[str]:
     )
     happened: Counter[tuple[RunId, str]] = Counter()
     for run, moves in evidence.moves.items():
-        outcomes = {(id(step), settlement.fence): settlement.outcome for step, settlement in evidence.settled[run]}
+        outcomes = {(id(step), completion.fence): completion.outcome for step, completion in evidence.completed[run]}
         for move in moves:
             event = _event(move, outcomes.get((id(move.step), move.after.fence), Outcome.RELEASED))
             if event:

@@ -66,9 +66,9 @@ def only_one_goes_ahead_of_an_open_breaker(evidence: Evidence) -> Iterator[str]:
     breakers: dict[Key, _Breaker] = defaultdict(_Breaker)
     for step in evidence.history.steps:
         outcomes = {
-            (settlement.run, settlement.fence): settlement.outcome
-            for settlement, verdict in step.settlements
-            if verdict == "applied"
+            (completion.run, completion.fence): completion.outcome
+            for completion, decision in step.completions
+            if decision == "accepted"
         }
         for change in step.runs:
             run, rule = change.after, change.after.policy.breaker
@@ -118,11 +118,11 @@ def dependency_rules_hold(evidence: Evidence) -> Iterator[str]:
             if decide(rule, _count(before, len(parents))) != "go":
                 yield f"{run} went while its parents were {before} of {len(parents)}, by rule {rule}"
         last = moves[-1].after
-        verdict = decide(rule, _count([ended[parent][1] for parent in parents if parent in ended], len(parents)))
+        decision = decide(rule, _count([ended[parent][1] for parent in parents if parent in ended], len(parents)))
         skipped = last.state is RunState.SKIPPED and last.reason.startswith(("parent", "nothing to clean up"))
-        if verdict == "wait" or (skipped and verdict != "skip"):
-            yield f"{run} is {last.state} ({last.reason}), and its parents say {verdict}"
-        if verdict == "skip" and not skipped and last.state is not RunState.CANCELLED and last.reason != "replaced":
+        if decision == "wait" or (skipped and decision != "skip"):
+            yield f"{run} is {last.state} ({last.reason}), and its parents say {decision}"
+        if decision == "skip" and not skipped and last.state is not RunState.CANCELLED and last.reason != "replaced":
             yield f"{run} should have been skipped, and is {last.state} ({last.reason})"
 
 

@@ -12,7 +12,7 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.limits.queues import QueuePolicy
-from mainspring.core.model.runs.completion import Settlement, Verdict
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import AttemptView, RunView
@@ -168,8 +168,8 @@ class RecordedStore(MemoryStore):
             self.tables.step = None
             if step.runs or step.jobs or step.ticks:
                 self.history.steps.append(step)
-        if operation == "settle":
-            step.settlements = list(zip(arguments[0], answer, strict=True))
+        if operation == "complete":
+            step.completions = list(zip(arguments[0], answer, strict=True))
         elif operation == "claim":
             step.named = {want.queue: want.runs for want in arguments[2] if want.runs is not None}
         elif operation == "sweep":
@@ -190,7 +190,7 @@ class RecordedStore(MemoryStore):
             # An expired session gets the answer that it is gone.
             if place is not None and (operation == "open_session" or answer.alive):
                 self.history.truth.alive.append(Heartbeat(step.order, step.at, place))
-        said = (step.settlements, step.found, step.queue_policy, step.queue_pause, step.calendar, step.serving)
+        said = (step.completions, step.found, step.queue_policy, step.queue_pause, step.calendar, step.serving)
         if any(said) and not (step.runs or step.jobs or step.ticks):
             self.history.steps.append(step)
         return answer
@@ -291,8 +291,8 @@ class FaultyStore:
     async def slos_due(self, limit: int) -> list[SloDue]:
         return await self.ask("slos_due", limit)
 
-    async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
-        return await self.ask("settle_slos", list(settled))
+    async def settle_slos(self, completed: Sequence[SloSettled]) -> int:
+        return await self.ask("settle_slos", list(completed))
 
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
         return await self.ask("slo_states", list(jobs))
@@ -320,8 +320,8 @@ class FaultyStore:
             claim.answered = True
         return found
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
-        return await self.ask("settle", list(settlements))
+    async def complete(self, completions: Sequence[Completion]) -> list[CompletionAnswer]:
+        return await self.ask("complete", list(completions))
 
     async def close_session(self, session: SessionId) -> None:
         await self.ask("close_session", session)

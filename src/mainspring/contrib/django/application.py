@@ -38,8 +38,8 @@ class DjangoMainspring(Mainspring):
 
     def settings(self, flags: Mapping[str, object] | None = None, file: Path | None = None) -> Settings:
         """Load the settings. Precedence: flags, Django's ``MAINSPRING``, the environment, the file, ``DATABASES``."""
-        if self._settled is not None and flags is None and file is None:
-            return self._settled
+        if self._completed is not None and flags is None and file is None:
+            return self._completed
         configured = _configured()
         _names(configured)
         own = {name: value for name, value in configured.items() if name not in _OWN}
@@ -60,7 +60,7 @@ class DjangoMainspring(Mainspring):
         return super().submit_many_sync(wanted, connection=connection)
 
     def _new_engine(self) -> Engine:
-        if self._settled is None and self.settings().store == "memory:":
+        if self._completed is None and self.settings().store == "memory:":
             # In a test database nothing would ever run without a worker in this process.
             raise Invalid("store", "memory: reaches no worker from here", "in a test, MainspringTestMixin runs tasks")
         return super()._new_engine()

@@ -5,7 +5,7 @@ from random import Random
 from typing import Protocol
 
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.model.runs.completion import Settlement, Verdict, settle_failure, settle_loss
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer, complete_failure, complete_loss
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.view import OVERDUE_GRACE
 from mainspring.core.ports.clock import Clock
@@ -26,7 +26,7 @@ class ReaperStore(Reaping, Reading, Workforce, Protocol):
 class Reaper(TickingService):
     """Works by state, not by event: each problem is found again until it is fixed.
 
-    Any number of reapers may run. Concurrent ones meet in ``settle``, where the fence accepts only one of them.
+    Any number of reapers may run. Concurrent ones meet in ``complete``, where the fence accepts only one of them.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Reaper(TickingService):
         if not lost:
             return 0
         # A worker knows which run killed its child process. For a worker that is gone, the culprit is unknown.
-        settlements = [settle_loss(held, blamed=False) for held in lost]
-        return await self._settle("runs of dead workers", "lost", lost, settlements)
+        completions = [complete_loss(held, blamed=False) for held in lost]
+        return await self._complete("runs of dead workers", "lost", lost, completions)
 
     async def _end_overdue(self) -> int:
         overdue = await self._store.overdue_runs(OVERDUE_GRACE, _LIMIT)
@@ -69,19 +69,19 @@ class Reaper(TickingService):
             return 0
         now = await self._store.now()
         error = "the attempt ran over its time, and its worker did not stop it"
-        settlements = [settle_failure(held, error, self._random, now=now, timed_out=True) for held in overdue]
-        return await self._settle("runs over their time", "overdue", overdue, settlements)
+        completions = [complete_failure(held, error, self._random, now=now, timed_out=True) for held in overdue]
+        return await self._complete("runs over their time", "overdue", overdue, completions)
 
-    async def _settle(self, what: str, why: str, held: Sequence[HeldRun], settlements: Sequence[Settlement]) -> int:
-        verdicts = await self._store.settle(settlements)
+    async def _complete(self, what: str, why: str, held: Sequence[HeldRun], completions: Sequence[Completion]) -> int:
+        answers = await self._store.complete(completions)
         applied = [
-            (run, settlement)
-            for run, settlement, verdict in zip(held, settlements, verdicts, strict=True)
-            if verdict is Verdict.APPLIED
+            (run, completion)
+            for run, completion, answer in zip(held, completions, answers, strict=True)
+            if answer is CompletionAnswer.ACCEPTED
         ]
         if not applied:
             return 0
-        failed = sum(settlement.state is RunState.FAILED for _, settlement in applied)
+        failed = sum(completion.state is RunState.FAILED for _, completion in applied)
         self.log.warning(what, runs=len(applied), failed=failed)
         if self._figures is not None:
             self._figures.reaped(why, applied)

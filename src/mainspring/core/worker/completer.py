@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Instant, Micros
 from mainspring.core.model.runs.cause import FINAL, UNKNOWN
-from mainspring.core.model.runs.completion import Settlement, Verdict, settle_failure
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer, complete_failure
 from mainspring.core.model.runs.run import Outcome, RunState
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.wakeups import SCHEDULES, Wakeups, queue_topic
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.metrics.run_metrics import Figures
-from mainspring.core.store import SettledPartly, Workforce
+from mainspring.core.store import PartialCompletion, Workforce
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.settings import WorkerSettings
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _FIRST_BACK_OFF: Micros = 50 * MILLISECOND
 _LONGEST_BACK_OFF: Micros = 2 * SECOND
 
-_log = get_logger("mainspring.settler")
+_log = get_logger("mainspring.completer")
 
 
-class Settler:
+class Completer:
     """Flushes at once when idle, and gathers outcomes while a flush is in progress.
 
     An outcome is idempotent by its fence, so it is simply sent again if its answer was lost, without a time limit. A
@@ -51,17 +51,17 @@ class Settler:
         self._wakeups = wakeups
         self._jitter = jitter
         self._timeout = settings.lease / SECOND
-        self._largest = settings.largest_settle
-        self._most_in_flight = settings.settles_in_flight
+        self._largest = settings.largest_completion
+        self._most_in_flight = settings.completions_in_flight
         self._progress = progress
         self._figures = figures
         self._tracing = tracing
-        self._waiting: list[tuple[Attempt, Settlement]] = []
+        self._waiting: list[tuple[Attempt, Completion]] = []
         #: The next outcome is to be flushed at once.
         self._idle = True
         self._sending: dict[asyncio.Task[None], None] = {}
         self._in_flight = 0
-        self._batches: list[list[tuple[Attempt, Settlement]]] = []
+        self._batches: list[list[tuple[Attempt, Completion]]] = []
         #: Since when each failing batch has been failing.
         self._failing: dict[int, Micros] = {}
 
@@ -74,16 +74,16 @@ class Settler:
         """Since when a batch could not be flushed. Read by the heartbeat's thread."""
         return min(list(self._failing.values()), default=None)
 
-    def add(self, attempt: Attempt, settlement: Settlement) -> None:
-        self._waiting.append((attempt, settlement))
+    def add(self, attempt: Attempt, completion: Completion) -> None:
+        self._waiting.append((attempt, completion))
         if self._idle:
             # Flush on the next turn of the loop, together with outcomes that arrive on this one.
             self._idle = False
             asyncio.get_running_loop().call_soon(self._pump)
 
-    def was_settled(self, attempt: Attempt, settlement: Settlement) -> None:
+    def was_completed(self, attempt: Attempt, completion: Completion) -> None:
         """Record that the handler completed the run in its own transaction."""
-        self._heard([(attempt, settlement)], [Verdict.APPLIED])
+        self._heard([(attempt, completion)], [CompletionAnswer.ACCEPTED])
 
     async def close(self) -> None:
         """Stop retrying; unreported runs are found by the reaper."""
@@ -117,7 +117,7 @@ class Settler:
                 break
             batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
             self._in_flight += len(batch)
-            task = asyncio.create_task(self._send(batch), name="settle")
+            task = asyncio.create_task(self._send(batch), name="complete")
             self._sending[task] = None
             task.add_done_callback(self._sent)
         sending = len(self._sending)
@@ -130,7 +130,7 @@ class Settler:
         self._pump()
         self._progress()
 
-    async def _send(self, batch: list[tuple[Attempt, Settlement]]) -> None:
+    async def _send(self, batch: list[tuple[Attempt, Completion]]) -> None:
         size = len(batch)
         self._batches.append(batch)
         try:
@@ -139,13 +139,13 @@ class Settler:
             self._batches = [other for other in self._batches if other is not batch]
             self._in_flight -= size
 
-    async def _deliver(self, batch: list[tuple[Attempt, Settlement]], blamed: bool = False) -> None:
+    async def _deliver(self, batch: list[tuple[Attempt, Completion]], blamed: bool = False) -> None:
         try:
             await self._try_until_heard(batch, blamed)
         finally:
             self._failing.pop(id(batch), None)
 
-    async def _try_until_heard(self, batch: list[tuple[Attempt, Settlement]], blamed: bool) -> None:
+    async def _try_until_heard(self, batch: list[tuple[Attempt, Completion]], blamed: bool) -> None:
         back_off = _FIRST_BACK_OFF
         while True:
             if not batch:
@@ -154,7 +154,7 @@ class Settler:
             sent_at = self._clock.monotonic()
             try:
                 async with asyncio.timeout(self._timeout):
-                    verdicts = await self._store.settle([settlement for _, settlement in sent])
+                    answers = await self._store.complete([completion for _, completion in sent])
             except Invalid as error:
                 if len(batch) > 1:
                     middle = len(batch) // 2
@@ -168,9 +168,9 @@ class Settler:
                 _log.error("an outcome was refused twice", run=batch[0][1].run, error=str(error))
             except (StoreUnavailable, TimeoutError) as error:
                 if self._figures is not None:
-                    self._figures.failed("settle")
-                if isinstance(error, SettledPartly):
-                    batch[:] = self._heard_of_some(sent, error.verdicts)
+                    self._figures.failed("complete")
+                if isinstance(error, PartialCompletion):
+                    batch[:] = self._heard_of_some(sent, error.answers)
                 _log.warning(
                     "cannot report outcomes", runs=len(batch), error=str(error), again_in_ms=back_off // MILLISECOND
                 )
@@ -178,8 +178,8 @@ class Settler:
                 _log.exception("cannot report outcomes", runs=len(batch), again_in_ms=back_off // MILLISECOND)
             else:
                 if self._figures is not None:
-                    self._figures.called("settle", self._clock.monotonic() - sent_at, len(sent))
-                self._heard(sent, verdicts)
+                    self._figures.called("complete", self._clock.monotonic() - sent_at, len(sent))
+                self._heard(sent, answers)
                 return
             if id(batch) not in self._failing:
                 self._failing[id(batch)] = self._clock.monotonic()
@@ -188,50 +188,52 @@ class Settler:
             back_off = min(back_off * 2, _LONGEST_BACK_OFF)
 
     def _heard_of_some(
-        self, batch: list[tuple[Attempt, Settlement]], verdicts: Sequence[Verdict | None]
-    ) -> list[tuple[Attempt, Settlement]]:
+        self, batch: list[tuple[Attempt, Completion]], answers: Sequence[CompletionAnswer | None]
+    ) -> list[tuple[Attempt, Completion]]:
         """Process the answers of one part of the store, and return the outcomes to retry."""
-        answered = [(entry, verdict) for entry, verdict in zip(batch, verdicts, strict=True) if verdict is not None]
-        self._heard([entry for entry, _ in answered], [verdict for _, verdict in answered])
-        return [entry for entry, verdict in zip(batch, verdicts, strict=True) if verdict is None]
+        answered = [(entry, answer) for entry, answer in zip(batch, answers, strict=True) if answer is not None]
+        self._heard([entry for entry, _ in answered], [answer for _, answer in answered])
+        return [entry for entry, answer in zip(batch, answers, strict=True) if answer is None]
 
-    def _heard(self, batch: list[tuple[Attempt, Settlement]], verdicts: list[Verdict]) -> None:
+    def _heard(self, batch: list[tuple[Attempt, Completion]], answers: list[CompletionAnswer]) -> None:
         topics: set[str] = set()
-        for (attempt, settlement), verdict in zip(batch, verdicts, strict=True):
-            if verdict is Verdict.FENCED:
+        for (attempt, completion), answer in zip(batch, answers, strict=True):
+            if answer is CompletionAnswer.STALE:
                 _log.warning(
                     "an outcome came too late: the run is somebody else's",
-                    run=settlement.run,
+                    run=completion.run,
                     task=attempt.held.task,
-                    fence=settlement.fence,
-                    outcome=settlement.outcome,
+                    fence=completion.fence,
+                    outcome=completion.outcome,
                 )
             held = attempt.holding.held
             # The same run may be held again under a newer fence; that one stays held.
-            if held.get(settlement.run) is attempt:
-                del held[settlement.run]
-            if settlement.state is RunState.SCHEDULED:
+            if held.get(completion.run) is attempt:
+                del held[completion.run]
+            if completion.state is RunState.SCHEDULED:
                 topics.add(SCHEDULES)
-            elif settlement.lets_go or settlement.state is RunState.QUEUED:
+            elif completion.lets_go or completion.state is RunState.QUEUED:
                 topics.add(queue_topic(attempt.held.queue))
         if topics:
             self._wakeups.ring(topics)
-        self._tell(batch, verdicts)
+        self._tell(batch, answers)
 
-    def _tell(self, batch: list[tuple[Attempt, Settlement]], verdicts: list[Verdict]) -> None:
+    def _tell(self, batch: list[tuple[Attempt, Completion]], answers: list[CompletionAnswer]) -> None:
         """Report outcomes that the store has accepted to metrics and tracing."""
         taken = batch
-        if Verdict.FENCED in verdicts:
-            taken = [entry for entry, verdict in zip(batch, verdicts, strict=True) if verdict is not Verdict.FENCED]
+        if CompletionAnswer.STALE in answers:
+            taken = [
+                entry for entry, answer in zip(batch, answers, strict=True) if answer is not CompletionAnswer.STALE
+            ]
         if self._figures is not None:
             self._figures.fenced += len(batch) - len(taken)
-            self._figures.settled(taken)
+            self._figures.completed(taken)
         if self._tracing is not None:
-            self._tracing.settled(taken, self._clock)
+            self._tracing.completed(taken, self._clock)
 
-    def _refused(self, attempt: Attempt, refused: Settlement, error: Invalid) -> Settlement:
+    def _refused(self, attempt: Attempt, refused: Completion, error: Invalid) -> Completion:
         # If the work was done, another attempt would only repeat it.
         cause = FINAL if refused.outcome is Outcome.SUCCESS else UNKNOWN
         now: Instant = attempt.held.started_at + self._clock.monotonic() - attempt.came_at
         text = f"its outcome could not be stored: {error}"
-        return settle_failure(attempt.held, text, self._jitter, now=now, cause=cause)
+        return complete_failure(attempt.held, text, self._jitter, now=now, cause=cause)

@@ -9,17 +9,17 @@ import msgspec
 from mainspring.core.model.base.instant import Instant, Micros, format_duration
 from mainspring.core.model.runs.cause import FINAL, UNKNOWN, Cause
 from mainspring.core.model.runs.completion import (
-    Settlement,
-    settle_cancel,
-    settle_failure,
-    settle_loss,
-    settle_release,
-    settle_success,
+    Completion,
+    complete_cancel,
+    complete_failure,
+    complete_loss,
+    complete_release,
+    complete_success,
 )
 from mainspring.core.model.runs.run import Outcome
 from mainspring.core.ports.clock import Clock
 from mainspring.core.worker.attempt import Attempt, Stop
-from mainspring.core.worker.completer import Settler
+from mainspring.core.worker.completer import Completer
 from mainspring.core.worker.executors.results import result_problem
 from mainspring.core.worker.handler import SETTLED
 from mainspring.core.worker.reporting.attempt_log import AttemptLog
@@ -35,7 +35,7 @@ class Outcomes:
         clock: Clock,
         jitter: Random,
         slots: Slots,
-        settler: Settler,
+        completer: Completer,
         reporter: Reporter,
         none_left: Callable[[], None],
         log: AttemptLog | None = None,
@@ -47,7 +47,7 @@ class Outcomes:
         self._clock = clock
         self._jitter = jitter
         self._slots = slots
-        self._settler = settler
+        self._completer = completer
         self._reporter = reporter
         self._none_left = none_left
         self._log = log
@@ -55,28 +55,28 @@ class Outcomes:
     def succeeded(self, attempt: Attempt, result: bytes | None) -> None:
         """The attempt returned. That counts even if it was asked to stop: the work is done."""
         if result == SETTLED:
-            self._end(attempt, settle_success(attempt.held, None), settled=True)
+            self._end(attempt, complete_success(attempt.held, None), completed=True)
         elif result is not None and (problem := result_problem(result)) is not None:
             attempt.stop = None
             # The work was done: another attempt would only repeat it.
             self.failed(attempt, problem, FINAL)
         else:
-            self._end(attempt, settle_success(attempt.held, result))
+            self._end(attempt, complete_success(attempt.held, result))
 
     def failed(self, attempt: Attempt, error: str, cause: Cause = UNKNOWN) -> None:
         """The attempt raised an error, or stopped on request."""
         match attempt.stop:
             case None:
-                settlement = settle_failure(
+                completion = complete_failure(
                     attempt.held, error, self._jitter, now=self._store_time(attempt), cause=cause
                 )
             case Stop.TIMEOUT:
                 reason = f"TimeoutError: it may take {format_duration(attempt.duration)} and took longer"
-                settlement = settle_failure(
+                completion = complete_failure(
                     attempt.held, f"{error}\n{reason}", self._jitter, now=self._store_time(attempt), timed_out=True
                 )
             case Stop.SILENT:
-                settlement = settle_failure(
+                completion = complete_failure(
                     attempt.held,
                     f"{error}\nTimeoutError: it has shown no life for longer than its task allows",
                     self._jitter,
@@ -85,16 +85,16 @@ class Outcomes:
                     reason=Stop.SILENT.value,
                 )
             case Stop.CANCEL:
-                settlement = settle_cancel(attempt.held)
+                completion = complete_cancel(attempt.held)
             case Stop.RELEASE | Stop.FENCED:
-                settlement = self._give_back(attempt, "the worker left")
+                completion = self._give_back(attempt, "the worker left")
             case _:
                 assert_never(attempt.stop)
-        self._end(attempt, settlement)
+        self._end(attempt, completion)
 
     def lost(self, attempt: Attempt, *, blamed: bool, how: str) -> None:
         """The attempt's process died by itself. ``how``: the exit code or signal."""
-        self._end(attempt, settle_loss(attempt.held, blamed=blamed, how=how))
+        self._end(attempt, complete_loss(attempt.held, blamed=blamed, how=how))
 
     def released(self, attempt: Attempt, reason: str, delay: Micros = 0, *, reported: bool = False) -> None:
         """The attempt stopped, or never began, through no fault of its own.
@@ -107,38 +107,40 @@ class Outcomes:
         """Report nothing about the attempt, however it ends; its slot stays taken until it does."""
         attempt.dropped = True
 
-    def _end(self, attempt: Attempt, settlement: Settlement, *, settled: bool = False, reported: bool = False) -> None:
+    def _end(
+        self, attempt: Attempt, completion: Completion, *, completed: bool = False, reported: bool = False
+    ) -> None:
         running = self.running
         running.pop(attempt, None)
         attempt.task = None
         attempt.ended_at = self._clock.monotonic()
         self._slots.give(attempt.lane, attempt.held.policy.weight)
-        self.counts[settlement.outcome] += 1
+        self.counts[completion.outcome] += 1
         log = self._log
-        if log is not None and (log.every_attempt or settlement.outcome is not Outcome.SUCCESS):
-            log.ended(attempt, settlement, reported=reported)
-        if settled:
+        if log is not None and (log.every_attempt or completion.outcome is not Outcome.SUCCESS):
+            log.ended(attempt, completion, reported=reported)
+        if completed:
             # Also for a dropped attempt: the store has accepted it, whatever happened to the lease.
-            self._settler.was_settled(attempt, settlement)
+            self._completer.was_completed(attempt, completion)
         elif not attempt.dropped:
             reporter = attempt.reporter
             if reporter is not None and reporter.costs:
-                settlement = msgspec.structs.replace(settlement, spent=reporter.spent())
+                completion = msgspec.structs.replace(completion, spent=reporter.spent())
             if reporter is not None and reporter.ever and reporter.close():
-                self._reporter.settle_after(attempt, settlement)
+                self._reporter.complete_after(attempt, completion)
             else:
                 # They reference each other: unlinked, they need no garbage collection.
                 attempt.reporter = None
-                self._settler.add(attempt, settlement)
+                self._completer.add(attempt, completion)
         if not running:
             self._none_left()
 
-    def _give_back(self, attempt: Attempt, reason: str, delay: Micros = 0) -> Settlement:
+    def _give_back(self, attempt: Attempt, reason: str, delay: Micros = 0) -> Completion:
         held = attempt.held
         if attempt.begun and held.policy.guarantee == "at-most-once":
             error = f"stopped before it ended ({reason}); at-most-once is never repeated"
-            return settle_failure(held, error, self._jitter, now=self._store_time(attempt))
-        return settle_release(held, reason, delay)
+            return complete_failure(held, error, self._jitter, now=self._store_time(attempt))
+        return complete_release(held, reason, delay)
 
     def _store_time(self, attempt: Attempt) -> Instant:
         """Return the store's time as far as this worker knows it: deadlines refer to that clock."""

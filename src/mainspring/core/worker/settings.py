@@ -53,8 +53,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: A busy worker waits this long for more free slots before it claims for a few.
     gather: Micros = 2 * MILLISECOND
     largest_claim: int = 500
-    largest_settle: int = 1_000
-    settles_in_flight: int = 2
+    largest_completion: int = 1_000
+    completions_in_flight: int = 2
     #: How long runs may continue when the worker is asked to drain. Runs that are not done by then are released.
     grace: Micros = 25 * SECOND
     #: How long a stopped attempt may clean up before it is killed.
@@ -93,7 +93,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             # The worker counts an attempt's time from its real start; the store must not end it earlier than the
             # worker.
             raise Invalid("claimTimeout", "with start patience, patience and kill grace is too long", "less than 30s")
-        if min(self.largest_claim, self.largest_settle, self.settles_in_flight) < 1:
+        if min(self.largest_claim, self.largest_completion, self.completions_in_flight) < 1:
             raise Invalid("largestClaim", "batches must hold at least one run")
         if min(self.children.children, self.children.threads_per_child) < 1 or self.children.processes < 0:
             raise Invalid("children", "there must be at least one child with one thread")

@@ -5,7 +5,7 @@ How the parts work together:
 1. ``Claimer`` claims runs from the store for the free ``Slots``, woken by notifications or broker hints.
 2. ``Worker._accept`` turns each claimed run into an ``Attempt`` and starts it: async tasks on the event loop
    (``LoopExecutor``), sync tasks in child processes or threads (``Crew``).
-3. ``Outcomes`` decides what follows from the end of an attempt; ``Settler`` writes the outcomes to the store in
+3. ``Outcomes`` decides what follows from the end of an attempt; ``Completer`` writes the outcomes to the store in
    batches.
 4. ``Reporter`` writes progress, logs and checkpoints of running attempts.
 5. ``Heartbeat`` renews the lease of the session. If the lease cannot be renewed in time, the worker stops all attempts
@@ -37,7 +37,7 @@ from mainspring.core.store import Beat, NewSession
 from mainspring.core.worker.attempt import NEVER, Attempt, Holding, Stop
 from mainspring.core.worker.cancellation import Cancellation
 from mainspring.core.worker.claimer import Claimer
-from mainspring.core.worker.completer import Settler
+from mainspring.core.worker.completer import Completer
 from mainspring.core.worker.executors.crew import Crew
 from mainspring.core.worker.executors.loop import LoopExecutor
 from mainspring.core.worker.executors.memory import resident_bytes
@@ -144,10 +144,10 @@ class Worker:
         self._work_bell = wakeups.listen([queue_topic(queue) for queue in settings.queues])
         self._slots = Slots(settings.queues, clock, self._work_bell, settings.gather, settings.priorities)
         self._most_unflushed = max(10 * self._slots.total, _FEWEST_UNFLUSHED)
-        self._settler = Settler(store, clock, wakeups, self.jitter, settings, self._flushed, figures, tracing)
-        self._reporter = Reporter(store, clock, wakeups.listen(()), self.jitter, settings, self._settler.add)
+        self._completer = Completer(store, clock, wakeups, self.jitter, settings, self._flushed, figures, tracing)
+        self._reporter = Reporter(store, clock, wakeups.listen(()), self.jitter, settings, self._completer.add)
         self._outcomes = Outcomes(
-            clock, self.jitter, self._slots, self._settler, self._reporter, self._none_left, attempt_log
+            clock, self.jitter, self._slots, self._completer, self._reporter, self._none_left, attempt_log
         )
         self._running = self._outcomes.running
         self._cancellation = Cancellation(
@@ -271,7 +271,7 @@ class Worker:
     @property
     def unflushed(self) -> int:
         """The number of outcomes that the store has not received."""
-        return self._settler.unflushed + self._reporter.unflushed
+        return self._completer.unflushed + self._reporter.unflushed
 
     @property
     def next_silence(self) -> Micros | None:
@@ -310,7 +310,7 @@ class Worker:
         await self._listener.stop()
         await self._cancellation.stop()
         await self._reporter.close()
-        await self._settler.close()
+        await self._completer.close()
         await self._say_goodbye()
         await self._crew.close()
         await self._close_host()
@@ -371,7 +371,7 @@ class Worker:
 
     @property
     def failing_since(self) -> Micros | None:
-        since = (self._settler.failing_since, self._reporter.failing_since)
+        since = (self._completer.failing_since, self._reporter.failing_since)
         return min((moment for moment in since if moment is not None), default=None)
 
     def lease_renewed(self) -> None:
@@ -394,7 +394,7 @@ class Worker:
         if attempt is None:
             return
         self._log.error("a run is lost: its part of the store was silent for a lease", run=run)
-        self._settler.forget(attempt)
+        self._completer.forget(attempt)
         if attempt in self._running:
             self._outcomes.drop(attempt)
             self._cancellation.force(attempt, Stop.FENCED)
@@ -413,7 +413,7 @@ class Worker:
         self._log.error("the lease is lost", session=holding.session, why=why, running=len(self._running))
         if self._heartbeat.withholding:
             self._reporter.drop()
-            self._settler.drop()
+            self._completer.drop()
         for attempt in list(self._running):
             self._outcomes.drop(attempt)
             self._cancellation.force(attempt, Stop.FENCED)
@@ -438,7 +438,7 @@ class Worker:
                 self._log.warning("no session", error=repr(error), again_in_ms=back_off // MILLISECOND)
                 await self._clock.sleep(round(back_off * (0.5 + self.jitter.random() / 2)))
                 back_off = min(back_off * 2, _LONGEST_BACK_OFF)
-        self._settler.start_counting_anew()
+        self._completer.start_counting_anew()
         self._reporter.start_counting_anew()
         self._reopening = None
         self._work_bell.ring()

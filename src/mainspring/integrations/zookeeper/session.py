@@ -106,7 +106,7 @@ class _Line:
                 if xid != expected:
                     raise OSError(f"an answer to {xid} instead of {expected}")
                 if not answer.done():
-                    _settle(answer, error, body)
+                    _complete(answer, error, body)
         except (OSError, asyncio.IncompleteReadError, struct.error, IndexError) as error:
             self._fail(StoreUnavailable(f"the connection to ZooKeeper was lost: {error}"))
             self._writer.transport.abort()
@@ -120,7 +120,7 @@ class _Line:
                 answer.exception()
 
 
-def _settle(answer: "asyncio.Future[bytes]", error: int, body: bytes) -> None:
+def _complete(answer: "asyncio.Future[bytes]", error: int, body: bytes) -> None:
     if error == wire.SESSION_EXPIRED:
         answer.set_exception(Fenced("the session with ZooKeeper has expired"))
     elif error:

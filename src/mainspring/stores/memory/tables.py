@@ -17,7 +17,7 @@ from mainspring.core.model.events.events import id_of_worker
 from mainspring.core.model.limits.budget import BudgetStatus
 from mainspring.core.model.limits.limits import Ending
 from mainspring.core.model.limits.queues import NO_POLICY, QueuePolicy, place_retry
-from mainspring.core.model.runs.completion import Settlement
+from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.dead_letters import Watch
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
@@ -727,11 +727,11 @@ class Tables:
         """Return the metrics of the current minute that the run counts in."""
         return self.figures[self.now // MINUTE * MINUTE, run.queue, run.tenant]
 
-    def count_cost(self, run: RunRow, settlement: Settlement) -> None:
+    def count_cost(self, run: RunRow, completion: Completion) -> None:
         """Add the cost of an attempt that ends now to the usage of the day."""
         assert run.started_at is not None
-        charged = settlement.outcome is not Outcome.RELEASED
-        cost = cost_of(self.now - run.started_at, settlement.spent, charged=charged)
+        charged = completion.outcome is not Outcome.RELEASED
+        cost = cost_of(self.now - run.started_at, completion.spent, charged=charged)
         for unit, amount in cost.items():
             self.usage[day_of(self.now), run.tenant, run.task, run.job_id or "", unit] += amount
 

@@ -7,7 +7,7 @@ import msgspec
 
 from mainspring.core.model.base.ids import JobId, RunId, is_derived, made_at, stable_hash
 from mainspring.core.model.base.instant import DAY
-from mainspring.core.model.runs.completion import Settlement, settle_unreadable
+from mainspring.core.model.runs.completion import Completion, complete_unreadable
 from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy
 from mainspring.core.model.runs.retention import CLASSES, STANDARD
@@ -124,7 +124,7 @@ def forever_bucket(policy: RunPolicy) -> int:
 
 def held_runs(
     rows: Sequence[asyncpg.Record], names: Names, policies: Policies
-) -> tuple[list[HeldRun], list[Settlement]]:
+) -> tuple[list[HeldRun], list[Completion]]:
     """Return runs as their workers hold them, and completions for those that cannot be read."""
 
     def held_run(row: asyncpg.Record) -> HeldRun:
@@ -159,7 +159,7 @@ def held_runs(
         return held
 
     held, unreadable = read_rows(rows, held_run)
-    return held, [settle_unreadable(RunId(row["id"]), row["fence"], error) for row, error in unreadable]
+    return held, [complete_unreadable(RunId(row["id"]), row["fence"], error) for row, error in unreadable]
 
 
 def shown_state(row: asyncpg.Record) -> RunState:

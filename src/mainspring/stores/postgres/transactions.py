@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.core.model.base.errors import Conflict, Fenced, Invalid
 from mainspring.core.model.base.ids import RunId, shard_of
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.transactions import Request
@@ -185,20 +185,20 @@ class HandlerTransaction(Workforce):
         self._run = held
         self._db = late
 
-    async def complete(self, result: bytes | None) -> None:
+    async def complete_run(self, result: bytes | None) -> None:
         connection = self.connection
         if not connection.is_in_transaction():
             raise Conflict("the handler has ended the transaction that was to complete its run")
-        settlement = settle_success(self._run, result)
+        completion = complete_success(self._run, result)
         # As on all connections of the store: a plan made for an empty table must be good for a full one. From here on
         # the run is locked: a worker that freezes before its commit must not block it, and the reaper, forever.
         await connection.execute(
             f"SET LOCAL enable_seqscan = off; SET LOCAL idle_in_transaction_session_timeout = '{_COMMITS_WITHIN}'"
         )
-        if settlement.lets_go:
-            rows, _ = await self._settle_keyed(connection, [settlement])
+        if completion.lets_go:
+            rows, _ = await self._complete_keyed(connection, [completion])
         else:
-            rows = await connection.fetch(*self._db.sql["settle_succeeded"].bind(*_succeeded([settlement])))
+            rows = await connection.fetch(*self._db.sql["settle_succeeded"].bind(*_succeeded([completion])))
         if not rows:
             raise Fenced(f"run {self._run.id} is not this attempt's any more; what it has written is rolled back")
         self.is_complete = True

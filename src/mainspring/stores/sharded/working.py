@@ -10,11 +10,11 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import MILLISECOND, Micros
-from mainspring.core.model.runs.completion import Settlement, Verdict
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, SessionView
-from mainspring.core.store import Beat, NewSession, SettledPartly, Want
+from mainspring.core.store import Beat, NewSession, PartialCompletion, Want
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.part import Part
 from mainspring.stores.sharded.server import Server
@@ -190,16 +190,16 @@ class Working(Part):
                 found.append(want)
         return found
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def complete(self, completions: Sequence[Completion]) -> list[CompletionAnswer]:
         try:
             return await self._servers.spread(
-                settlements,
+                completions,
                 lambda item: self._servers.of_id(item.run),
-                PostgresStore.settle,
-                lambda verdict: verdict is Verdict.FENCED,
+                PostgresStore.complete,
+                lambda answer: answer is CompletionAnswer.STALE,
             )
         except PartlyAnswered as error:
-            raise SettledPartly(str(error), error.answers) from error  # type: ignore[arg-type]
+            raise PartialCompletion(str(error), error.answers) from error  # type: ignore[arg-type]
 
     async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
         return await self._report(progress, PostgresStore.report_progress)

@@ -17,7 +17,7 @@ from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.events.events import RunFacts, WorkerFacts
 from mainspring.core.model.limits.limits import BREAKER
-from mainspring.core.model.runs.completion import Settlement, Verdict, settle_unreadable
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer, complete_unreadable
 from mainspring.core.model.runs.new_run import About, NewRun
 from mainspring.core.model.runs.policy import DEFAULT_POLICY, RunPolicy
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
@@ -185,26 +185,26 @@ def submit_more_item(run: NewRun, shard: int) -> tuple[object, ...]:
     )
 
 
-def settle_item(settlement: Settlement) -> tuple[object, ...]:
-    result = settlement.result
+def complete_item(completion: Completion) -> tuple[object, ...]:
+    result = completion.result
     return (
-        settlement.run,
-        settlement.fence,
-        settlement.outcome,
-        settlement.state,
-        settlement.reason,
-        settlement.delay,
+        completion.run,
+        completion.fence,
+        completion.outcome,
+        completion.state,
+        completion.reason,
+        completion.delay,
         None if result is None else text_of(result),
-        settlement.error,
-        settlement.fingerprint or None,
+        completion.error,
+        completion.fingerprint or None,
     )
 
 
-def metered_item(settlement: Settlement) -> tuple[object, ...]:
+def metered_item(completion: Completion) -> tuple[object, ...]:
     """Encode a completion, with the cost of the attempt beyond its time."""
-    spent = settlement.spent
+    spent = completion.spent
     cpu, units = (None, None) if spent is None else (spent.cpu, encode(spent.units) if spent.units else None)
-    return (*settle_item(settlement), cpu, units)
+    return (*complete_item(completion), cpu, units)
 
 
 def fire_item(fire: Fire) -> tuple[object, ...]:
@@ -437,7 +437,7 @@ _dead_groups = msgspec.json.Decoder(list[tuple[str, str, str, int, Instant, Inst
 
 accepted = msgspec.json.Decoder(list[tuple[int, RunState, int]])
 accepted_more = msgspec.json.Decoder(list[tuple[RunId, RunState, int, int]])
-verdicts = msgspec.json.Decoder(list[tuple[int, Verdict]])
+answers = msgspec.json.Decoder(list[tuple[int, CompletionAnswer]])
 run_states = msgspec.json.Decoder(list[tuple[RunId, RunState]])
 job_states = msgspec.json.Decoder(list[tuple[JobId, JobState]])
 #: (id, tenant, state), for the audit.
@@ -455,10 +455,10 @@ membership = msgspec.json.Decoder(tuple[Instant, tuple[SessionId, ...], list[tup
 candidates = msgspec.json.Decoder(tuple[list[int], list[str], list[int], list[str]])
 
 
-def held_runs(text: str) -> tuple[list[HeldRun], list[Settlement]]:
+def held_runs(text: str) -> tuple[list[HeldRun], list[Completion]]:
     """Decode held runs. For each run that cannot be decoded, return the completion that ends it."""
     held, unreadable = read_rows(_held.decode(text), _held_run)
-    return held, [settle_unreadable(row.id, row.fence, error) for row, error in unreadable]
+    return held, [complete_unreadable(row.id, row.fence, error) for row, error in unreadable]
 
 
 def _held_run(row: _Held) -> HeldRun:

@@ -77,12 +77,12 @@ class DatabaseThread(Generic[Ask]):
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
 
-        def settle(error: BaseException | None) -> None:
+        def complete(error: BaseException | None) -> None:
             if not opened.done():
                 opened.set_result(None) if error is None else opened.set_exception(error)
 
         def tell(error: BaseException | None) -> None:
-            loop.call_soon_threadsafe(settle, error)
+            loop.call_soon_threadsafe(complete, error)
 
         self._process = os.getpid()
         self._thread = Thread(target=self._run, args=(tell,), name=self._name, daemon=True)

@@ -37,7 +37,7 @@ POISON_AFTER = 3
 LOST_AFTER = 6
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """The change that the outcome of an attempt makes to its run. The store applies it only under the same fence.
 
     If a stop was requested, a run that would become ``scheduled`` or ``queued`` becomes ``cancelled`` instead. The
@@ -60,18 +60,19 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     spent: Spent | None = None
 
 
-class Verdict(StrEnum):
-    """The store's answer to a settlement."""
+class CompletionAnswer(StrEnum):
+    """The store's answer to a completion."""
 
-    APPLIED = "applied"
-    #: The same outcome was applied under this fence before (duplicate).
-    ALREADY = "already applied"
-    #: It was not applied: the attempt has another outcome, or the fence is stale.
-    FENCED = "fenced"
+    #: The outcome was applied to the run.
+    ACCEPTED = "accepted"
+    #: The same outcome was accepted under this fence before.
+    DUPLICATE = "duplicate"
+    #: Nothing was applied: the attempt has another outcome, or a newer attempt has the run.
+    STALE = "stale"
 
 
-def settle_success(held: HeldRun, result: bytes | None) -> Settlement:
-    return Settlement(
+def complete_success(held: HeldRun, result: bytes | None) -> Completion:
+    return Completion(
         run=held.id,
         fence=held.fence,
         outcome=Outcome.SUCCESS,
@@ -81,7 +82,7 @@ def settle_success(held: HeldRun, result: bytes | None) -> Settlement:
     )
 
 
-def settle_failure(
+def complete_failure(
     held: HeldRun,
     error: str,
     jitter: Random,
@@ -90,20 +91,20 @@ def settle_failure(
     timed_out: bool = False,
     reason: str = "",
     cause: Cause = UNKNOWN,
-) -> Settlement:
-    """Settle an attempt whose handler raised or was stopped. Lost attempts do not count against the retries."""
+) -> Completion:
+    """Complete an attempt whose handler raised or was stopped. Lost attempts do not count against the retries."""
     outcome = Outcome.TIMEOUT if timed_out else Outcome.ERROR
     cause = TIMED_OUT if timed_out else cause
     reason = reason or outcome.value
     failures = held.attempt - held.lost
     if held.deadline is not None and now >= held.deadline:
-        return _settle(held, outcome, RunState.FAILED, "deadline", error)
+        return _complete(held, outcome, RunState.FAILED, "deadline", error)
     if not tries_again(held, cause):
-        return _settle(held, outcome, RunState.FAILED, _why_not_again(held, cause) or reason, error)
+        return _complete(held, outcome, RunState.FAILED, _why_not_again(held, cause) or reason, error)
     if cause.after is not None:
-        return _settle(held, outcome, RunState.SCHEDULED, reason, error, max(0, min(cause.after, LONGEST_DELAY)))
+        return _complete(held, outcome, RunState.SCHEDULED, reason, error, max(0, min(cause.after, LONGEST_DELAY)))
     delay = held.policy.retry.delay_after(failures, jitter)
-    return _settle(held, outcome, RunState.SCHEDULED, reason, error, delay)
+    return _complete(held, outcome, RunState.SCHEDULED, reason, error, delay)
 
 
 def tries_again(held: HeldRun, cause: Cause = UNKNOWN) -> bool:
@@ -121,35 +122,35 @@ def _why_not_again(held: HeldRun, cause: Cause) -> str:
     return "" if cause.after is not None or held.policy.retry.covers(cause.kinds) else NOT_RETRIED
 
 
-def settle_loss(held: HeldRun, *, blamed: bool, how: str = "") -> Settlement:
-    """Settle an attempt whose process is gone.
+def complete_loss(held: HeldRun, *, blamed: bool, how: str = "") -> Completion:
+    """Complete an attempt whose process is gone.
 
     ``blamed``: the run was alone in that process, so no other run can be the cause. ``how``: how it ended, if known.
     """
     losses = held.lost + 1
     error = how or "its worker died"
     if held.cancel_requested:
-        return _settle(held, Outcome.LOST, RunState.CANCELLED, "cancelled", f"{error} while it was cancelled")
+        return _complete(held, Outcome.LOST, RunState.CANCELLED, "cancelled", f"{error} while it was cancelled")
     if held.policy.guarantee == "at-most-once":
-        return _settle(held, Outcome.LOST, RunState.FAILED, "lost", f"{error}; at-most-once is never repeated")
+        return _complete(held, Outcome.LOST, RunState.FAILED, "lost", f"{error}; at-most-once is never repeated")
     if (blamed and losses >= POISON_AFTER) or losses >= LOST_AFTER:
         if how:
             error = f"{losses} attempts lost their worker or their process; the last time {how}"
         else:
             error = f"{losses} workers died while they ran it"
-        return _settle(held, Outcome.LOST, RunState.FAILED, "poison", error)
-    return _settle(held, Outcome.LOST, RunState.QUEUED, "lost", error)
+        return _complete(held, Outcome.LOST, RunState.FAILED, "poison", error)
+    return _complete(held, Outcome.LOST, RunState.QUEUED, "lost", error)
 
 
-def settle_release(held: HeldRun, reason: str = "released", delay: Micros = 0) -> Settlement:
-    """Settle an attempt that its worker returned unharmed. It is not charged; ``delay`` postpones the next one."""
+def complete_release(held: HeldRun, reason: str = "released", delay: Micros = 0) -> Completion:
+    """Complete an attempt that its worker returned unharmed. It is not charged; ``delay`` postpones the next one."""
     state = RunState.SCHEDULED if delay else RunState.QUEUED
-    return _settle(held, Outcome.RELEASED, state, reason, None, delay)
+    return _complete(held, Outcome.RELEASED, state, reason, None, delay)
 
 
-def settle_unreadable(run: RunId, fence: int, error: Exception) -> Settlement:
-    """Settle a run that this program cannot decode, and therefore cannot execute."""
-    return Settlement(
+def complete_unreadable(run: RunId, fence: int, error: Exception) -> Completion:
+    """Complete a run that this program cannot decode, and therefore cannot execute."""
+    return Completion(
         run=run,
         fence=fence,
         outcome=Outcome.ERROR,
@@ -160,15 +161,15 @@ def settle_unreadable(run: RunId, fence: int, error: Exception) -> Settlement:
     )
 
 
-def settle_cancel(held: HeldRun) -> Settlement:
-    """Settle an attempt that stopped because a stop was requested."""
-    return _settle(held, Outcome.CANCELLED, RunState.CANCELLED, "cancelled", None)
+def complete_cancel(held: HeldRun) -> Completion:
+    """Complete an attempt that stopped because a stop was requested."""
+    return _complete(held, Outcome.CANCELLED, RunState.CANCELLED, "cancelled", None)
 
 
-def _settle(
+def _complete(
     held: HeldRun, outcome: Outcome, state: RunState, reason: str, error: str | None, delay: Micros = 0
-) -> Settlement:
-    return Settlement(
+) -> Completion:
+    return Completion(
         run=held.id,
         fence=held.fence,
         outcome=outcome,

@@ -19,13 +19,13 @@ class Request(msgspec.Struct, frozen=True):
     argument: str
 
 
-class Completion(Protocol):
+class TaskTransaction(Protocol):
     """An open transaction in which a handler works."""
 
     #: The driver's own connection.
     connection: Any
 
-    async def complete(self, result: bytes | None) -> None:
+    async def complete_run(self, result: bytes | None) -> None:
         """Complete the run as succeeded, inside the transaction. ``Fenced``: another worker has it by now."""
         ...
 
@@ -49,10 +49,10 @@ class Transactional(Protocol):
         """Return the error that an SQLSTATE means for the given connection. None: the connection is not at fault."""
         ...
 
-    def completing(self, held: HeldRun) -> AbstractAsyncContextManager[Completion]:
-        """Open a transaction for a handler. It commits if ``complete`` was called, and rolls back otherwise.
+    def completing(self, held: HeldRun) -> AbstractAsyncContextManager[TaskTransaction]:
+        """Open a transaction for a handler. It commits if ``complete_run`` was called, and rolls back otherwise.
 
         An error while it commits leaves open whether it has. Reporting an outcome under the same fence then waits for
-        it, and is answered ``already applied`` if it had committed.
+        it, and is answered ``duplicate`` if it had committed.
         """
         ...

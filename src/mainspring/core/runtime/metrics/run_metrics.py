@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mainspring.core.model.base.instant import SECOND, Micros
-from mainspring.core.model.runs.completion import Settlement
+from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.job import Fire
@@ -103,24 +103,24 @@ class Figures:
         for queue, values in by_queue.items():
             _add(self._lateness, self._queues[queue], values, declared.LATENESS.buckets)
 
-    def settled(self, ended: Sequence[tuple[Ended, Settlement]]) -> None:
+    def completed(self, ended: Sequence[tuple[Ended, Completion]]) -> None:
         """Count attempts whose outcome the store has accepted. The hot path: the usual case is handled per batch."""
         success = Outcome.SUCCESS
         by_task: dict[str, list[int]] = {}
-        others: list[tuple[str, Settlement]] = []
+        others: list[tuple[str, Completion]] = []
         last, values = None, list[int]()
-        for attempt, settlement in ended:
+        for attempt, completion in ended:
             task = attempt.held.task
             if task != last:
                 last = task
                 values = by_task.setdefault(self._tasks[task], [])
             values.append(attempt.ended_at - attempt.came_at)
-            if settlement.outcome is not success:
-                others.append((self._tasks[task], settlement))
+            if completion.outcome is not success:
+                others.append((self._tasks[task], completion))
         succeeded = {task: len(took) for task, took in by_task.items()}
-        for task, settlement in others:
+        for task, completion in others:
             succeeded[task] -= 1
-            self._count_other(task, settlement)
+            self._count_other(task, completion)
         for task, count in succeeded.items():
             if count:
                 self._attempts[task, success.value] += count
@@ -128,15 +128,15 @@ class Figures:
         for task, took in by_task.items():
             _add(self._durations, task, took, declared.DURATION.buckets)
         if self._by_tenant:
-            for attempt, settlement in ended:
-                self._tenant_attempts[self._tenants[attempt.held.tenant], settlement.outcome.value] += 1
+            for attempt, completion in ended:
+                self._tenant_attempts[self._tenants[attempt.held.tenant], completion.outcome.value] += 1
 
-    def reaped(self, why: str, settled: Iterable[tuple[HeldRun, Settlement]]) -> None:
+    def reaped(self, why: str, completed: Iterable[tuple[HeldRun, Completion]]) -> None:
         """Count attempts that were ended by the reaper: their duration is unknown."""
         count = 0
-        for held, settlement in settled:
+        for held, completion in completed:
             count += 1
-            self._count_other(self._tasks[held.task], settlement)
+            self._count_other(self._tasks[held.task], completion)
         self._reaped[(why,)] += count
 
     def expired(self, runs: int) -> None:
@@ -186,11 +186,11 @@ class Figures:
         book.counts(declared.REAPED, self._reaped)
         book.counts(declared.SLO_CHANGES, self._slo_changes)
 
-    def _count_other(self, task: str, settlement: Settlement) -> None:
-        self._attempts[task, settlement.outcome.value] += 1
-        if settlement.state.ended:
-            self._ended[task, settlement.state.value] += 1
-        elif settlement.outcome in _TRIED_AGAIN:
+    def _count_other(self, task: str, completion: Completion) -> None:
+        self._attempts[task, completion.outcome.value] += 1
+        if completion.state.ended:
+            self._ended[task, completion.state.value] += 1
+        elif completion.outcome in _TRIED_AGAIN:
             self._retries[(task,)] += 1
 
 

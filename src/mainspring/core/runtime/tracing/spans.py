@@ -26,7 +26,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from mainspring.core.model.base.instant import MILLISECOND, Instant
-from mainspring.core.model.runs.completion import Settlement
+from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome
 from mainspring.core.model.runs.traces import (
@@ -238,19 +238,19 @@ class Tracing:
         found = trace_of(held, self.ratio)
         return None if found is None else _beneath(found[0], span_of_attempt(held.id, held.attempt))
 
-    def settled(self, batch: Sequence[tuple["Ended", Settlement]], clock: Clock) -> None:
+    def completed(self, batch: Sequence[tuple["Ended", Completion]], clock: Clock) -> None:
         """Record attempts whose outcome the store has accepted."""
-        for attempt, settlement in batch:
+        for attempt, completion in batch:
             held = attempt.held
             if held.policy.trace or held.scheduled_at is not None:
                 found = trace_of(held, self.ratio)
                 if found is not None:
                     came_at: Instant = clock.now() - clock.monotonic() + attempt.came_at
                     took = max(attempt.ended_at - attempt.came_at, 0)
-                    self._attempt(held, settlement, found, came_at, came_at + took)
+                    self._attempt(held, completion, found, came_at, came_at + took)
 
-    def _attempt(self, held: HeldRun, settlement: Settlement, found: Ids, came_at: Instant, ended_at: Instant) -> None:
-        self._first(held, settlement, found, came_at)
+    def _attempt(self, held: HeldRun, completion: Completion, found: Ids, came_at: Instant, ended_at: Instant) -> None:
+        self._first(held, completion, found, came_at)
         same = _same_of(
             f"process {held.task}",
             "process",
@@ -259,15 +259,15 @@ class Tracing:
             held.queue,
             held.tenant,
             ("mainspring.attempt", held.attempt),
-            ("mainspring.outcome", settlement.outcome.value),
-            ("mainspring.state", settlement.state.value),
+            ("mainspring.outcome", completion.outcome.value),
+            ("mainspring.state", completion.state.value),
         )
         waited = max(held.started_at - held.due, 0)
         error, status = "", None
-        if settlement.outcome in _FAILED:
-            error = masks.everything(settlement.error or settlement.reason).strip()
+        if completion.outcome in _FAILED:
+            error = masks.everything(completion.error or completion.reason).strip()
             status = _broken(error.rpartition("\n")[2])
-        given_back = held.fence if settlement.outcome is Outcome.RELEASED else None
+        given_back = held.fence if completion.outcome is Outcome.RELEASED else None
         self.record(
             same,
             (found[0], span_of_attempt(held.id, held.attempt, given_back)),
@@ -281,12 +281,12 @@ class Tracing:
             status=status,
         )
 
-    def _first(self, held: HeldRun, settlement: Settlement, found: Ids, came_at: Instant) -> None:
+    def _first(self, held: HeldRun, completion: Completion, found: Ids, came_at: Instant) -> None:
         """Record the span of a tick, which has no submit: all of its attempts are children of it.
 
         It is recorded once, by the first attempt that was neither lost nor released, or by the last attempt.
         """
-        counts = settlement.state.ended or settlement.outcome not in (Outcome.LOST, Outcome.RELEASED)
+        counts = completion.state.ended or completion.outcome not in (Outcome.LOST, Outcome.RELEASED)
         if held.policy.trace or held.attempt - held.lost > 1 or not counts:
             return
         waited = max(held.started_at - held.due, 0)
@@ -301,11 +301,11 @@ class Tracing:
         found = trace_of(held, self.ratio)
         return "" if found is None else traceparent(*found)
 
-    def settled_elsewhere(self, held: HeldRun, settlement: Settlement) -> None:
+    def completed_elsewhere(self, held: HeldRun, completion: Completion) -> None:
         """Record the tick's span for attempts of such a worker, which does not know about ticks."""
         found = trace_of(held, self.ratio)
         if found is not None:
-            self._first(held, settlement, found, held.started_at)
+            self._first(held, completion, found, held.started_at)
 
     # Requests.
 

@@ -44,9 +44,9 @@ def for_now(kind: type[Told], message: str, delay: Micros) -> Told:
 _MADE: dict[tuple[str, str], Any] = {}
 
 
-def _both(kind: type[Told], verdict: type[MainspringError]) -> Any:
+def _both(kind: type[Told], answer: type[MainspringError]) -> Any:
     """Return a combined class with the name of ``kind``: failures are grouped by name, and policies refer to it."""
-    names = (kind.__name__, verdict.__name__)
+    names = (kind.__name__, answer.__name__)
     if names not in _MADE:
-        _MADE[names] = type(kind.__name__, (kind, verdict), {"__module__": kind.__module__})
+        _MADE[names] = type(kind.__name__, (kind, answer), {"__module__": kind.__module__})
     return _MADE[names]

@@ -142,11 +142,11 @@ async def send(call: HttpCall, request: Outgoing, egress: Egress, tenant: str) -
         raise HttpFailed(str(error)) from None
     _tell(call, answer)
     if not call.expects(answer.status):
-        raise verdict_of_status(call, answer, tenant)
+        raise read_status_error(call, answer, tenant)
     return answer
 
 
-def verdict_of_status(call: HttpCall, answer: Answer, tenant: str = "") -> Told:
+def read_status_error(call: HttpCall, answer: Answer, tenant: str = "") -> Told:
     """Return the failure for an unexpected status, either final or to be retried.
 
     Its text is the start of the body, with the status as the last line, by which failures are grouped.

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from mainspring.core.model.base.instant import SECOND, Micros, format_duration
-from mainspring.core.model.runs.completion import Settlement
+from mainspring.core.model.runs.completion import Completion
 from mainspring.core.model.runs.run import Outcome, RunState
 from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
@@ -51,21 +51,21 @@ class AttemptLog:
         self._hidden = 0
         self._hidden_failures = 0
 
-    def ended(self, attempt: Attempt, settlement: Settlement, *, reported: bool = False) -> None:
+    def ended(self, attempt: Attempt, completion: Completion, *, reported: bool = False) -> None:
         """Log the end of an attempt. Success is logged only with ``every_attempt``.
 
         ``reported``: a warning already covers it, so it is logged at debug and takes none of the lines per second.
         """
-        if settlement.outcome in _FAILURES:
+        if completion.outcome in _FAILURES:
             if self._may_log_failure():
-                self._log_failure(attempt, settlement)
+                self._log_failure(attempt, completion)
         elif self.every_attempt and (reported or self._may_log()):
             values = _describe(attempt)
-            if settlement.result is not None:
-                values["result"] = _shorten(settlement.result)
-            if settlement.reason:
-                values["reason"] = settlement.reason
-            (_log.debug if reported else _log.info)(_EVENTS[settlement.outcome], **values)
+            if completion.result is not None:
+                values["result"] = _shorten(completion.result)
+            if completion.reason:
+                values["reason"] = completion.reason
+            (_log.debug if reported else _log.info)(_EVENTS[completion.outcome], **values)
 
     def take_hidden(self) -> dict[str, int]:
         """Return how many lines were left out since the last call, by kind."""
@@ -73,21 +73,21 @@ class AttemptLog:
         self._hidden = self._hidden_failures = 0
         return {kind: count for kind, count in hidden.items() if count}
 
-    def _log_failure(self, attempt: Attempt, settlement: Settlement) -> None:
+    def _log_failure(self, attempt: Attempt, completion: Completion) -> None:
         values = _describe(attempt)
-        error = settlement.error or settlement.reason
+        error = completion.error or completion.reason
         last_line = error.rstrip().rpartition("\n")[2]
         values["error"] = last_line
         if self._tracebacks is Tracebacks.FULL and last_line != error:
             values["traceback"] = error
-        if settlement.state is RunState.FAILED:
-            if settlement.reason and settlement.reason != settlement.outcome.value:
-                values["reason"] = settlement.reason
-            _log.error(f"{_EVENTS[settlement.outcome]}; no attempt is left", **values)
-        elif settlement.state is RunState.SCHEDULED:
-            _log.warning(_EVENTS[settlement.outcome], **values, next_attempt_in=_seconds(settlement.delay))
+        if completion.state is RunState.FAILED:
+            if completion.reason and completion.reason != completion.outcome.value:
+                values["reason"] = completion.reason
+            _log.error(f"{_EVENTS[completion.outcome]}; no attempt is left", **values)
+        elif completion.state is RunState.SCHEDULED:
+            _log.warning(_EVENTS[completion.outcome], **values, next_attempt_in=_seconds(completion.delay))
         else:
-            _log.warning(_EVENTS[settlement.outcome], **values)
+            _log.warning(_EVENTS[completion.outcome], **values)
 
     def _may_log(self) -> bool:
         self._turn()

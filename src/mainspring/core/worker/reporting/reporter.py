@@ -8,7 +8,7 @@ from random import Random
 
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
-from mainspring.core.model.runs.completion import Settlement
+from mainspring.core.model.runs.completion import Completion
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, Reports
 from mainspring.core.ports.wakeups import Bell
@@ -41,7 +41,7 @@ class Reporter:
         bell: Bell,
         jitter: Random,
         settings: WorkerSettings,
-        settle: Callable[[Attempt, Settlement], None],
+        complete: Callable[[Attempt, Completion], None],
     ) -> None:
         self.captures = settings.capture_logs
         self._store = store
@@ -49,13 +49,13 @@ class Reporter:
         self._bell = bell
         self._jitter = jitter
         self._timeout = settings.lease / SECOND
-        self._most = settings.largest_settle
-        self._settle = settle
+        self._most = settings.largest_completion
+        self._complete = complete
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._waiting: dict[AttemptReporter[Attempt], None] = {}
         #: Outcomes that are held back until the last reports of their attempts have arrived.
-        self._ended: list[tuple[Attempt, Settlement]] = []
+        self._ended: list[tuple[Attempt, Completion]] = []
         #: Callers that wait until the reports of an attempt have arrived.
         self._listeners: list[tuple[AttemptReporter[Attempt], asyncio.Future[None]]] = []
         self._pumping: asyncio.Task[None] | None = None
@@ -88,9 +88,9 @@ class Reporter:
         self._pump()
         await waiter
 
-    def settle_after(self, attempt: Attempt, settlement: Settlement) -> None:
+    def complete_after(self, attempt: Attempt, completion: Completion) -> None:
         """Pass an outcome on once the store has the reports of its attempt."""
-        self._ended.append((attempt, settlement))
+        self._ended.append((attempt, completion))
         self._bell.ring()
         self._pump()
 
@@ -186,12 +186,12 @@ class Reporter:
         for reporter in taken:
             reporter.unheard = False
         ended, self._ended = self._ended, []
-        for attempt, settlement in ended:
+        for attempt, completion in ended:
             if _all_heard(attempt.reporter):
                 attempt.reporter = None
-                self._settle(attempt, settlement)
+                self._complete(attempt, completion)
             else:
-                self._ended.append((attempt, settlement))
+                self._ended.append((attempt, completion))
         listeners, self._listeners = self._listeners, []
         for listened, waiter in listeners:
             if not _all_heard(listened):

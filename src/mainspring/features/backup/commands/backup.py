@@ -251,7 +251,7 @@ def restore(
     total = sum(manifest.rows.values())
     typer.echo(f"{total:,} rows as of {isoformat(restored.taken_at)} are in {without_secrets(settings.store)}")
     if done or passed_over:
-        typer.echo(_settled(settled, passed_over))
+        typer.echo(_completed(settled, passed_over))
     if restored.unfinished is Unfinished.CANCEL:
         typer.echo(f"{cancelled:,} runs were cancelled")
     typer.echo(f"{doubtful:,} runs are in doubt; {seconds:.1f} s")
@@ -358,14 +358,14 @@ def finished(
     if json:
         echo_json({"settled": _by_state(settled), "passedOver": passed_over})
     else:
-        typer.echo(_settled(settled, passed_over))
+        typer.echo(_completed(settled, passed_over))
 
 
 def _by_state(settled: Counter[RunState]) -> dict[str, int]:
     return {state.value: count for state, count in sorted(settled.items())}
 
 
-def _settled(settled: Counter[RunState], passed_over: int) -> str:
+def _completed(settled: Counter[RunState], passed_over: int) -> str:
     told = ", ".join(f"{count:,} {state}" for state, count in _by_state(settled).items())
     told = f"runs that were settled: {told or 'none'}"
     return f"{told}; {passed_over:,} lines tell of no end, and were passed over" if passed_over else told

@@ -17,12 +17,12 @@ from mainspring.core.model.cluster.datacenters import at_home
 from mainspring.core.model.cluster.labels import MAX_PART, label_words
 from mainspring.core.model.runs.cause import MOST_KINDS, Cause
 from mainspring.core.model.runs.completion import (
-    Settlement,
-    Verdict,
-    settle_cancel,
-    settle_failure,
-    settle_release,
-    settle_success,
+    Completion,
+    CompletionAnswer,
+    complete_cancel,
+    complete_failure,
+    complete_release,
+    complete_success,
 )
 from mainspring.core.model.runs.names import MAX_ERROR, MAX_NAME, MAX_RESULT, check_queue
 from mainspring.core.model.runs.retry import LONGEST_DELAY
@@ -182,7 +182,7 @@ class LogIn(Request):
 
 class Reported(Wire):
     run_id: str
-    verdict: str
+    answer: str
 
 
 _jitter = Random()
@@ -322,13 +322,13 @@ async def _leave_unknown(api: Api, worker: SessionView, runs: list[HeldRun]) -> 
     unknown = [run for run in runs if worker.tasks and run.task not in worker.tasks]
     if unknown:
         why = "its worker does not know task {!r}"
-        await api.store.settle([settle_release(run, why.format(run.task), UNKNOWN_TASK_DELAY) for run in unknown])
+        await api.store.complete([complete_release(run, why.format(run.task), UNKNOWN_TASK_DELAY) for run in unknown])
     return [run for run in runs if run not in unknown]
 
 
 async def _give_back(api: Api, runs: list[HeldRun]) -> None:
     if runs:
-        await api.store.settle([settle_release(run, "its worker hung up") for run in runs])
+        await api.store.complete([complete_release(run, "its worker hung up") for run in runs])
         api.wakeups.ring({queue_topic(run.queue) for run in runs})
 
 
@@ -386,8 +386,8 @@ async def complete(api: Api, call: Call[CompleteIn, Nothing]) -> Answer:
     if result is not None and len(result) > MAX_RESULT:
         raise Invalid("result", f"is {len(result)} bytes", f"at most {MAX_RESULT}")
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
-    settlement = None if held is None else _with_cost(settle_success(held, result), call.body)
-    return await _settle(api, call, Outcome.SUCCESS, held, settlement)
+    completion = None if held is None else _with_cost(complete_success(held, result), call.body)
+    return await _complete(api, call, Outcome.SUCCESS, held, completion)
 
 
 @remote.operation(
@@ -406,11 +406,11 @@ async def fail(api: Api, call: Call[FailIn, Nothing]) -> Answer:
     """
     cause = _cause(call.body)
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
-    settlement = None
+    completion = None
     if held is not None:
-        settlement = settle_failure(held, call.body.error, _jitter, now=await api.store.now(), cause=cause)
-        settlement = _with_cost(settlement, call.body)
-    return await _settle(api, call, Outcome.ERROR, held, settlement)
+        completion = complete_failure(held, call.body.error, _jitter, now=await api.store.now(), cause=cause)
+        completion = _with_cost(completion, call.body)
+    return await _complete(api, call, Outcome.ERROR, held, completion)
 
 
 @remote.operation(
@@ -429,8 +429,8 @@ async def cancelled(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
     if held is not None and not held.cancel_requested:
         raise Conflict("nobody asked this run to stop; report a failure, or give it back")
-    settlement = None if held is None else settle_cancel(held)
-    return await _settle(api, call, Outcome.CANCELLED, held, settlement)
+    completion = None if held is None else complete_cancel(held)
+    return await _complete(api, call, Outcome.CANCELLED, held, completion)
 
 
 @remote.operation(
@@ -447,8 +447,8 @@ async def release(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
     run is no longer yours.
     """
     held = await _held(api, call.principal, call.path["id"], call.body.fence)
-    settlement = None if held is None else settle_release(held, "given back")
-    return await _settle(api, call, Outcome.RELEASED, held, settlement)
+    completion = None if held is None else complete_release(held, "given back")
+    return await _complete(api, call, Outcome.RELEASED, held, completion)
 
 
 @remote.operation(
@@ -519,12 +519,12 @@ async def _held(api: Api, principal: Principal, text: str, fence: int) -> HeldRu
     return held
 
 
-def _with_cost(settlement: Settlement, told: CompleteIn | FailIn) -> Settlement:
+def _with_cost(completion: Completion, told: CompleteIn | FailIn) -> Completion:
     check_units(told.units)
     if told.cpu_seconds is None and not told.units:
-        return settlement
+        return completion
     cpu = None if told.cpu_seconds is None else round(told.cpu_seconds * SECOND)
-    return msgspec.structs.replace(settlement, spent=Spent(cpu=cpu, units=told.units))
+    return msgspec.structs.replace(completion, spent=Spent(cpu=cpu, units=told.units))
 
 
 def _cause(body: FailIn) -> Cause:
@@ -536,27 +536,27 @@ def _cause(body: FailIn) -> Cause:
     return Cause(kinds=body.error_kinds, gives_up=not body.retry, after=after)
 
 
-async def _settle(
+async def _complete(
     api: Api,
     call: Call[Any, Nothing],
     outcome: Outcome,
     held: HeldRun | None,
-    settlement: Settlement | None,
+    completion: Completion | None,
 ) -> Answer:
     run = RunId(call.path["id"])
-    if settlement is None:
+    if completion is None:
         # No attempt runs under this fence. Only the store can tell a repeated report from one that came too late.
-        settlement = Settlement(run=run, fence=call.body.fence, outcome=outcome, state=_ENDS[outcome], lets_go=True)
-    verdict = (await api.store.settle([settlement]))[0]
+        completion = Completion(run=run, fence=call.body.fence, outcome=outcome, state=_ENDS[outcome], lets_go=True)
+    answer = (await api.store.complete([completion]))[0]
     if held is not None:
         # The run is requeued, or another run may have waited for its ordering key.
         api.wakeups.ring([queue_topic(held.queue)])
-    _count(api, held, settlement, verdict)
-    if api.tracing is not None and held is not None and verdict is Verdict.APPLIED:
-        api.tracing.settled_elsewhere(held, settlement)
-    if verdict is Verdict.FENCED:
+    _count(api, held, completion, answer)
+    if api.tracing is not None and held is not None and answer is CompletionAnswer.ACCEPTED:
+        api.tracing.completed_elsewhere(held, completion)
+    if answer is CompletionAnswer.STALE:
         raise Fenced("this fence is not the running one")
-    return Answer(200, Reported(run_id=run, verdict=verdict.value))
+    return Answer(200, Reported(run_id=run, answer=answer.value))
 
 
 class _Ended(NamedTuple):
@@ -565,16 +565,16 @@ class _Ended(NamedTuple):
     ended_at: Instant
 
 
-def _count(api: Api, held: HeldRun | None, settlement: Settlement, verdict: Verdict) -> None:
+def _count(api: Api, held: HeldRun | None, completion: Completion, answer: CompletionAnswer) -> None:
     figures = api.metrics.figures
     if figures is None:
         return
-    if verdict is Verdict.FENCED:
+    if answer is CompletionAnswer.STALE:
         figures.fenced += 1
-    elif verdict is Verdict.APPLIED and held is not None:
+    elif answer is CompletionAnswer.ACCEPTED and held is not None:
         # Measure by this node's clock: no process here observed the start of the attempt.
         came_at = held.started_at
-        figures.settled([(_Ended(held, came_at, max(api.clock.now(), came_at)), settlement)])
+        figures.completed([(_Ended(held, came_at, max(api.clock.now(), came_at)), completion)])
 
 
 _ENDS = {
@@ -588,7 +588,7 @@ _ENDS = {
 def _reported(run: str, accepted: bool) -> Answer:
     if not accepted:
         raise Fenced("this fence is not the running one")
-    return Answer(200, Reported(run_id=run, verdict=Verdict.APPLIED.value))
+    return Answer(200, Reported(run_id=run, answer=CompletionAnswer.ACCEPTED.value))
 
 
 def _traceparent(api: Api, run: HeldRun) -> str:

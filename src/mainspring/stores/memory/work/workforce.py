@@ -10,7 +10,7 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.limits.limits import Ending
 from mainspring.core.model.limits.queues import Candidate, Choice, Turns, Wanted, choose, made
-from mainspring.core.model.runs.completion import Settlement, Verdict
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.view import AttemptView
 from mainspring.core.store import Beat, NewSession, Want
@@ -158,61 +158,61 @@ class MemoryWorkforce:
             tables.queue_clocks[queue], tables.queue_turns[queue] = turns.clock, turns.kept()
         return [tables.runs[candidate.id] for candidate in chosen]
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def complete(self, completions: Sequence[Completion]) -> list[CompletionAnswer]:
         with self._tables.transaction() as now:
-            verdicts = [self._settle(settlement, now) for settlement in settlements]
+            answers = [self._complete(completion, now) for completion in completions]
             self._tables.tell_children(FEW_CHILDREN)
-            return verdicts
+            return answers
 
-    def _settle(self, settlement: Settlement, now: Instant) -> Verdict:
+    def _complete(self, completion: Completion, now: Instant) -> CompletionAnswer:
         tables = self._tables
-        run = tables.runs.get(settlement.run)
+        run = tables.runs.get(completion.run)
         if run is None:
-            return Verdict.FENCED
-        if run.state is not RunState.RUNNING or run.fence != settlement.fence:
-            return Verdict.ALREADY if self._settled_before(run, settlement) else Verdict.FENCED
-        if settlement.outcome is not Outcome.SUCCESS:
-            tables.attempts[run.id].append(_attempt(run, settlement, now))
-        if settlement.outcome in (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST):
+            return CompletionAnswer.STALE
+        if run.state is not RunState.RUNNING or run.fence != completion.fence:
+            return CompletionAnswer.DUPLICATE if self._completed_before(run, completion) else CompletionAnswer.STALE
+        if completion.outcome is not Outcome.SUCCESS:
+            tables.attempts[run.id].append(_attempt(run, completion, now))
+        if completion.outcome in (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST):
             tables.figures_of(run)["retried"] += 1
-        tables.count_cost(run, settlement)
-        if settlement.outcome is Outcome.RELEASED:
+        tables.count_cost(run, completion)
+        if completion.outcome is Outcome.RELEASED:
             run.attempt -= 1
-        elif settlement.outcome is Outcome.LOST:
+        elif completion.outcome is Outcome.LOST:
             run.lost += 1
-        match settlement.state:
+        match completion.state:
             case RunState.SCHEDULED:
-                due = now + settlement.delay
+                due = now + completion.delay
                 if run.cancel_at is None:
                     due = tables.due_of_retry(run, due)
-                self._go_on(run, settlement.state, due, settlement.outcome)
+                self._go_on(run, completion.state, due, completion.outcome)
             case RunState.QUEUED:
-                released = settlement.outcome is Outcome.RELEASED
-                self._go_on(run, settlement.state, run.rank if released else tables.rank_now(run), settlement.outcome)
+                released = completion.outcome is Outcome.RELEASED
+                self._go_on(run, completion.state, run.rank if released else tables.rank_now(run), completion.outcome)
             case RunState.SUCCEEDED | RunState.FAILED | RunState.CANCELLED:
                 tables.end(
                     run,
-                    settlement.state,
-                    settlement.reason,
-                    ended_by=settlement.fence,
-                    result=settlement.result,
-                    error=settlement.error,
-                    fingerprint=settlement.fingerprint,
-                    ending=_ending_of(settlement.outcome),
+                    completion.state,
+                    completion.reason,
+                    ended_by=completion.fence,
+                    result=completion.result,
+                    error=completion.error,
+                    fingerprint=completion.fingerprint,
+                    ending=_ending_of(completion.outcome),
                 )
             case _:
-                raise AssertionError(f"an attempt cannot end in {settlement.state}")
-        return Verdict.APPLIED
+                raise AssertionError(f"an attempt cannot end in {completion.state}")
+        return CompletionAnswer.ACCEPTED
 
-    def _settled_before(self, run: RunRow, settlement: Settlement) -> bool:
+    def _completed_before(self, run: RunRow, completion: Completion) -> bool:
         """Report whether this outcome was applied before, under the same fence.
 
         A success is not stored as an attempt, so the run itself is compared.
         """
-        if settlement.outcome is Outcome.SUCCESS:
-            return run.state is RunState.SUCCEEDED and run.ended_by == settlement.fence
+        if completion.outcome is Outcome.SUCCESS:
+            return run.state is RunState.SUCCEEDED and run.ended_by == completion.fence
         return any(
-            (attempt.fence, attempt.outcome) == (settlement.fence, settlement.outcome)
+            (attempt.fence, attempt.outcome) == (completion.fence, completion.outcome)
             for attempt in self._tables.attempts.get(run.id, ())
         )
 
@@ -250,15 +250,15 @@ def _chosen(choice: Choice, groups: Mapping[str, list[Candidate]]) -> list[Candi
     return made(choice, find)
 
 
-def _attempt(run: RunRow, settlement: Settlement, now: Instant) -> AttemptView:
+def _attempt(run: RunRow, completion: Completion, now: Instant) -> AttemptView:
     assert run.started_at is not None
     return AttemptView(
         run_id=run.id,
         fence=run.fence,
         number=run.attempt,
-        outcome=settlement.outcome,
-        reason=settlement.reason,
-        error=settlement.error,
+        outcome=completion.outcome,
+        reason=completion.reason,
+        error=completion.error,
         started_at=run.started_at,
         ended_at=now,
     )

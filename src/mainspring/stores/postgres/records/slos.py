@@ -36,7 +36,7 @@ class Slos(Jobs):
         given = sorted(settled, key=lambda one: one.job)
         events = {one.job: one.events for one in given if one.events}
 
-        async def settle(connection: Connection) -> int:
+        async def complete(connection: Connection) -> int:
             rows = await connection.fetch(
                 *self._db.sql["settle_slos"].bind(
                     [one.job for one in given],
@@ -50,7 +50,7 @@ class Slos(Jobs):
                     await self._tell(connection, event, [(RunId(row["job_id"]), row["tenant"])])
             return len(rows)
 
-        return await self._db.transaction(settle) if given else 0
+        return await self._db.transaction(complete) if given else 0
 
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
         rows = await self._db.fetch("slo_states", list(jobs))

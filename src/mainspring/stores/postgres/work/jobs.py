@@ -69,7 +69,7 @@ class Jobs(Staging, Reading, Calendars):
                 for index, answer in zip(turn.values(), put, strict=True):
                     placed[index] = answer
                     del left[index]
-            await self._settle_job_keys(connection, taken, placed)
+            await self._release_job_keys(connection, taken, placed)
             await self._audit_put(connection, jobs, placed)
             # One key twice in a batch: the second declaration gets the result of the first.
             became = {want.id: placed[index].id for index, want in taken.items()}
@@ -111,7 +111,7 @@ class Jobs(Staging, Reading, Calendars):
         used = {index: used for index, used in zip(wanted, before, strict=True) if used is not None}
         return used, {index: want for index, want in wanted.items() if want in taken and index not in used}
 
-    async def _settle_job_keys(
+    async def _release_job_keys(
         self, connection: Connection, taken: dict[int, KeyWanted], placed: dict[int, _Placed]
     ) -> None:
         """Free the keys of refused jobs; point the others to their job, which may have existed under another id."""

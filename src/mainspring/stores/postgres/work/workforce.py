@@ -10,7 +10,7 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Micros
-from mainspring.core.model.runs.completion import Settlement, Verdict
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.usage import Spent
 from mainspring.core.store import Beat, NewSession, Want
@@ -84,9 +84,9 @@ class Workforce(Queues, Families):
 
     async def _release_unknown(self, session: SessionId, runs: list[RunId], last_claim: int) -> None:
         rows = await self._db.fetch("fences", runs, session, last_claim)
-        await self.settle(
+        await self.complete(
             [
-                Settlement(
+                Completion(
                     run=RunId(row["id"]),
                     fence=row["fence"],
                     outcome=Outcome.RELEASED,
@@ -296,53 +296,55 @@ class Workforce(Queues, Families):
             # Another process has added a name since the names were read.
             await self._names.name_all([0])
             held, unreadable = held_runs(rows, self._names, self._policies)
-        await self.settle(unreadable)
+        await self.complete(unreadable)
         return held
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
-        if not settlements:
+    async def complete(self, completions: Sequence[Completion]) -> list[CompletionAnswer]:
+        if not completions:
             return []
-        first, again = _once_each(settlements)
+        first, again = _once_each(completions)
         if again:
             # A statement ends a run only once: its second completion, perhaps with another fence, comes afterwards.
-            verdicts = dict(zip(first, await self.settle([settlements[index] for index in first]), strict=True))
-            verdicts |= dict(zip(again, await self.settle([settlements[index] for index in again]), strict=True))
-            return [verdicts[index] for index in range(len(settlements))]
+            answers = dict(zip(first, await self.complete([completions[index] for index in first]), strict=True))
+            answers |= dict(zip(again, await self.complete([completions[index] for index in again]), strict=True))
+            return [answers[index] for index in range(len(completions))]
         applied: set[tuple[str, int]] = set()
-        free = [settlement for settlement in settlements if not settlement.lets_go]
-        succeeded = [settlement for settlement in free if settlement.outcome is Outcome.SUCCESS]
+        free = [completion for completion in completions if not completion.lets_go]
+        succeeded = [completion for completion in free if completion.outcome is Outcome.SUCCESS]
         has_children = False
         if succeeded:
             rows = await self._db.fetch("settle_succeeded", *_succeeded(succeeded))
             applied |= _applied(rows, succeeded)
             has_children = _any_has_children(rows)
         if len(succeeded) < len(free):
-            others = [settlement for settlement in free if settlement.outcome is not Outcome.SUCCESS]
+            others = [completion for completion in free if completion.outcome is not Outcome.SUCCESS]
             rows = await self._db.fetch("settle_other", *_others(others))
             applied |= _applied(rows, others)
             has_children |= _any_has_children(rows)
-        if len(free) < len(settlements):
-            keyed = [settlement for settlement in settlements if settlement.lets_go]
-            rows, queues = await self._db.transaction(lambda connection: self._settle_keyed(connection, keyed))
+        if len(free) < len(completions):
+            keyed = [completion for completion in completions if completion.lets_go]
+            rows, queues = await self._db.transaction(lambda connection: self._complete_keyed(connection, keyed))
             applied |= _applied(rows, keyed)
             has_children |= _any_has_children(rows)
             await self._ring(queues)
         if has_children:
             # A few children are resolved at once. The next call of ``resolve`` handles the rest.
             await self.resolve(FEW)
-        if len(applied) == len(settlements):
-            return [Verdict.APPLIED] * len(settlements)
-        return await self._verdicts(settlements, applied)
+        if len(applied) == len(completions):
+            return [CompletionAnswer.ACCEPTED] * len(completions)
+        return await self._read_answers(completions, applied)
 
-    async def _settle_keyed(
-        self, connection: Connection, settlements: list[Settlement]
+    async def _complete_keyed(
+        self, connection: Connection, completions: list[Completion]
     ) -> tuple[list[asyncpg.Record], Counter[int]]:
         """Complete runs that let others pass; return the rows that ended, and how many others were queued, by queue."""
-        rows = await connection.fetch(*self._db.sql["settle_other"].bind(*_others(settlements)))
+        rows = await connection.fetch(*self._db.sql["settle_other"].bind(*_others(completions)))
         return rows, await self._let_go(connection, rows)
 
-    async def _verdicts(self, settlements: Sequence[Settlement], applied: set[tuple[str, int]]) -> list[Verdict]:
-        missed = [item for item in settlements if (item.run, item.fence) not in applied]
+    async def _read_answers(
+        self, completions: Sequence[Completion], applied: set[tuple[str, int]]
+    ) -> list[CompletionAnswer]:
+        missed = [item for item in completions if (item.run, item.fence) not in applied]
         rows = await self._db.fetch(
             "settled_before",
             [item.run for item in missed],
@@ -350,46 +352,46 @@ class Workforce(Queues, Families):
             [OUTCOME_CODES[item.outcome] for item in missed],
         )
         before = {(row["id"], row["fence"]) for row in rows}
-        verdicts = []
-        for item in settlements:
+        answers = []
+        for item in completions:
             key = (item.run, item.fence)
             if key in applied:
-                verdicts.append(Verdict.APPLIED)
+                answers.append(CompletionAnswer.ACCEPTED)
             else:
-                verdicts.append(Verdict.ALREADY if key in before else Verdict.FENCED)
-        return verdicts
+                answers.append(CompletionAnswer.DUPLICATE if key in before else CompletionAnswer.STALE)
+        return answers
 
 
-def _once_each(settlements: Sequence[Settlement]) -> tuple[list[int], list[int]]:
+def _once_each(completions: Sequence[Completion]) -> tuple[list[int], list[int]]:
     """Return the positions where each run appears for the first time, and where it appears again."""
-    if len({item.run for item in settlements}) == len(settlements):
+    if len({item.run for item in completions}) == len(completions):
         return [], []
-    first = {item.run: index for index, item in reversed(list(enumerate(settlements)))}
+    first = {item.run: index for index, item in reversed(list(enumerate(completions)))}
     places = sorted(first.values())
-    return places, [index for index, item in enumerate(settlements) if first[item.run] != index]
+    return places, [index for index, item in enumerate(completions) if first[item.run] != index]
 
 
-def _succeeded(settlements: list[Settlement]) -> list[object]:
+def _succeeded(completions: list[Completion]) -> list[object]:
     return [
-        [item.run for item in settlements],
-        [item.fence for item in settlements],
-        [item.result for item in settlements] if any(item.result is not None for item in settlements) else None,
-        *_spent(settlements),
+        [item.run for item in completions],
+        [item.fence for item in completions],
+        [item.result for item in completions] if any(item.result is not None for item in completions) else None,
+        *_spent(completions),
     ]
 
 
-def _spent(settlements: list[Settlement]) -> tuple[list[int | None] | None, list[str | None] | None]:
+def _spent(completions: list[Completion]) -> tuple[list[int | None] | None, list[str | None] | None]:
     """Return the columns of CPU and units, or None for a column that no completion reports."""
-    if all(item.spent is None for item in settlements):
+    if all(item.spent is None for item in completions):
         return None, None
-    spent = [item.spent or _NOTHING for item in settlements]
+    spent = [item.spent or _NOTHING for item in completions]
     units = [msgspec.json.encode(item.units).decode() if item.units else None for item in spent]
     return [item.cpu for item in spent], units if any(units) else None
 
 
-def _others(settlements: list[Settlement]) -> list[object]:
+def _others(completions: list[Completion]) -> list[object]:
     # Sorted, so that two batches that share rows lock them in the same order.
-    ordered = sorted(settlements, key=lambda item: item.run)
+    ordered = sorted(completions, key=lambda item: item.run)
     return [
         [item.run for item in ordered],
         [item.fence for item in ordered],
@@ -408,7 +410,7 @@ def _any_has_children(rows: list[asyncpg.Record]) -> bool:
     return any(row["has_children"] for row in rows)
 
 
-def _applied(rows: list[asyncpg.Record], settlements: list[Settlement]) -> set[tuple[str, int]]:
-    if len(rows) == len(settlements):
-        return {(item.run, item.fence) for item in settlements}
+def _applied(rows: list[asyncpg.Record], completions: list[Completion]) -> set[tuple[str, int]]:
+    if len(rows) == len(completions):
+        return {(item.run, item.fence) for item in completions}
     return {(row["id"], row["fence"]) for row in rows}

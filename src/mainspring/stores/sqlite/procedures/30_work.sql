@@ -331,7 +331,7 @@ CREATE TEMP TRIGGER settle INSTEAD OF INSERT ON call WHEN NEW.kind = 'settle' BE
                    EXISTS (SELECT 1 FROM history h WHERE h.id = i.id AND h.fence = i.fence AND h.state = 'succeeded'),
                    EXISTS (SELECT 1 FROM attempt a
                            WHERE a.run_id = i.id AND a.fence = i.fence AND a.outcome = i.outcome)),
-               'already applied', 'fenced')))
+               'duplicate', 'stale')))
     FROM (SELECT key AS n, value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS outcome
           FROM json_each(NEW.batch)) AS i
     WHERE (SELECT count(*) FROM settling) < NEW.size

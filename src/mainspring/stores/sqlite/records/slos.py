@@ -47,7 +47,7 @@ class SqliteSlos(Part):
         return await self._look(look)
 
     async def settle_slos(self, settled: Sequence[SloSettled]) -> int:
-        def settle(connection: apsw.Connection, now: Instant) -> int:
+        def complete(connection: apsw.Connection, now: Instant) -> int:
             heard = 0
             for one in settled:
                 known = "SELECT tenant FROM slo WHERE job_id = ? AND rev = ?"
@@ -69,7 +69,7 @@ class SqliteSlos(Part):
                 )
             return heard
 
-        return await self._work(settle)
+        return await self._work(complete)
 
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
         query = "SELECT s.job_id, s.state FROM json_each(?) AS i CROSS JOIN slo s ON s.job_id = i.value"

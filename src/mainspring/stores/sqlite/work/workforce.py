@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Micros
-from mainspring.core.model.runs.completion import Settlement, Verdict
+from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.store import Beat, NewSession, Want
 from mainspring.stores.sqlite import rows
@@ -67,23 +67,23 @@ class SqliteWorkforce(SqliteQueues):
 
     async def _held(self, answer: str) -> list[HeldRun]:
         held, unreadable = rows.held_runs(answer)
-        await self.settle(unreadable)
+        await self.complete(unreadable)
         return held
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
-        if not settlements:
+    async def complete(self, completions: Sequence[Completion]) -> list[CompletionAnswer]:
+        if not completions:
             return []
-        if any(settlement.spent is not None for settlement in settlements):
-            batch = rows.encode([rows.metered_item(settlement) for settlement in settlements])
-            calls = [Call("settle", batch, 0, len(settlements)), Call("spend", batch, 0, 0)]
+        if any(completion.spent is not None for completion in completions):
+            batch = rows.encode([rows.metered_item(completion) for completion in completions])
+            calls = [Call("settle", batch, 0, len(completions)), Call("spend", batch, 0, 0)]
             answer = await self._work(lambda connection, now: call_procedures(connection, calls, now)[0])
         else:
-            batch = rows.encode([rows.settle_item(settlement) for settlement in settlements])
-            answer = await self._writer.call("settle", batch, size=len(settlements))
-        verdicts = [Verdict.APPLIED] * len(settlements)
-        for place, verdict in rows.verdicts.decode(answer):
-            verdicts[place] = verdict
-        return verdicts
+            batch = rows.encode([rows.complete_item(completion) for completion in completions])
+            answer = await self._writer.call("settle", batch, size=len(completions))
+        answers = [CompletionAnswer.ACCEPTED] * len(completions)
+        for place, differing in rows.answers.decode(answer):
+            answers[place] = differing
+        return answers
 
     async def close_session(self, session: SessionId) -> None:
         await self._writer.call("close_session", who=session)

@@ -1,7 +1,7 @@
 """A handler that completes its own run: the worker frees the slot and reports no outcome."""
 
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.model.runs.completion import settle_success
+from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.worker.handler import SETTLED
@@ -18,7 +18,7 @@ async def test_a_run_that_its_handler_completed_is_not_completed_again() -> None
     async def greet(held: HeldRun) -> bytes | None:
         nonlocal calls
         calls += 1
-        await bench.memory.settle([settle_success(held, b"7")])
+        await bench.memory.complete([complete_success(held, b"7")])
         return SETTLED
 
     async with running_worker(Tasks(greet=greet), WorkerSettings(queues={"default": 1})) as bench:
@@ -34,4 +34,4 @@ async def test_a_run_that_its_handler_completed_is_not_completed_again() -> None
         assert not bench.worker.holding.held
         assert bench.worker.counts[Outcome.SUCCESS] == 5
         assert calls == 5
-        assert bench.store.settled == []
+        assert bench.store.completed == []
