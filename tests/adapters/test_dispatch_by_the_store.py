@@ -21,7 +21,7 @@ from mainspring.core.runtime.brokers import Brokers
 from mainspring.core.store import NewSession, Want
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import SESSION, Connection
-from mainspring.stores.postgres.floors import Floors
+from mainspring.stores.postgres.rank_floors import RankFloors
 from tests.support.builders import some_runs
 
 #: The statements from the submit to the completion of a run without hints.
@@ -80,7 +80,7 @@ class ObservedStore:
 async def observed(postgres_database: str) -> AsyncIterator[ObservedStore]:
     store = PostgresStore(postgres_database, shards=4, connections=1)
     # By this clock no claim is slow: a slow claim runs another statement.
-    store._ranks = Floors(lambda: 0)
+    store._ranks = RankFloors(lambda: 0)
     await store.open()
     outside = await asyncpg.connect(postgres_database, server_settings={"search_path": "mainspring"})
     observed = ObservedStore(store, outside)

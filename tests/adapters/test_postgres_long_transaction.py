@@ -13,8 +13,8 @@ from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.store import Want
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.floors import Floors
-from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.names import NameKind
+from mainspring.stores.postgres.rank_floors import RankFloors
 from mainspring.stores.postgres.work import upkeep
 from tests.support.builders import a_run, a_worker
 from tests.support.waiting import eventually
@@ -74,10 +74,10 @@ async def test_a_more_urgent_run_is_claimed_although_claims_begin_at_a_floor(sto
     worker = await store.open_session(a_worker(ttl=HOUR))
     await store.submit([a_run() for _ in range(30)])
     await store.claim(worker, 1, [Want("default", 1)])
-    queue = store._names.number(Kind.QUEUE, "default")
+    queue = store._names.number(NameKind.QUEUE, "default")
     seconds = 0.0
     # The store measures how slow the front is by its own clock; here it stands still until the test moves it.
-    store._ranks = Floors(lambda: seconds)
+    store._ranks = RankFloors(lambda: seconds)
     began = store._ranks.begin()
     seconds += 0.02
     store._ranks.looked(began, 1_000_000, {queue: await lowest_rank(store)})

@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.servers import Servers, Standing, servers_of, split
+from mainspring.stores.postgres.servers import PostgresServers, ServerStatus, servers_of, split
 from tests.support.builders import a_run
 from tests.support.waiting import DEADLINE_SECONDS, eventually
 
@@ -88,7 +88,7 @@ async def test_a_store_on_a_read_only_server_does_not_open(postgres_database: st
 async def test_a_host_that_does_not_answer_is_passed_over(postgres_database: str) -> None:
     host = postgres_database.rpartition("@")[2]
     # An address for documentation: packets to it are lost.
-    servers = Servers(postgres_database.replace(f"@{host}", f"@192.0.2.1:5432,{host}"))
+    servers = PostgresServers(postgres_database.replace(f"@{host}", f"@192.0.2.1:5432,{host}"))
     connection = await servers.connect(timeout=DEADLINE_SECONDS)
     assert await connection.fetchval("SELECT 1") == 1
     await connection.close()
@@ -99,7 +99,7 @@ async def test_a_statement_on_an_old_primary_fails_at_once_when_another_server_i
     postgres_database: str,
 ) -> None:
     """Such a statement may be a commit that waits for a standby, which no longer follows this primary."""
-    servers = Servers(postgres_database)
+    servers = PostgresServers(postgres_database)
     connection = await servers.connect()
     watching = await asyncpg.connect(postgres_database)
     waiting = asyncio.create_task(connection.execute("SELECT pg_sleep(3600)"))
@@ -107,8 +107,8 @@ async def test_a_statement_on_an_old_primary_fails_at_once_when_another_server_i
     await eventually(lambda: watching.fetchval(sleeping))
     await watching.close()
     standing = servers._standing
-    servers._learn(postgres_database, Standing(True, standing.cluster, standing.timeline))
+    servers._learn(postgres_database, ServerStatus(True, standing.cluster, standing.timeline))
     assert not waiting.done()
-    servers._learn(postgres_database, Standing(True, standing.cluster, standing.timeline + 1))
+    servers._learn(postgres_database, ServerStatus(True, standing.cluster, standing.timeline + 1))
     with pytest.raises(asyncpg.ConnectionDoesNotExistError):
         await waiting

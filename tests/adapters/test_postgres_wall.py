@@ -14,9 +14,9 @@ from mainspring.core.model.base.ids import JobId
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import SESSION, Connection
-from mainspring.stores.postgres.records.catalog import Catalog
+from mainspring.stores.postgres.records.catalog import CatalogMixin
 from mainspring.stores.postgres.row_security import GUARDED, SHARED
-from mainspring.stores.postgres.tenant_scope import Seen
+from mainspring.stores.postgres.tenant_scope import PostgresTenantScope
 from tests.support.belongings import Belongings, two_tenants
 from tests.support.builders import a_run
 from tests.support.databases import as_administrator, create_database, drop_database, with_database, with_user
@@ -225,9 +225,9 @@ async def test_a_tenant_scope_never_leaks_to_another_caller(harness: PostgresHar
     assert answered > 50
 
 
-def _as_seen(store: PostgresStore, tenant: str) -> Seen:
+def _as_seen(store: PostgresStore, tenant: str) -> PostgresTenantScope:
     seen = store.seen_by(tenant)
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, PostgresTenantScope)
     return seen
 
 
@@ -341,7 +341,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "row-level security" in record.getMessage()]
 
 
-async def read_user(store: Catalog) -> str:
+async def read_user(store: CatalogMixin) -> str:
     async def ask(connection: Connection) -> str:
         user: str = await connection.fetchval("SELECT current_user")
         return user

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mainspring.stores.postgres.floors import Floors
+from mainspring.stores.postgres.rank_floors import RankFloors
 
 MANY = 100_000
 
@@ -21,28 +21,28 @@ def seconds() -> Seconds:
 
 
 @pytest.fixture
-def floors(seconds: Seconds) -> Floors:
-    return Floors(seconds)
+def floors(seconds: Seconds) -> RankFloors:
+    return RankFloors(seconds)
 
 
-def claim(floors: Floors, seconds: Seconds, took: float) -> bool:
+def claim(floors: RankFloors, seconds: Seconds, took: float) -> bool:
     began = floors.begin()
     seconds.now += took
     return floors.wants_look(began)
 
 
-def look(floors: Floors, seconds: Seconds, took: float, lowest: dict[int, int], dead: int = MANY) -> None:
+def look(floors: RankFloors, seconds: Seconds, took: float, lowest: dict[int, int], dead: int = MANY) -> None:
     began = floors.begin()
     seconds.now += took
     floors.looked(began, dead, lowest)
 
 
-def test_claims_scan_from_the_front_while_they_are_fast(floors: Floors, seconds: Seconds) -> None:
+def test_claims_scan_from_the_front_while_they_are_fast(floors: RankFloors, seconds: Seconds) -> None:
     assert not claim(floors, seconds, 0.002)
     assert floors.of([1, 2]) == [0, 0]
 
 
-def test_after_a_slow_claim_a_look_finds_the_row_where_claims_start(floors: Floors, seconds: Seconds) -> None:
+def test_after_a_slow_claim_a_look_finds_the_row_where_claims_start(floors: RankFloors, seconds: Seconds) -> None:
     assert claim(floors, seconds, 0.05)
     look(floors, seconds, 0.05, {1: 40, 2: 7})
     assert floors.of([1, 2, 3]) == [40, 7, 0]
@@ -50,7 +50,7 @@ def test_after_a_slow_claim_a_look_finds_the_row_where_claims_start(floors: Floo
 
 @pytest.mark.parametrize(("took", "dead"), [(0.05, 100), (0.002, MANY)])
 def test_a_claim_that_is_slow_for_other_reasons_sets_no_floor(
-    floors: Floors, seconds: Seconds, took: float, dead: int
+    floors: RankFloors, seconds: Seconds, took: float, dead: int
 ) -> None:
     assert claim(floors, seconds, 0.05)
     look(floors, seconds, took, {1: 40}, dead)
@@ -60,7 +60,7 @@ def test_a_claim_that_is_slow_for_other_reasons_sets_no_floor(
     assert claim(floors, seconds, 0.05)
 
 
-def test_a_look_is_repeated_after_ten_times_its_duration(floors: Floors, seconds: Seconds) -> None:
+def test_a_look_is_repeated_after_ten_times_its_duration(floors: RankFloors, seconds: Seconds) -> None:
     look(floors, seconds, 0.05, {1: 40})
     seconds.now += 0.49
     assert not claim(floors, seconds, 0)
@@ -70,19 +70,19 @@ def test_a_look_is_repeated_after_ten_times_its_duration(floors: Floors, seconds
     assert floors.of([1]) == [30], "a more urgent run was added"
 
 
-def test_a_fast_look_resets_the_floors(floors: Floors, seconds: Seconds) -> None:
+def test_a_fast_look_resets_the_floors(floors: RankFloors, seconds: Seconds) -> None:
     look(floors, seconds, 0.05, {1: 40})
     look(floors, seconds, 0.001, {1: 90})
     assert floors.of([1]) == [0]
 
 
-def test_a_queue_in_which_a_look_found_nothing_keeps_its_floor(floors: Floors, seconds: Seconds) -> None:
+def test_a_queue_in_which_a_look_found_nothing_keeps_its_floor(floors: RankFloors, seconds: Seconds) -> None:
     look(floors, seconds, 0.05, {1: 40, 2: 7})
     look(floors, seconds, 0.05, {1: 90})
     assert floors.of([1, 2]) == [90, 7]
 
 
-def test_claims_raise_the_floor_with_room_for_late_commits(floors: Floors, seconds: Seconds) -> None:
+def test_claims_raise_the_floor_with_room_for_late_commits(floors: RankFloors, seconds: Seconds) -> None:
     floors.took([(1, 5_000_000)])
     assert floors.of([1]) == [0], "nothing is slow"
     look(floors, seconds, 0.05, {1: 40})
@@ -94,7 +94,7 @@ def test_claims_raise_the_floor_with_room_for_late_commits(floors: Floors, secon
     assert floors.of([1, 2]) == [30, 8_900_000], "a look lowers the floor"
 
 
-def test_claims_set_the_floor_of_a_queue_that_was_empty_at_the_look(floors: Floors, seconds: Seconds) -> None:
+def test_claims_set_the_floor_of_a_queue_that_was_empty_at_the_look(floors: RankFloors, seconds: Seconds) -> None:
     look(floors, seconds, 0.05, {})
     assert floors.of([1]) == [0]
     floors.took([(1, 5_000_000)])

@@ -106,7 +106,7 @@ _WRONG_SETTING = (asyncpg.SyntaxOrAccessError, asyncpg.InvalidSchemaNameError)
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
 
 
-class _LostBeforeCommit(Exception):
+class _ConnectionLostBeforeCommit(Exception):
     """The connection was closed before COMMIT was sent, so the server has rolled the transaction back.
 
     The error that the driver raised is its cause.
@@ -146,7 +146,7 @@ def wrong_setting(error: BaseException) -> Invalid | None:
     return Invalid("store", f"PostgreSQL refused: {cause}") if isinstance(cause, _WRONG_SETTING) else None
 
 
-class Statements(ABC):
+class StatementRunner(ABC):
     """The named statements of a schema, and where they run."""
 
     schema: str
@@ -180,7 +180,7 @@ class Statements(ABC):
         return await self.run(work)
 
 
-class Database(Statements):
+class Database(StatementRunner):
     """A connection pool with the store's settings, and one way to run work on it."""
 
     def __init__(
@@ -266,7 +266,7 @@ class Database(Statements):
         for attempt in range(_TRIES):
             try:
                 return await self._lend(self._pool, work)
-            except (*_AGAIN, _LostBeforeCommit) as error:
+            except (*_AGAIN, _ConnectionLostBeforeCommit) as error:
                 if attempt == _TRIES - 1:
                     cause = error.__cause__ or error
                     raise StoreUnavailable(f"PostgreSQL: {cause}") from cause
@@ -303,7 +303,7 @@ class Database(Statements):
             releasing.add_done_callback(self._released)
             raise
         except BaseException as error:
-            if isinstance(error, (*_AWAY, _LostBeforeCommit)) and not isinstance(error, _CONNECTION_IS_GOOD):
+            if isinstance(error, (*_AWAY, _ConnectionLostBeforeCommit)) and not isinstance(error, _CONNECTION_IS_GOOD):
                 # A broken connection is back in the pool already.
                 with suppress(asyncpg.InterfaceError):
                     connection.terminate()
@@ -380,7 +380,7 @@ async def _in_transaction(
         with suppress(OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.PostgresError):
             await transaction.__aexit__(type(error), error, error.__traceback__)
         if isinstance(error, _SESSION_ENDED) or _is_closed(connection):
-            raise _LostBeforeCommit from error
+            raise _ConnectionLostBeforeCommit from error
         raise
     await transaction.__aexit__(None, None, None)
     return answer

@@ -7,7 +7,7 @@ from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.stores.postgres.database import Connection, Database
 
 
-class Kind(IntEnum):
+class NameKind(IntEnum):
     TENANT = 1
     TASK = 2
     QUEUE = 3
@@ -17,7 +17,7 @@ class Kind(IntEnum):
     TURN = 5
 
 
-class Unnamed(StoreUnavailable):
+class UnknownName(StoreUnavailable):
     """A name or number is missing from the cache.
 
     If the caller had made sure of it before, another server has taken over meanwhile.
@@ -27,22 +27,22 @@ class Unnamed(StoreUnavailable):
         super().__init__("PostgreSQL: another server has taken over")
 
 
-class Names:
+class NameCache:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._numbers: dict[tuple[int, str], int] = {}
         self._names: dict[int, str] = {}
 
-    async def number_all(self, wanted: Iterable[tuple[Kind, str]]) -> None:
+    async def number_all(self, wanted: Iterable[tuple[NameKind, str]]) -> None:
         """Make sure that each of these names has a number that ``number`` knows."""
         missing = {pair for pair in wanted if pair not in self._numbers}
         if not missing:
             return
-        for kind in Kind:
+        for kind in NameKind:
             names = sorted(name for of, name in missing if of is kind)
             if names:
                 await self._database.execute("intern", int(kind), names)
-                if kind is Kind.LABELS:
+                if kind is NameKind.LABELS:
                     # Before any run requires the new label set: workers with those labels must look for it.
                     await self._database.execute("widen_lanes", None)
         await self._load()
@@ -50,19 +50,19 @@ class Names:
     def forget(self) -> None:
         self._numbers, self._names = {}, {}
 
-    def number(self, kind: Kind, name: str) -> int:
+    def number(self, kind: NameKind, name: str) -> int:
         try:
             return self._numbers[kind, name]
         except KeyError:
-            raise Unnamed from None
+            raise UnknownName from None
 
-    async def find(self, kind: Kind, name: str) -> int | None:
+    async def find(self, kind: NameKind, name: str) -> int | None:
         """Return the number of a name, or None. Asking does not assign a number."""
         if (kind, name) not in self._numbers:
             await self._load()
         return self._numbers.get((kind, name))
 
-    async def numbers_saying(self, kind: Kind, text: str) -> list[int]:
+    async def numbers_saying(self, kind: NameKind, text: str) -> list[int]:
         """Return the numbers of names that contain ``text``, given in lower case; the case of the names is ignored."""
         await self._load()
         return [number for (of, name), number in self._numbers.items() if of is kind and text in name.lower()]
@@ -76,7 +76,7 @@ class Names:
         try:
             return self._names[number]
         except KeyError:
-            raise Unnamed from None
+            raise UnknownName from None
 
     async def find_datacenters(self, lanes: Iterable[int]) -> dict[int, str]:
         """Return the data center that each of these lanes requires; lanes without one are missing."""
@@ -90,5 +90,5 @@ class Names:
             database.fetch("names") if connection is None else connection.fetch(*database.sql["names"].bind())
         )
         for row in rows:
-            self._numbers[Kind(row["kind"]), row["name"]] = row["id"]
+            self._numbers[NameKind(row["kind"]), row["name"]] = row["id"]
             self._names[row["id"]] = row["name"]

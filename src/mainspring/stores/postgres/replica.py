@@ -10,7 +10,7 @@ from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.base.staleness import staleness
 from mainspring.core.runtime.log import get_logger
-from mainspring.stores.postgres.database import Answer, Connection, Database, Statements
+from mainspring.stores.postgres.database import Answer, Connection, Database, StatementRunner
 
 _log = get_logger("mainspring.replica")
 
@@ -84,10 +84,10 @@ class Replica:
         self._measured_at = sent
 
 
-class FromReplica(Statements):
+class ReplicaRunner(StatementRunner):
     """Reads from the replica while it is fresh and answers, otherwise from the primary."""
 
-    def __init__(self, replica: Replica, there: Statements, primary: Statements) -> None:
+    def __init__(self, replica: Replica, there: StatementRunner, primary: StatementRunner) -> None:
         self.schema = primary.schema
         self.sql = primary.sql
         self._replica = replica

@@ -13,7 +13,7 @@ import msgspec
 from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
 from mainspring.stores.postgres.partitions import Partitions
 from mainspring.stores.postgres.rows import class_number
 
@@ -21,7 +21,7 @@ from mainspring.stores.postgres.rows import class_number
 _ASK_AGAIN = 1.0
 
 
-class Classes(Part):
+class RetentionClassMixin(PostgresMixin):
     _partitions: Partitions
     #: Tenant name → its retention class, and when that was last read.
     _classes_of: Mapping[str, str] = MappingProxyType({})

@@ -12,8 +12,8 @@ import asyncpg
 
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.runtime.log import get_logger
-from mainspring.stores.postgres.database import Answer, Connection, Database, Statements, wait_for_turn
-from mainspring.stores.postgres.names import Kind, Names
+from mainspring.stores.postgres.database import Answer, Connection, Database, StatementRunner, wait_for_turn
+from mainspring.stores.postgres.names import NameCache, NameKind
 
 _log = get_logger("mainspring.wall")
 
@@ -71,7 +71,7 @@ FROM pg_class c LEFT JOIN pg_roles r ON r.rolname = $2 WHERE c.oid = $1::regclas
 _SET = "SELECT set_config('mainspring.tenant', $1, $3), set_config('mainspring.tenant_name', $2, $3)"
 
 
-class Wall:
+class ReaderRole:
     """The role and its connections, which are opened when the first of them is needed."""
 
     def __init__(self, engine: Database, there: Database | None = None) -> None:
@@ -155,10 +155,10 @@ class Wall:
         return await self._engine.transaction(work)
 
 
-class Walled(Statements):
+class TenantScopedRunner(StatementRunner):
     """The statements in the scope of one tenant."""
 
-    def __init__(self, wall: Wall, engine: Database, names: Names, tenant: str) -> None:
+    def __init__(self, wall: ReaderRole, engine: Database, names: NameCache, tenant: str) -> None:
         self.schema = engine.schema
         self.sql = engine.sql
         self._wall = wall
@@ -170,7 +170,7 @@ class Walled(Statements):
         readers = await self._wall.readers()
         if readers is self._engine:
             return await readers.run(work)
-        number = await self._names.find(Kind.TENANT, self._tenant) or 0
+        number = await self._names.find(NameKind.TENANT, self._tenant) or 0
 
         async def inside(connection: Connection) -> Answer:
             # Runs first, and replaces what an earlier user of the connection or a canceled call left. A session setting

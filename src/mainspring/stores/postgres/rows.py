@@ -28,7 +28,7 @@ from mainspring.stores.postgres.codes import (
     TICK_OF_DELAY,
     UNITS,
 )
-from mainspring.stores.postgres.names import Names
+from mainspring.stores.postgres.names import NameCache
 from mainspring.stores.unreadable import UNREADABLE, name_unreadable_job, read_rows
 
 _encode = msgspec.json.Encoder().encode
@@ -37,7 +37,7 @@ _decode_spec = msgspec.json.Decoder(JobSpec).decode
 _decode_about = msgspec.json.Decoder(About).decode
 
 
-class Policies:
+class PolicyCodec:
     """Encodes and decodes policies with a cache, because millions of runs share a few policies."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ def forever_bucket(policy: RunPolicy) -> int:
 
 
 def held_runs(
-    rows: Sequence[asyncpg.Record], names: Names, policies: Policies
+    rows: Sequence[asyncpg.Record], names: NameCache, policies: PolicyCodec
 ) -> tuple[list[HeldRun], list[Completion]]:
     """Return runs as their workers hold them, and completions for those that cannot be read."""
 
@@ -205,7 +205,7 @@ def decode_about(encoded: bytes | None) -> About | None:
         return None
 
 
-def run_view(row: asyncpg.Record, names: Names, policies: Policies) -> RunView:
+def run_view(row: asyncpg.Record, names: NameCache, policies: PolicyCodec) -> RunView:
     return RunView(
         id=RunId(row["id"]),
         state=shown_state(row),
@@ -257,7 +257,7 @@ def _progress(row: asyncpg.Record) -> Progress | None:
     return Progress(done=row["done"], total=row["total"], note=row["note"], at=row["progress_at"])
 
 
-def job_of(row: asyncpg.Record, names: Names, payload: bytes = b"null") -> Job:
+def job_of(row: asyncpg.Record, names: NameCache, payload: bytes = b"null") -> Job:
     return Job(
         id=JobId(row["id"]),
         tenant=names.name(row["tenant"]),

@@ -43,7 +43,7 @@ SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'o
 """
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ServerStatus(msgspec.Struct, frozen=True):
     """What a server reports about itself."""
 
     writes: bool
@@ -53,7 +53,7 @@ class Standing(msgspec.Struct, frozen=True):
     timeline: int
 
 
-class Servers:
+class PostgresServers:
     """The servers of one address, shared in a process: what one connection learns, the others know.
 
     A server that does not write is refused. So is a primary of an older timeline than one that was seen: it was left up
@@ -74,7 +74,7 @@ class Servers:
         #: Grows when another server takes over: what was learned from the old one may not hold.
         self.generation = 0
         self._primary: str | None = None
-        self._standing = Standing(True, 0, 0)
+        self._standing = ServerStatus(True, 0, 0)
         #: Connections to the primary that are in use.
         self._made: WeakSet[Connection] = WeakSet()
 
@@ -134,7 +134,7 @@ class Servers:
     async def _choose(self, options: Mapping[str, Any]) -> Connection:
         """Ask all servers at once, and take the one that writes and was promoted last."""
         asked = {asyncio.create_task(self._reach(dsn, options)): dsn for dsn in self.dsns}
-        found: list[tuple[Standing, str, Connection]] = []
+        found: list[tuple[ServerStatus, str, Connection]] = []
         failed: BaseException | None = None
         pending = set(asked)
         chosen: Connection | None = None
@@ -187,7 +187,7 @@ class Servers:
             _log.warning("another server was promoted: going there", timeline=standing.timeline)
             self._learn(dsn, standing)
 
-    async def _reach(self, dsn: str, options: Mapping[str, Any]) -> tuple[Connection, Standing]:
+    async def _reach(self, dsn: str, options: Mapping[str, Any]) -> tuple[Connection, ServerStatus]:
         connection = await asyncpg.connect(dsn, **options)
         try:
             try:
@@ -199,7 +199,7 @@ class Servers:
             raise
         return connection, standing
 
-    async def _standing_of(self, connection: Connection, statement: str) -> Standing:
+    async def _standing_of(self, connection: Connection, statement: str) -> ServerStatus:
         if self._straight:
             row = await connection.fetchrow(statement)
         else:
@@ -207,15 +207,15 @@ class Servers:
             async with connection.transaction():
                 row = await connection.fetchrow(statement)
         assert row is not None
-        return Standing(row["writes"], row["cluster"], row["timeline"])
+        return ServerStatus(row["writes"], row["cluster"], row["timeline"])
 
-    def _is_good(self, standing: Standing) -> bool:
+    def _is_good(self, standing: ServerStatus) -> bool:
         if self._reading:
             return True
         same = standing.cluster == self._standing.cluster
         return standing.writes and not (same and standing.timeline < self._standing.timeline)
 
-    def _learn(self, dsn: str, standing: Standing) -> None:
+    def _learn(self, dsn: str, standing: ServerStatus) -> None:
         if self._primary is not None and standing != self._standing:
             _log.warning("PostgreSQL is another server, or was promoted", timeline=standing.timeline)
             self.generation += 1
@@ -234,13 +234,13 @@ class Servers:
                 connection.terminate()
 
 
-def servers_of(dsn: str, *, reading: bool = False) -> Servers:
+def servers_of(dsn: str, *, reading: bool = False) -> PostgresServers:
     return _servers_of(dsn, reading)
 
 
 @functools.cache
-def _servers_of(dsn: str, reading: bool) -> Servers:
-    return Servers(dsn, reading=reading)
+def _servers_of(dsn: str, reading: bool) -> PostgresServers:
+    return PostgresServers(dsn, reading=reading)
 
 
 def split(dsn: str, *, reading: bool = False) -> list[str]:
@@ -281,7 +281,7 @@ def _no_primary(servers: int) -> asyncpg.TargetServerAttributeNotMatched:
     return asyncpg.TargetServerAttributeNotMatched(what)
 
 
-def _drop(task: "asyncio.Task[tuple[Connection, Standing]]") -> None:
+def _drop(task: "asyncio.Task[tuple[Connection, ServerStatus]]") -> None:
     """Close the connection of a server that answered too late."""
     if not task.cancelled() and task.exception() is None:
         task.result()[0].terminate()

@@ -10,49 +10,49 @@ from mainspring.core.ports.storage.catalog import Reads
 from mainspring.core.ports.upkeep.schema import Migrated
 from mainspring.stores.postgres import schema as schemas
 from mainspring.stores.postgres.database import Connection, Database, wrong_setting
-from mainspring.stores.postgres.floors import Floors
-from mainspring.stores.postgres.names import Names
+from mainspring.stores.postgres.names import NameCache
 from mainspring.stores.postgres.partitions import Partitions, day_of
-from mainspring.stores.postgres.records.access import Access
-from mainspring.stores.postgres.records.catalog import Catalog
-from mainspring.stores.postgres.records.coordination import Coordination
-from mainspring.stores.postgres.records.datacenters import Datacenters
-from mainspring.stores.postgres.records.dead_letters import DeadLetters
-from mainspring.stores.postgres.records.explaining import Explaining
-from mainspring.stores.postgres.records.notifications import Notifications
-from mainspring.stores.postgres.records.operations import Operations
-from mainspring.stores.postgres.records.slos import Slos
-from mainspring.stores.postgres.records.tasks import Tasks
-from mainspring.stores.postgres.records.usage import Budgeting
-from mainspring.stores.postgres.replica import FromReplica, Replica
-from mainspring.stores.postgres.row_security import Wall, Walled
-from mainspring.stores.postgres.rows import Policies
-from mainspring.stores.postgres.tenant_scope import Seen
-from mainspring.stores.postgres.transactions import LateStatements, Transactions
-from mainspring.stores.postgres.upkeep.archiving import PostgresArchiving
-from mainspring.stores.postgres.upkeep.placement_moves import Departing
+from mainspring.stores.postgres.rank_floors import RankFloors
+from mainspring.stores.postgres.records.access import AccessMixin
+from mainspring.stores.postgres.records.catalog import CatalogMixin
+from mainspring.stores.postgres.records.coordination import CoordinationMixin
+from mainspring.stores.postgres.records.datacenters import DataCenterMixin
+from mainspring.stores.postgres.records.dead_letters import DeadLetterMixin
+from mainspring.stores.postgres.records.explaining import ExplainMixin
+from mainspring.stores.postgres.records.notifications import NotificationMixin
+from mainspring.stores.postgres.records.operations import UserChangeMixin
+from mainspring.stores.postgres.records.slos import SloMixin
+from mainspring.stores.postgres.records.tasks import TaskCatalogMixin
+from mainspring.stores.postgres.records.usage import BudgetMixin
+from mainspring.stores.postgres.replica import Replica, ReplicaRunner
+from mainspring.stores.postgres.row_security import ReaderRole, TenantScopedRunner
+from mainspring.stores.postgres.rows import PolicyCodec
+from mainspring.stores.postgres.tenant_scope import PostgresTenantScope
+from mainspring.stores.postgres.transactions import HandlerStatements, TransactionMixin
+from mainspring.stores.postgres.upkeep.archiving import ArchiveMixin
+from mainspring.stores.postgres.upkeep.placement_moves import PlacementMoveMixin
 from mainspring.stores.postgres.wakeups import PostgresWakeups
-from mainspring.stores.postgres.work.reaping import Reaping
-from mainspring.stores.postgres.work.upkeep import Upkeep
+from mainspring.stores.postgres.work.reaping import ReaperMixin
+from mainspring.stores.postgres.work.upkeep import MaintenanceMixin
 
 
 class PostgresStore(
-    Operations,
-    Slos,
-    Reaping,
-    Upkeep,
-    Coordination,
-    Catalog,
-    Explaining,
-    Budgeting,
-    Access,
-    Transactions,
-    DeadLetters,
-    Datacenters,
-    Notifications,
-    Tasks,
-    Departing,
-    PostgresArchiving,
+    UserChangeMixin,
+    SloMixin,
+    ReaperMixin,
+    MaintenanceMixin,
+    CoordinationMixin,
+    CatalogMixin,
+    ExplainMixin,
+    BudgetMixin,
+    AccessMixin,
+    TransactionMixin,
+    DeadLetterMixin,
+    DataCenterMixin,
+    NotificationMixin,
+    TaskCatalogMixin,
+    PlacementMoveMixin,
+    ArchiveMixin,
 ):
     """Implements the store, the coordination port and everything that the API reads and changes."""
 
@@ -79,16 +79,16 @@ class PostgresStore(
         self.shards = shards
         self._engine = Database(dsn, schema, connections)
         self._db = self._engine
-        self._names = Names(self._engine)
-        self._wall = Wall(self._engine)
+        self._names = NameCache(self._engine)
+        self._wall = ReaderRole(self._engine)
         self.replica = None if replica is None else Replica(self._engine, *replica)
-        self._replica_wall = None if self.replica is None else Wall(self._engine, self.replica.database)
-        self._policies = Policies()
+        self._replica_wall = None if self.replica is None else ReaderRole(self._engine, self.replica.database)
+        self._policies = PolicyCodec()
         self._partitions = Partitions(self._engine)
         self._migrate = migrate
         self._wakeups = wakeups
         self._with_lanes = set()
-        self._ranks = Floors()
+        self._ranks = RankFloors()
         self._in_vain = {}
         self._bodies_made = set()
         self._policed = set()
@@ -98,7 +98,7 @@ class PostgresStore(
         self._most_handlers = transactions
         self._one_of_several = one_of_several
         self._opening = asyncio.Lock()
-        self._late = LateStatements(self._engine)
+        self._late = HandlerStatements(self._engine)
         self._engine.make_partitions = self._make_partitions
         self._engine.forget = self._forget_what_was_learnt
         self._watching: asyncio.Task[None] | None = None
@@ -161,19 +161,25 @@ class PostgresStore(
 
     def seen_by(self, tenant: str | None) -> Reads:
         # A user without a tenant sees all tenants, so no tenant scope is needed.
-        return self if tenant is None else Seen(tenant, self._walled(tenant), self._names, self._policies)
+        return (
+            self if tenant is None else PostgresTenantScope(tenant, self._walled(tenant), self._names, self._policies)
+        )
 
     def listed_by(self, tenant: str | None) -> Reads:
         replica, wall = self.replica, self._replica_wall
         if replica is None or wall is None:
             return self.seen_by(tenant)
         if tenant is None:
-            return Seen(None, FromReplica(replica, replica.database, self._engine), self._names, self._policies)
-        there = Walled(wall, self._engine, self._names, tenant)
-        return Seen(tenant, FromReplica(replica, there, self._walled(tenant)), self._names, self._policies)
+            return PostgresTenantScope(
+                None, ReplicaRunner(replica, replica.database, self._engine), self._names, self._policies
+            )
+        there = TenantScopedRunner(wall, self._engine, self._names, tenant)
+        return PostgresTenantScope(
+            tenant, ReplicaRunner(replica, there, self._walled(tenant)), self._names, self._policies
+        )
 
-    def _walled(self, tenant: str) -> Walled:
-        return Walled(self._wall, self._engine, self._names, tenant)
+    def _walled(self, tenant: str) -> TenantScopedRunner:
+        return TenantScopedRunner(self._wall, self._engine, self._names, tenant)
 
     async def _read_shards(self, connection: Connection) -> int:
         schema = self._engine.schema

@@ -15,13 +15,13 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.transactions import Request
 from mainspring.core.store import Accepted
 from mainspring.stores.postgres.codes import STATES
-from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, Statements
-from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, StatementRunner
+from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import class_number, encode_about, gate_of
-from mainspring.stores.postgres.work.keys import key_wanted
+from mainspring.stores.postgres.work.keys import build_key_request
 from mainspring.stores.postgres.work.limiter_decisions import flat
-from mainspring.stores.postgres.work.submissions import Submissions, _names_of
-from mainspring.stores.postgres.work.workforce import Workforce, _succeeded
+from mainspring.stores.postgres.work.submissions import SubmitMixin, _names_of
+from mainspring.stores.postgres.work.workforce import WorkerMixin, _succeeded
 from mainspring.stores.statements import Statement
 
 #: The most runs in one statement, and the most bytes of payloads.
@@ -42,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[tuple[str, int, bool, bool]]).decode
 
 
-class Transactions(Submissions, Workforce):
+class TransactionMixin(SubmitMixin, WorkerMixin):
     _engine: Database
     _store_id: str
     #: Connections for handlers. The store does not use them for anything else, since a handler may keep one for long.
@@ -50,7 +50,7 @@ class Transactions(Submissions, Workforce):
     _handlers_path: str | None = None
     _most_handlers: int
     _opening: asyncio.Lock
-    _late: "LateStatements"
+    _late: "HandlerStatements"
 
     async def requests_for(self, runs: Sequence[NewRun]) -> list[Request]:
         # In separate transactions: inside the caller's, every process that needs a new name would wait for its end.
@@ -93,7 +93,7 @@ class Transactions(Submissions, Workforce):
             "retention": class_number(run.policy),
         }
         if run.idempotency is not None:
-            wanted = key_wanted(self._names.number(Kind.TENANT, run.tenant), run.idempotency, run.id)
+            wanted = build_key_request(self._names.number(NameKind.TENANT, run.tenant), run.idempotency, run.id)
             asked |= {"key": wanted.key.hex(), "fingerprint": wanted.fingerprint.hex()}
         return {name: value for name, value in asked.items() if value is not None}
 
@@ -176,10 +176,10 @@ class Transactions(Submissions, Workforce):
             pool.terminate()
 
 
-class HandlerTransaction(Workforce):
+class HandlerTransaction(WorkerMixin):
     """Completes one run on a connection that is not the store's."""
 
-    def __init__(self, connection: Connection, held: HeldRun, late: "LateStatements") -> None:
+    def __init__(self, connection: Connection, held: HeldRun, late: "HandlerStatements") -> None:
         self.connection = connection
         self.is_complete = False
         self._run = held
@@ -204,7 +204,7 @@ class HandlerTransaction(Workforce):
         self.is_complete = True
 
 
-class LateStatements(Statements):
+class HandlerStatements(StatementRunner):
     """The store's statements for the end of a transaction that may have begun long ago: they read the current time."""
 
     def __init__(self, engine: Database) -> None:

@@ -13,10 +13,10 @@ from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.merging import merge_by
-from mainspring.stores.sharded.part import Part
+from mainspring.stores.sharded.mixin import ShardedMixin
 
 
-class Datacenters(Part):
+class ShardedDataCenterMixin(ShardedMixin):
     async def places(self) -> list[Place]:
         found = await self._servers.those_there(PostgresStore.places)
         return sorted(merge_by(chain(*found.values()), lambda place: place.name, _both), key=lambda place: place.name)

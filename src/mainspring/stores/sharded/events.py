@@ -17,10 +17,10 @@ from mainspring.core.ports.events_out import ReaderView
 from mainspring.core.ports.storage.notifications import NotificationRows
 from mainspring.core.store import EventBatch
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.sharded.part import Part
+from mainspring.stores.sharded.mixin import ShardedMixin
 
 
-class Telling(Part):
+class ShardedEventMixin(ShardedMixin):
     async def hint_key(self) -> str:
         return await self._servers.all[0].ask(PostgresStore.hint_key)
 

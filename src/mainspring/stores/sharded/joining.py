@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.core.model.cluster.placement import moves_for_balance, places_of
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.work.placement_groups import MOST_SERVERS, Standing
+from mainspring.stores.postgres.work.placement_groups import MOST_SERVERS, PlacementStatus
 from mainspring.stores.sharded.server import Server
 
 
@@ -35,15 +35,15 @@ async def join(servers: Sequence[Server]) -> int:
     return next(iter(standings.values())).shards
 
 
-async def _look(servers: Sequence[Server]) -> dict[Server, Standing]:
+async def _look(servers: Sequence[Server]) -> dict[Server, PlacementStatus]:
     return {server: await server.ask(PostgresStore.standing) for server in servers}
 
 
-def _number(standing: Standing) -> int:
+def _number(standing: PlacementStatus) -> int:
     return MOST_SERVERS if standing.number is None else standing.number
 
 
-async def _join_all(first: Server, standings: dict[Server, Standing]) -> None:
+async def _join_all(first: Server, standings: dict[Server, PlacementStatus]) -> None:
     """Add the new servers. The caller holds the lock."""
     _check(standings)
     places = places_of(standings[first].shards)
@@ -93,7 +93,7 @@ async def move(place: int, source: Server, target: Server) -> None:
         await source.ask(lambda store: store.forget_departures([place]))
 
 
-def _check(standings: dict[Server, Standing]) -> None:
+def _check(standings: dict[Server, PlacementStatus]) -> None:
     if len({standing.store_id for standing in standings.values()}) < len(standings):
         raise Invalid("store", "names a server twice")
     if len({standing.shards for standing in standings.values()}) > 1:

@@ -10,7 +10,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.postgres.work.placement_groups import Standing, is_elsewhere
+from mainspring.stores.postgres.work.placement_groups import PlacementStatus, is_elsewhere
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ _PATIENCE: Micros = SECOND
 _AGAIN: Micros = 250 * MILLISECOND
 
 
-class Elsewhere(StoreUnavailable):
+class WrongServer(StoreUnavailable):
     """The server does not own the placement group of the request."""
 
 
@@ -35,7 +35,7 @@ class Server:
         #: Its address without secrets, for display.
         self.name = name
         self.number = -1
-        self.standing: Standing | None = None
+        self.standing: PlacementStatus | None = None
         self.away = True
         self._clock = clock
         self._probing: asyncio.Task[None] | None = None
@@ -64,7 +64,7 @@ class Server:
             return await call(self.store)
         except StoreUnavailable as error:
             if is_elsewhere(error):
-                raise Elsewhere(str(error)) from error
+                raise WrongServer(str(error)) from error
             self.doubt()
             raise StoreUnavailable(f"{self}: {error}") from error
 

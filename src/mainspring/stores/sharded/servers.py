@@ -9,7 +9,7 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.cluster.placement import place_for, place_of, places_of
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.joining import join
-from mainspring.stores.sharded.server import Elsewhere, Server
+from mainspring.stores.sharded.server import Server, WrongServer
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -20,7 +20,7 @@ _ROUNDS = 3
 _STRAGGLER: Micros = 1_500 * MILLISECOND
 
 
-class Servers:
+class ServerSet:
     def __init__(self, servers: Sequence[Server]) -> None:
         #: The servers, in the order of their numbers once they are open.
         self.all = list(servers)
@@ -150,7 +150,7 @@ class Servers:
             if len(found) == len(items) and not any(map(missing, found.values())):
                 return list(found.values()) if len(groups) == 1 else [found[number] for number in range(len(items))]
             answers |= found
-            error = next((problem for problem in failed.values() if not isinstance(problem, Elsewhere)), error)
+            error = next((problem for problem in failed.values() if not isinstance(problem, WrongServer)), error)
             open_ones = [number for number in todo if number not in answers or missing(answers[number])]
             if not open_ones:
                 break
@@ -166,7 +166,7 @@ class Servers:
             for number in todo:
                 answers.pop(number, None)
         if len(answers) < len(items):
-            raise PartlyAnswered(
+            raise PartialAnswer(
                 str(error or "the places of the store are just being moved"),
                 [answers.get(number) for number in range(len(items))],
             ) from error
@@ -258,7 +258,7 @@ class Servers:
         raise error or StoreUnavailable("the store has no servers")
 
 
-class PartlyAnswered(StoreUnavailable):
+class PartialAnswer(StoreUnavailable):
     """Some servers did not answer. ``answers`` holds the other answers, and None where there is none."""
 
     def __init__(self, message: str, answers: Sequence[object]) -> None:

@@ -4,19 +4,28 @@ from collections.abc import Callable, Sequence
 
 from mainspring.core.ports.clock import Clock
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.sharded.cataloguing import Cataloguing
-from mainspring.stores.sharded.changing import Changing
-from mainspring.stores.sharded.controlling import Controlling
-from mainspring.stores.sharded.datacenters import Datacenters
-from mainspring.stores.sharded.events import Telling
-from mainspring.stores.sharded.moving import Moving
+from mainspring.stores.sharded.catalog import ShardedCatalogMixin
+from mainspring.stores.sharded.datacenters import ShardedDataCenterMixin
+from mainspring.stores.sharded.events import ShardedEventMixin
+from mainspring.stores.sharded.placement import ShardedPlacementMixin
+from mainspring.stores.sharded.scheduling import ShardedSchedulerMixin
 from mainspring.stores.sharded.server import Server
-from mainspring.stores.sharded.servers import Servers
-from mainspring.stores.sharded.submitting import Submitting
-from mainspring.stores.sharded.working import Working
+from mainspring.stores.sharded.servers import ServerSet
+from mainspring.stores.sharded.submit import ShardedSubmitMixin
+from mainspring.stores.sharded.user_changes import ShardedUserChangeMixin
+from mainspring.stores.sharded.workers import ShardedWorkerMixin
 
 
-class ShardedStore(Submitting, Working, Controlling, Cataloguing, Changing, Telling, Moving, Datacenters):
+class ShardedStore(
+    ShardedSubmitMixin,
+    ShardedWorkerMixin,
+    ShardedSchedulerMixin,
+    ShardedCatalogMixin,
+    ShardedUserChangeMixin,
+    ShardedEventMixin,
+    ShardedPlacementMixin,
+    ShardedDataCenterMixin,
+):
     shards: int
     #: Number of placement groups. Ids of a tenant are created within one of them.
     place_count: int
@@ -29,7 +38,7 @@ class ShardedStore(Submitting, Working, Controlling, Cataloguing, Changing, Tell
         ``make``: creates the store of one server from its address and its index, with ``one_of_several``.
         """
         self._clock = clock
-        self._servers = Servers(
+        self._servers = ServerSet(
             [Server(make(address, number), shown, clock) for number, (address, shown) in enumerate(addresses)]
         )
         self._heard = {}

@@ -8,18 +8,18 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.ports.storage.access import ALL_CHANGES, AuditEntry, AuditFilter, Author
 from mainspring.stores.changes import Change, quotas_changed, words_of_key
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
+from mainspring.stores.postgres.names import NameKind
 
 _encode = msgspec.json.Encoder().encode
 _decode_quotas = msgspec.json.Decoder(Quotas).decode
 _LAST = 2**63 - 1
 
 
-class Access(Part):
+class AccessMixin(PostgresMixin):
     async def put_tenant(self, tenant: Tenant, author: Author) -> Tenant:
-        await self._names.number_all([(Kind.TENANT, tenant.name)])
-        number = self._names.number(Kind.TENANT, tenant.name)
+        await self._names.number_all([(NameKind.TENANT, tenant.name)])
+        number = self._names.number(NameKind.TENANT, tenant.name)
 
         async def put(connection: Connection) -> Tenant:
             # Claims in progress with the old quota finish first. Others wait behind this lock, so it must not wait

@@ -12,15 +12,15 @@ from mainspring.core.ports.storage.calendars import Almanac
 from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
 from mainspring.stores.changes import Change
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
+from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import decode_spec
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(CalendarSpec).decode
 
 
-class CalendarReads(Part):
+class CalendarReadMixin(PostgresMixin):
     async def calendars(self, tenant: str | None) -> list[Calendar]:
         number = await self._scope_number(tenant)
         rows = await self._db.fetch("newest_calendars", None if number is None else [number])
@@ -50,15 +50,17 @@ class CalendarReads(Part):
         return sorted(found, key=lambda calendar: (calendar.tenant, calendar.name, -calendar.version))
 
 
-class Calendars(CalendarReads):
+class CalendarMixin(CalendarReadMixin):
     async def almanacs(self, tenants: Collection[str]) -> list[Almanac]:
-        numbers = [number for tenant in tenants if (number := await self._names.find(Kind.TENANT, tenant)) is not None]
+        numbers = [
+            number for tenant in tenants if (number := await self._names.find(NameKind.TENANT, tenant)) is not None
+        ]
         return almanacs_of(await self._calendars(await self._db.fetch("newest_calendars", numbers)))
 
     async def put_calendar(
         self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None
     ) -> Calendar:
-        await self._names.number_all([(Kind.TENANT, tenant)])
+        await self._names.number_all([(NameKind.TENANT, tenant)])
 
         async def put(connection: Connection) -> Calendar:
             before = await self._hold(connection, tenant, name)
@@ -73,7 +75,7 @@ class Calendars(CalendarReads):
         return await self._db.transaction(put)
 
     async def delete_calendar(self, tenant: str, name: str, author: Author) -> bool:
-        number = await self._names.find(Kind.TENANT, tenant)
+        number = await self._names.find(NameKind.TENANT, tenant)
         if number is None:
             return False
 
@@ -95,7 +97,7 @@ class Calendars(CalendarReads):
 
         Until the commit, no other transaction changes them or declares jobs that use them.
         """
-        number = self._names.number(Kind.TENANT, tenant)
+        number = self._names.number(NameKind.TENANT, tenant)
         await connection.execute(*self._db.sql["hold_calendars"].bind(number))
         rows = await connection.fetch(*self._db.sql["calendar_versions"].bind(number, name, 1))
         found = await self._calendars(rows, connection)
@@ -104,7 +106,7 @@ class Calendars(CalendarReads):
     async def _add(
         self, connection: Connection, before: Calendar | None, made: Calendar, author: Author, action: str
     ) -> None:
-        number = self._names.number(Kind.TENANT, made.tenant)
+        number = self._names.number(NameKind.TENANT, made.tenant)
         sql = self._db.sql
         await connection.execute(
             *sql["add_calendar"].bind(
@@ -118,7 +120,7 @@ class Calendars(CalendarReads):
     async def _mind_calendars(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, int]:
         """Refuse jobs that name missing calendars; return how many changes the calendars of each tenant have had."""
         tenants = {job.tenant for job in jobs}
-        numbers = sorted(self._names.number(Kind.TENANT, tenant) for tenant in tenants)
+        numbers = sorted(self._names.number(NameKind.TENANT, tenant) for tenant in tenants)
         await connection.execute(*self._db.sql["share_calendars"].bind(numbers))
         rows = await connection.fetch(*self._db.sql["newest_calendars"].bind(numbers))
         found = {almanac.tenant: almanac for almanac in almanacs_of(await self._calendars(rows, connection))}

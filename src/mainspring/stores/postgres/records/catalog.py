@@ -39,9 +39,9 @@ from mainspring.stores.filters import is_wanted_job, is_wanted_run
 from mainspring.stores.log_bounds import DayRoom, LogRoom
 from mainspring.stores.postgres.codes import AT_LIMIT, BY_PARENTS, SESSION_KINDS, STATE_CODES, STATES
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.records.dead_letters import dead_groups_sql
-from mainspring.stores.postgres.records.reading import Reading
+from mainspring.stores.postgres.records.reading import ReadMixin
 from mainspring.stores.postgres.rows import decode_spec, held_runs, job_of, readable_jobs
 
 #: How many rows the first statement of a filtered list examines, and how many candidates one returns at most.
@@ -93,7 +93,7 @@ _DEAD_COLUMNS = (
 )
 
 
-class _Examined(msgspec.Struct, frozen=True):
+class _ExaminedRun(msgspec.Struct, frozen=True):
     """A run that a list has reached, with its view if it matches."""
 
     id: RunId
@@ -101,14 +101,14 @@ class _Examined(msgspec.Struct, frozen=True):
     cost: int
 
 
-class _UnderWay(msgspec.Struct, frozen=True):
+class _RunningAttempt(msgspec.Struct, frozen=True):
     """A running attempt."""
 
     number: int
     tenant: int
 
 
-class _Sources:
+class _SearchedTables:
     """The tables to search for runs. The first arguments are always: ids from, ids below, and how many."""
 
     def __init__(self, wanted: RunFilter) -> None:
@@ -139,7 +139,7 @@ class _Sources:
         return " UNION ALL ".join(self.selects)
 
 
-class Catalog(Reading):
+class CatalogMixin(ReadMixin):
     async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:
         items: list[RunView] = []
         last: str | None = None
@@ -180,7 +180,7 @@ class Catalog(Reading):
             found.replays.update(zip(row["replayed"] or (), row["replays"] or (), strict=True))
         return found
 
-    async def _examine(self, wanted: RunFilter, after: RunId | None, size: int) -> AsyncIterator[_Examined]:
+    async def _examine(self, wanted: RunFilter, after: RunId | None, size: int) -> AsyncIterator[_ExaminedRun]:
         """Search back from a run: yield every candidate, and the last run of each statement, newest first."""
         sources = await self._sources(wanted)
         if not sources.selects:
@@ -208,16 +208,16 @@ class Catalog(Reading):
                 for run in candidates[start:stop]:
                     view = views.get(run)
                     matches = view is not None and is_wanted_run(view, view.state, wanted)
-                    yield _Examined(run, view if matches else None, _VIEW_COST)
+                    yield _ExaminedRun(run, view if matches else None, _VIEW_COST)
             is_cut = len(row["candidates"]) == _CHUNK
             if row["examined"] < size and not is_cut:
                 return
             below = row["candidates"][-1] if is_cut else row["last"]
-            yield _Examined(RunId(below), None, row["examined"] * weight)
+            yield _ExaminedRun(RunId(below), None, row["examined"] * weight)
             if filtered:
                 size = _CHUNK if is_cut else min(size * 4, _LARGEST_STEP // weight)
 
-    async def _conditions(self, wanted: RunFilter, sources: _Sources) -> list[str] | None:
+    async def _conditions(self, wanted: RunFilter, sources: _SearchedTables) -> list[str] | None:
         """Return the conditions that make an examined row a candidate; None if no run can match.
 
         A field that a row lacks is looked up in the body, or counts as a match.
@@ -227,12 +227,12 @@ class Catalog(Reading):
             codes = sources.argument([code for code, state in _STANDS.items() if state in wanted.states])
             conditions.append(f"(state IS NULL OR state = ANY ({codes}::smallint[]))")
         if wanted.queue:
-            queue = sources.argument(await self._names.find(Kind.QUEUE, wanted.queue))
+            queue = sources.argument(await self._names.find(NameKind.QUEUE, wanted.queue))
             conditions.append(f"(queue IS NULL OR queue = {queue}::int)")
         if wanted.one_off:
             conditions.append("job_id IS NULL")
         if wanted.task:
-            task = await self._names.find(Kind.TASK, wanted.task)
+            task = await self._names.find(NameKind.TASK, wanted.task)
             if task is None:
                 return None
             of_body = self._of_body("b.task")
@@ -240,7 +240,7 @@ class Catalog(Reading):
         text = wanted.text.lower()
         if text and _is_plain(text):
             said = sources.argument(text)
-            tasks = sources.argument(await self._names.numbers_saying(Kind.TASK, text))
+            tasks = sources.argument(await self._names.numbers_saying(NameKind.TASK, text))
             of_body = self._of_body(
                 f"b.task = ANY ({tasks}::int[])"
                 f" OR coalesce(strpos(lower(convert_from(b.about, 'UTF8')), {said}::text) > 0, false)"
@@ -256,11 +256,11 @@ class Catalog(Reading):
         found = f"SELECT {column} FROM {self._db.schema}.body b WHERE b.id = examined.body AND b.bucket ="
         return f"coalesce(({found} examined.bucket), ({found} -1))"
 
-    async def _sources(self, wanted: RunFilter, *, exactly: bool = False) -> _Sources:
+    async def _sources(self, wanted: RunFilter, *, exactly: bool = False) -> _SearchedTables:
         """Choose the tables to search by their indexes. ``exactly``: only rows that match all of the filter."""
-        sources = _Sources(wanted)
+        sources = _SearchedTables(wanted)
         tenant = await self._scope_number(wanted.tenant)
-        queue = await self._names.find(Kind.QUEUE, wanted.queue) if wanted.queue else None
+        queue = await self._names.find(NameKind.QUEUE, wanted.queue) if wanted.queue else None
         if tenant == 0 or (wanted.queue and queue is None):
             return sources
         schema = self._db.schema
@@ -318,7 +318,7 @@ class Catalog(Reading):
         return sources
 
     async def _tenant_numbers(self) -> list[int]:
-        return [row["id"] for row in await self._db.fetch("names") if row["kind"] == Kind.TENANT]
+        return [row["id"] for row in await self._db.fetch("names") if row["kind"] == NameKind.TENANT]
 
     async def _fetch(self, statement: str, arguments: Sequence[object]) -> list[asyncpg.Record]:
         async def work(connection: Connection) -> list[asyncpg.Record]:
@@ -452,10 +452,10 @@ class Catalog(Reading):
 
     async def _queue_number(self, queue: str | None) -> int | None:
         """Return the number of a queue, 0 if it is unknown, None for all queues."""
-        return None if queue is None else await self._names.find(Kind.QUEUE, queue) or 0
+        return None if queue is None else await self._names.find(NameKind.QUEUE, queue) or 0
 
     async def due_by_minute(self, tenant: str | None, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
-        number = None if tenant is None else await self._names.find(Kind.TENANT, tenant)
+        number = None if tenant is None else await self._names.find(NameKind.TENANT, tenant)
         if tenant is not None and number is None:
             return []
         rows = await self._db.fetch("due_by_minute", list(range(self.shards)), number, since, until)
@@ -482,9 +482,9 @@ class Catalog(Reading):
         if tenant is not None:
             condition("d.tenant = {}::int", tenant)
         if wanted.queue:
-            condition("d.queue = {}::int", await self._names.find(Kind.QUEUE, wanted.queue))
+            condition("d.queue = {}::int", await self._names.find(NameKind.QUEUE, wanted.queue))
         if wanted.task:
-            condition("d.task = {}::int", await self._names.find(Kind.TASK, wanted.task))
+            condition("d.task = {}::int", await self._names.find(NameKind.TASK, wanted.task))
         if wanted.fingerprint:
             condition("d.fingerprint = {}::text", wanted.fingerprint)
         if wanted.tag or wanted.text or wanted.job is not None or wanted.one_off:
@@ -595,10 +595,10 @@ class Catalog(Reading):
     async def forget_logs(self, runs: Collection[RunId]) -> None:
         await self._db.execute("forget_logs", list(runs))
 
-    async def _under_way(self, connection: Connection, runs: list[RunId]) -> dict[tuple[RunId, int], _UnderWay]:
+    async def _under_way(self, connection: Connection, runs: list[RunId]) -> dict[tuple[RunId, int], _RunningAttempt]:
         """Return those of the runs that are running an attempt, by run and fence."""
         rows = await connection.fetch(*self._db.sql["attempts_under_way"].bind(runs))
-        return {(RunId(row["id"]), row["fence"]): _UnderWay(row["attempt"], row["tenant"]) for row in rows}
+        return {(RunId(row["id"]), row["fence"]): _RunningAttempt(row["attempt"], row["tenant"]) for row in rows}
 
 
 def _line(row: asyncpg.Record) -> LogLine:

@@ -8,11 +8,11 @@ from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.ports.storage.coordination import Membership
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
 from mainspring.stores.postgres.schema import newest
 
 
-class Coordination(Part):
+class CoordinationMixin(PostgresMixin):
     _store_id: str
 
     async def join(self, name: str, ttl: Micros) -> SessionId:

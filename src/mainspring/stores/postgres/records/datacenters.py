@@ -8,11 +8,11 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.cluster.datacenters import preference_of, serving
 from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
 from mainspring.stores.postgres.rows import set_of_labels
 
 
-class Datacenters(Part):
+class DataCenterMixin(PostgresMixin):
     async def places(self) -> list[Place]:
         return [_place(row) for row in await self._db.fetch("places")]
 

@@ -9,7 +9,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, SECOND, Micros
 from mainspring.core.model.runs.dead_letters import QUIET, TREND, Watch, watch
 from mainspring.core.model.runs.replay import Replay
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
 
 #: The watch stays this far behind: longer than a transaction may take, so that it misses no dead letter.
 _BEHIND: Micros = 15 * SECOND
@@ -18,7 +18,7 @@ _IDLE: Micros = HOUR
 _decode = msgspec.json.Decoder(Replay).decode
 
 
-class DeadLetters(Part):
+class DeadLetterMixin(PostgresMixin):
     async def watch_dead_letters(self) -> int:
         return await self._db.transaction(self._watch)
 

@@ -4,12 +4,12 @@ from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import SessionView
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
 from mainspring.stores.postgres.records.catalog import session_view
 from mainspring.stores.postgres.rows import ledger_entry
 
 
-class Explaining(Part):
+class ExplainMixin(PostgresMixin):
     async def holder_of(self, run: RunId) -> RunId | None:
         rows = await self._db.fetch("holder_of", run)
         return RunId(rows[0]["holder"]) if rows and rows[0]["holder"] is not None else None

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from mainspring.core.ports.storage.notifications import NotificationRows
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
 
 #: The name of the row that counts changes. No other row has this name.
 _REV = ""
 
 
-class Notifications(Part):
+class NotificationMixin(PostgresMixin):
     async def notification_rows(self) -> NotificationRows:
         found = {row["name"]: row for row in await self._db.fetch("notification_rows")}
         rev = found.pop(_REV)["rev"] if _REV in found else 0

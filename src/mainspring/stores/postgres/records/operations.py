@@ -29,25 +29,25 @@ from mainspring.stores.postgres.codes import (
     SUBMITTED,
 )
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import decode_about, decode_spec, encode_about, gate_of, kept_bucket, set_of_labels
-from mainspring.stores.postgres.work.jobs import OVER, Jobs
-from mainspring.stores.postgres.work.limiter_decisions import Leaver, candidate, gates_in
-from mainspring.stores.postgres.work.submissions import Placed, moved_state
+from mainspring.stores.postgres.work.jobs import OVER, JobMixin
+from mainspring.stores.postgres.work.limiter_decisions import LimitRelease, candidate, gates_in
+from mainspring.stores.postgres.work.submissions import PlacedRun, moved_state
 
 #: How often both tables are searched. A run may come due in between. An edit also replaces its row, so that a
 #: transaction that waited for the old row finds nothing.
 _LOOKS = 20
 
 
-class Operations(Jobs):
+class UserChangeMixin(JobMixin):
     async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
         [run] = await self._classed([run])
-        labels = [(Kind.LABELS, set_of_labels(run.policy.requires))] if run.policy.requires else []
-        await self._names.number_all([(Kind.TASK, run.task), (Kind.QUEUE, run.queue), *labels])
+        labels = [(NameKind.LABELS, set_of_labels(run.policy.requires))] if run.policy.requires else []
+        await self._names.number_all([(NameKind.TASK, run.task), (NameKind.QUEUE, run.queue), *labels])
         if run.policy.weight > 1:
             await self._mark_weighted([run.queue])
-        tenant = await self._names.find(Kind.TENANT, run.tenant)
+        tenant = await self._names.find(NameKind.TENANT, run.tenant)
         if tenant is None:
             return None
 
@@ -89,7 +89,9 @@ class Operations(Jobs):
         limits = run.policy.gates(run.tenant, run.task)
         if row["state"] == BY_PARENTS:
             await connection.execute(*self._db.sql["wait_longer"].bind(run.id, run.start_within, run.deadline))
-            return await self._change(connection, row, Placed(run, due, BY_PARENTS, gate, limits, row["has_children"]))
+            return await self._change(
+                connection, row, PlacedRun(run, due, BY_PARENTS, gate, limits, row["has_children"])
+            )
         holders = await self._lock_gates(connection, [key for key in (old_gate, gate) if key is not None])
         held = old_gate is not None and holders[old_gate] == run.id
         kept = held and due <= now and gate == old_gate and await self._is_first(connection, old_gate, due, run.id)
@@ -102,7 +104,7 @@ class Operations(Jobs):
             await connection.execute(*self._db.sql["hold_gates"].bind([gate], [run.id]))
         else:
             state = RunState.BLOCKED
-        placed = Placed(run, due, STATE_CODES[state], gate, limits, row["has_children"])
+        placed = PlacedRun(run, due, STATE_CODES[state], gate, limits, row["has_children"])
         state = await self._change(connection, row, placed)
         # For a run made in the same transaction, an event was emitted just now.
         if state is RunState.QUEUED and was is not RunState.QUEUED and row["created_at"] != now:
@@ -118,7 +120,7 @@ class Operations(Jobs):
                 state = STATES[now_row["state"]]
         return state
 
-    async def _change(self, connection: Connection, row: asyncpg.Record, placed: Placed) -> RunState:
+    async def _change(self, connection: Connection, row: asyncpg.Record, placed: PlacedRun) -> RunState:
         """Replace the row of an edited run, and return the run's state after that.
 
         The run leaves the limits it was inside, and tries to pass those it has now.
@@ -129,7 +131,7 @@ class Operations(Jobs):
         await connection.execute(*self._db.sql["remove_queued" if was_queued else "remove_waiting"].bind(run.id))
         passage = None
         if not (inside and placed.state == STATE_CODES[RunState.QUEUED] and inside == placed.limits):
-            leaving = [Leaver(inside)] if inside else []
+            leaving = [LimitRelease(inside)] if inside else []
             left = () if row["waits"] is None else (row["waits"],)
             passage = await self._pass_new(connection, [placed], leaving, left)
         await self._edit_body(connection, run, row["body_bucket"])
@@ -151,7 +153,7 @@ class Operations(Jobs):
         await connection.execute(
             *self._db.sql["edit_body"].bind(
                 run.id,
-                self._names.number(Kind.TASK, run.task),
+                self._names.number(NameKind.TASK, run.task),
                 self._policies.encode(run.policy),
                 run.payload,
                 self._tenant(run),
@@ -161,7 +163,7 @@ class Operations(Jobs):
         )
         await self._label(connection, [run], kept_bucket(run.policy))
 
-    async def _put_back(self, connection: Connection, placed: Placed, row: asyncpg.Record) -> None:
+    async def _put_back(self, connection: Connection, placed: PlacedRun, row: asyncpg.Record) -> None:
         run, due = placed.run, placed.due
         waits = placed.state == BY_PARENTS
         common = (
@@ -169,7 +171,7 @@ class Operations(Jobs):
             shard_of(run.id),
             run.priority,
             self._tenant(run),
-            self._names.number(Kind.QUEUE, run.queue),
+            self._names.number(NameKind.QUEUE, run.queue),
             kept_bucket(run.policy),
             due,
             row["created_at"],
@@ -373,10 +375,12 @@ class Operations(Jobs):
 
     async def pause(self, pause: Pause, author: Author) -> None:
         await self._names.number_all(
-            (kind, name) for kind, name in ((Kind.TENANT, pause.tenant), (Kind.QUEUE, pause.queue)) if name is not None
+            (kind, name)
+            for kind, name in ((NameKind.TENANT, pause.tenant), (NameKind.QUEUE, pause.queue))
+            if name is not None
         )
-        tenant = 0 if pause.tenant is None else self._names.number(Kind.TENANT, pause.tenant)
-        queue = 0 if pause.queue is None else self._names.number(Kind.QUEUE, pause.queue)
+        tenant = 0 if pause.tenant is None else self._names.number(NameKind.TENANT, pause.tenant)
+        queue = 0 if pause.queue is None else self._names.number(NameKind.QUEUE, pause.queue)
 
         async def work(connection: Connection) -> None:
             # Claims in progress finish first. Other claims wait behind this lock, so it must not wait long.
@@ -391,7 +395,7 @@ class Operations(Jobs):
     async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
         numbers = [
             0 if name is None else await self._names.find(kind, name)
-            for kind, name in ((Kind.TENANT, tenant), (Kind.QUEUE, queue))
+            for kind, name in ((NameKind.TENANT, tenant), (NameKind.QUEUE, queue))
         ]
         if None in numbers:
             return False

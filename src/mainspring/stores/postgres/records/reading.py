@@ -18,7 +18,7 @@ from mainspring.core.store import EVENTS_KEPT, Depth, EventBatch
 from mainspring.stores.depths import fold_depths
 from mainspring.stores.postgres.codes import OUTCOMES
 from mainspring.stores.postgres.database import Connection, rows_of
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
 from mainspring.stores.postgres.rows import job_of, ledger_entry, readable_jobs, run_view
 
 _is_position = re.compile(r"[0-9]{20}\.[0-9]{20}").fullmatch
@@ -28,7 +28,7 @@ _ALL = 2**63 - 1
 _NOBODY = 0
 
 
-class Reading(Part):
+class ReadMixin(PostgresMixin):
     async def now(self) -> Instant:
         now: Instant = (await self._db.fetch("now"))[0][0]
         return now

@@ -8,13 +8,13 @@ from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.schedules.slo import SloState
 from mainspring.core.ports.storage.slos import SloDue, SloSettled
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.work.jobs import Jobs
+from mainspring.stores.postgres.work.jobs import JobMixin
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(SloState).decode
 
 
-class Slos(Jobs):
+class SloMixin(JobMixin):
     async def slos_due(self, limit: int) -> list[SloDue]:
         rows = {JobId(row["job_id"]): row for row in await self._db.fetch("slos_due", limit)}
         if not rows:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from mainspring.core.model.tasks.task_entry import KnownTask, TaskEntry, check_registration
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
 from mainspring.stores.tasks import read_tasks
 
 
-class Tasks(Part):
+class TaskCatalogMixin(PostgresMixin):
     async def register_tasks(self, entries: Sequence[TaskEntry], worker: str) -> int:
         check_registration(entries, worker)
         bodies = {entry.name: entry.encode() for entry in entries}

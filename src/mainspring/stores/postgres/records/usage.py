@@ -12,8 +12,8 @@ from mainspring.core.model.runs.usage import GroupBy, Usage
 from mainspring.core.ports.storage.access import Author
 from mainspring.stores.changes import Change, what_differs
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
+from mainspring.stores.postgres.names import NameKind
 
 #: The job id in the usage of one-off runs.
 NO_JOB = "0" * 32
@@ -21,7 +21,7 @@ NO_JOB = "0" * 32
 _NOBODY = -1
 
 
-class UsageReading(Part):
+class UsageReadMixin(PostgresMixin):
     async def usage(
         self, tenant: str | None, since: Instant, until: Instant, by: GroupBy, *, key: str = "", limit: int = 10_000
     ) -> list[Usage]:
@@ -51,7 +51,7 @@ class UsageReading(Part):
     async def _key(self, by: GroupBy, key: str) -> str | int | None:
         if by == "job":
             return key if is_id(key) else None
-        return await self._names.find(Kind.TASK if by == "task" else Kind.TENANT, key)
+        return await self._names.find(NameKind.TASK if by == "task" else NameKind.TENANT, key)
 
     def _shown(self, key: str | int) -> str:
         if isinstance(key, str):
@@ -59,11 +59,11 @@ class UsageReading(Part):
         return self._names.name(key) if key else ""
 
 
-class Budgeting(UsageReading):
+class BudgetMixin(UsageReadMixin):
     async def put_budget(self, budget: Budget, author: Author) -> BudgetStatus:
         budget.check()
-        await self._names.number_all([(Kind.TENANT, budget.tenant)])
-        tenant = self._names.number(Kind.TENANT, budget.tenant)
+        await self._names.number_all([(NameKind.TENANT, budget.tenant)])
+        tenant = self._names.number(NameKind.TENANT, budget.tenant)
 
         async def work(connection: Connection) -> BudgetStatus:
             known = await connection.fetch(*self._db.sql["budget"].bind(tenant, budget.name))
@@ -80,7 +80,7 @@ class Budgeting(UsageReading):
         return await self._db.transaction(work)
 
     async def drop_budget(self, tenant: str, name: str, author: Author) -> bool:
-        number = await self._names.find(Kind.TENANT, tenant) or 0
+        number = await self._names.find(NameKind.TENANT, tenant) or 0
 
         async def work(connection: Connection) -> bool:
             gone = await connection.fetch(*self._db.sql["drop_budget"].bind(number, name))
@@ -120,11 +120,11 @@ class Budgeting(UsageReading):
 
         For a name that does not exist the number is one that has used nothing.
         """
-        tenant = await self._names.find(Kind.TENANT, budget.tenant) or _NOBODY
-        task = await self._names.find(Kind.TASK, budget.target) or _NOBODY if budget.of == "task" else None
+        tenant = await self._names.find(NameKind.TENANT, budget.tenant) or _NOBODY
+        task = await self._names.find(NameKind.TASK, budget.target) or _NOBODY if budget.of == "task" else None
         job: JobId | None = None
         if budget.of == "job":
-            rows = await self._db.fetch("job_named", int(Kind.TENANT), budget.tenant, budget.target)
+            rows = await self._db.fetch("job_named", int(NameKind.TENANT), budget.tenant, budget.target)
             job, tenant = (JobId(rows[0]["id"]), tenant) if rows else (None, _NOBODY)
         return tenant, task, job
 

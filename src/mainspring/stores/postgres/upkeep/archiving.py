@@ -11,7 +11,7 @@ from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
 from mainspring.core.store import Retention
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES, Partitions
-from mainspring.stores.postgres.records.reading import Reading, attempt_view
+from mainspring.stores.postgres.records.reading import ReadMixin, attempt_view
 from mainspring.stores.postgres.rows import run_view
 from mainspring.stores.statements import Statement
 
@@ -21,7 +21,7 @@ _FAMILY_OF = {"succeeded": "history_succeeded", "unsuccessful": "history_unsucce
 _FIRST = "0" * 32
 
 
-class PostgresArchiving(Reading):
+class ArchiveMixin(ReadMixin):
     _partitions: Partitions
 
     async def past_parts(self, retention: Retention) -> Sequence[Part]:

@@ -8,10 +8,10 @@ import msgspec
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.instant import DAY
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES, Partitions
-from mainspring.stores.postgres.work.placement_groups import WITH_SHARD, WITH_TENANT, Places
-from mainspring.stores.postgres.work.queues import Queues
+from mainspring.stores.postgres.work.placement_groups import WITH_SHARD, WITH_TENANT, PlacementGroupMixin
+from mainspring.stores.postgres.work.queues import QueueMixin
 
 #: Table → the column whose id determines the placement group. The other server inserts the rows in this order.
 _BY_ID = {
@@ -63,7 +63,7 @@ _DAYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, int]]] = {
 }
 
 
-class Baggage(msgspec.Struct):
+class PlacementTransfer(msgspec.Struct):
     """A placement group in transit: its rows by table, in chunks, and the names behind the numbers in them."""
 
     target: int
@@ -80,7 +80,7 @@ class Baggage(msgspec.Struct):
                 yield kind, msgspec.json.decode(rows)
 
 
-class Departing(Places, Queues):
+class PlacementMoveMixin(PlacementGroupMixin, QueueMixin):
     _partitions: Partitions
 
     async def depart(self, place: int, target: int) -> bool:
@@ -151,17 +151,17 @@ class Departing(Places, Queues):
         )
         return number + int(status.rsplit(" ", 1)[-1])
 
-    async def baggage(self, place: int) -> Baggage | None:
+    async def baggage(self, place: int) -> PlacementTransfer | None:
         """Return what a placement group has left with; None: it is not in transit."""
 
-        async def work(connection: Connection) -> Baggage | None:
+        async def work(connection: Connection) -> PlacementTransfer | None:
             departure = await connection.fetchrow(*self._db.sql["departure"].bind(place))
             if departure is None:
                 return None
             await connection.execute("SET LOCAL statement_timeout = 0")
             rows = await connection.fetch(*self._db.sql["departed"].bind(place), timeout=_LONGEST)
             names = await connection.fetch(f"SELECT id, kind, name FROM {self._db.schema}.name")
-            return Baggage(
+            return PlacementTransfer(
                 departure["target"],
                 departure["version"],
                 [(row["kind"], row["rows"]) for row in rows],
@@ -170,7 +170,7 @@ class Departing(Places, Queues):
 
         return await self._db.transaction(work)
 
-    async def arrive(self, place: int, baggage: Baggage) -> None:
+    async def arrive(self, place: int, baggage: PlacementTransfer) -> None:
         """Take in a placement group with all rows. A repeated call changes nothing."""
         await self._make_room(baggage)
         numbers = await self._numbers_of(baggage)
@@ -221,7 +221,7 @@ class Departing(Places, Queues):
             timeout=_LONGEST,
         )
 
-    async def _make_room(self, baggage: Baggage) -> None:
+    async def _make_room(self, baggage: PlacementTransfer) -> None:
         """Make partitions for the days of the arriving rows. They do no harm if the rows never arrive."""
         wanted: dict[str, set[int]] = {}
         for kind, rows in baggage.rows(*_DAYS):
@@ -231,13 +231,13 @@ class Departing(Places, Queues):
         assert wanted.keys() <= FAMILIES.keys()
         await self._partitions.make(wanted)
 
-    async def _numbers_of(self, baggage: Baggage) -> dict[int, int]:
+    async def _numbers_of(self, baggage: PlacementTransfer) -> dict[int, int]:
         """Map the numbers of names on the other server to their numbers here."""
-        words = {number: (Kind(kind), name) for number, (kind, name) in baggage.names.items()}
-        await self._names.number_all(pair for pair in words.values() if pair[0] is not Kind.TURN)
-        numbers = {number: self._names.number(*pair) for number, pair in words.items() if pair[0] is not Kind.TURN}
+        words = {number: (NameKind(kind), name) for number, (kind, name) in baggage.names.items()}
+        await self._names.number_all(pair for pair in words.values() if pair[0] is not NameKind.TURN)
+        numbers = {number: self._names.number(*pair) for number, pair in words.items() if pair[0] is not NameKind.TURN}
         for number, (kind, name) in words.items():
-            if kind is Kind.TURN:
+            if kind is NameKind.TURN:
                 # Back to the base lane. A claim moves the run to a finer lane if the queue has lanes here.
                 lane = int(name.split(":")[1])
                 numbers[number] = numbers.get(lane, lane)

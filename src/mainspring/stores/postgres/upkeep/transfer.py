@@ -30,7 +30,7 @@ from mainspring.stores.postgres.codes import (
     TICK_OF_DELAY,
 )
 from mainspring.stores.postgres.database import SESSION, connecting, prepare_connection
-from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.partitions import FAMILIES
 from mainspring.stores.postgres.records.usage import NO_JOB
 from mainspring.stores.postgres.rows import set_of_labels
@@ -110,7 +110,7 @@ class PostgresTarget:
             "api_key": self._api_key,
             "pause": self._pause,
             "calendar": self._calendar,
-            "slo": lambda row: {**row, "tenant": self._number(Kind.TENANT, row["tenant"])},
+            "slo": lambda row: {**row, "tenant": self._number(NameKind.TENANT, row["tenant"])},
             "run": self._run,
             "waiting": self._waiting,
             "gate": lambda row: row,
@@ -147,9 +147,9 @@ class PostgresTarget:
             )
         # Partitions and names are made outside the transaction. They do no harm if the import ends here.
         await store._partitions.make({family: set(days) for family, days in facts.days.items() if family in FAMILIES})
-        wanted = [(Kind.TENANT, name) for name in facts.tenants] + [(Kind.TASK, name) for name in facts.tasks]
-        wanted += [(Kind.QUEUE, name) for name in facts.queues]
-        wanted += [(Kind.LABELS, set_of_labels(requires)) for requires in facts.requirements]
+        wanted = [(NameKind.TENANT, name) for name in facts.tenants] + [(NameKind.TASK, name) for name in facts.tasks]
+        wanted += [(NameKind.QUEUE, name) for name in facts.queues]
+        wanted += [(NameKind.LABELS, set_of_labels(requires)) for requires in facts.requirements]
         await store._names.number_all(wanted)
         with connecting():
             self._connection = await servers_of(self._dsn).connect(timeout=5, server_settings=_SETTINGS)
@@ -265,14 +265,14 @@ class PostgresTarget:
         # Sessions left by processes that were tried out there: their ids are needed.
         await self._connection.execute(f"DELETE FROM {self._schema}.session")
 
-    def _number(self, kind: Kind, name: str) -> int:
+    def _number(self, kind: NameKind, name: str) -> int:
         assert self._store is not None
         return self._store._names.number(kind, name) if name else 0
 
     def _lane(self, row: Row) -> int:
         if row["target"] is not None:
             return -int(row["target"])
-        return self._number(Kind.LABELS, set_of_labels(tuple(row["requires"])))
+        return self._number(NameKind.LABELS, set_of_labels(tuple(row["requires"])))
 
     def _session(self, row: Row) -> Mapping[str, Any]:
         return {
@@ -297,7 +297,7 @@ class PostgresTarget:
 
     def _tenant(self, row: Row) -> Mapping[str, Any]:
         return {
-            "number": self._number(Kind.TENANT, row["name"]),
+            "number": self._number(NameKind.TENANT, row["name"]),
             "created_at": row["created_at"],
             "running": row["running"],
             "quotas": row["quotas"],
@@ -309,18 +309,18 @@ class PostgresTarget:
     def _pause(self, row: Row) -> Mapping[str, Any]:
         return {
             **row,
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
-            "queue": self._number(Kind.QUEUE, row["queue"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
+            "queue": self._number(NameKind.QUEUE, row["queue"]),
         }
 
     def _calendar(self, row: Row) -> Mapping[str, Any]:
-        return {**row, "tenant": self._number(Kind.TENANT, row["tenant"]), "deleted": bool(row["deleted"])}
+        return {**row, "tenant": self._number(NameKind.TENANT, row["tenant"]), "deleted": bool(row["deleted"])}
 
     def _queue_policy(self, row: Row) -> Mapping[str, Any]:
         fair = read_policy(row["policy"]).fair
         return {
             **row,
-            "queue": self._number(Kind.QUEUE, row["queue"]),
+            "queue": self._number(NameKind.QUEUE, row["queue"]),
             "closely": bool(row["closely"]),
             "fair": fair,
             "laned": fair or bool(row["pooled"]),
@@ -331,7 +331,7 @@ class PostgresTarget:
     def _job(self, row: Row) -> Mapping[str, Any]:
         return {
             "id": row["id"],
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
             "name": row["name"],
             "version": row["version"],
             "state": JOB_STATE_CODES[JobState(row["state"])],
@@ -353,12 +353,12 @@ class PostgresTarget:
             "pause_why": row["pause_why"],
             "tick": row["tick"],
             "calendar_rev": row["calendar_rev"],
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
         }
 
     def _version(self, row: Row) -> Mapping[str, Any]:
         columns = ("job_id", "version", "spec", "made_by", "why", "made_at")
-        return {**{name: row[name] for name in columns}, "tenant": self._number(Kind.TENANT, row["tenant"])}
+        return {**{name: row[name] for name in columns}, "tenant": self._number(NameKind.TENANT, row["tenant"])}
 
     def _version_body(self, row: Row) -> Mapping[str, Any]:
         body_id = version_body_id(JobId(row["job_id"]), row["version"])
@@ -368,10 +368,10 @@ class PostgresTarget:
         return {
             "bucket": bucket,
             "id": row["id"],
-            "task": self._number(Kind.TASK, row["task"]),
+            "task": self._number(NameKind.TASK, row["task"]),
             "policy": row["policy"],
             "payload": row["payload"],
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
             "about": row["about"],
         }
 
@@ -384,8 +384,8 @@ class PostgresTarget:
             "priority": row["priority"],
             "attempt": row["attempt"],
             "lost": row["lost"],
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
-            "queue": self._number(Kind.QUEUE, row["queue"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
+            "queue": self._number(NameKind.QUEUE, row["queue"]),
             "body_bucket": FOREVER_BUCKET if row["of_version"] else KEPT_BUCKET,
             "due": row["due"],
             "created_at": row["created_at"],
@@ -459,9 +459,9 @@ class PostgresTarget:
         return {
             "run_id": row["id"],
             "state": _DEAD[row["state"]],
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
-            "task": None if row["task"] is None else self._number(Kind.TASK, row["task"]),
-            "queue": self._number(Kind.QUEUE, row["queue"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
+            "task": None if row["task"] is None else self._number(NameKind.TASK, row["task"]),
+            "queue": self._number(NameKind.QUEUE, row["queue"]),
             "at": row["at"],
             "fingerprint": row["fingerprint"],
         }
@@ -472,24 +472,24 @@ class PostgresTarget:
         return {
             **{name: row[name] for name in columns},
             "outcome": OUTCOME_CODES[Outcome(row["outcome"])],
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
-            "queue": self._number(Kind.QUEUE, row["queue"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
+            "queue": self._number(NameKind.QUEUE, row["queue"]),
         }
 
     def _ledger(self, row: Row) -> Mapping[str, Any]:
         return {
             **row,
             "decision": 1 if row["decision"] == "run" else 2,
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
         }
 
     def _label(self, row: Row) -> Mapping[str, Any]:
-        tenant = self._number(Kind.TENANT, row["tenant"])
+        tenant = self._number(NameKind.TENANT, row["tenant"])
         return {"bucket": KEPT_BUCKET, "id": row["id"], "tenant": tenant, "label": row["label"]}
 
     def _key(self, row: Row) -> Mapping[str, Any]:
         return {
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
             "key": hashlib.sha256(row["key"].encode()).digest(),
             "kind": 2 if row["of_job"] else 1,
             "id": row["made"],
@@ -498,45 +498,45 @@ class PostgresTarget:
         }
 
     def _dependent(self, row: Row) -> Mapping[str, Any]:
-        return {**row, "rule": RULE_CODES[Rule(row["rule"])], "tenant": self._number(Kind.TENANT, row["tenant"])}
+        return {**row, "rule": RULE_CODES[Rule(row["rule"])], "tenant": self._number(NameKind.TENANT, row["tenant"])}
 
     def _edge(self, row: Row) -> Mapping[str, Any]:
         state = None if row["state"] is None else STATE_CODES[RunState(row["state"])]
-        return {**row, "state": state, "tenant": self._number(Kind.TENANT, row["tenant"])}
+        return {**row, "state": state, "tenant": self._number(NameKind.TENANT, row["tenant"])}
 
     def _unique(self, row: Row) -> Mapping[str, Any]:
         return {
             **row,
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
             "key": hashlib.sha256(row["key"].encode()).digest(),
         }
 
     def _progress(self, row: Row) -> Mapping[str, Any]:
-        return {**row, "note": row["note"] or "", "tenant": self._number(Kind.TENANT, row["tenant"])}
+        return {**row, "note": row["note"] or "", "tenant": self._number(NameKind.TENANT, row["tenant"])}
 
     def _checkpoint(self, row: Row) -> Mapping[str, Any]:
-        return {**row, "state": row["state"].encode(), "tenant": self._number(Kind.TENANT, row["tenant"])}
+        return {**row, "state": row["state"].encode(), "tenant": self._number(NameKind.TENANT, row["tenant"])}
 
     def _log(self, row: Row) -> Mapping[str, Any]:
-        return {**row, "tenant": self._number(Kind.TENANT, row["tenant"])}
+        return {**row, "tenant": self._number(NameKind.TENANT, row["tenant"])}
 
     def _minute(self, row: Row) -> Mapping[str, Any]:
         return {
             **row,
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
-            "queue": self._number(Kind.QUEUE, row["queue"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
+            "queue": self._number(NameKind.QUEUE, row["queue"]),
         }
 
     def _usage(self, row: Row) -> Mapping[str, Any]:
         return {
             **row,
-            "tenant": self._number(Kind.TENANT, row["tenant"]),
-            "task": self._number(Kind.TASK, row["task"]),
+            "tenant": self._number(NameKind.TENANT, row["tenant"]),
+            "task": self._number(NameKind.TASK, row["task"]),
             "job_id": row["job_id"] or NO_JOB,
         }
 
     def _budget(self, row: Row) -> Mapping[str, Any]:
-        return {**row, "tenant": self._number(Kind.TENANT, row["tenant"]), "held": bool(row["held"])}
+        return {**row, "tenant": self._number(NameKind.TENANT, row["tenant"]), "held": bool(row["held"])}
 
 
 def _policies(row: Row) -> dict[str, Any]:

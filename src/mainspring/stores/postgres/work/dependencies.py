@@ -14,8 +14,8 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import Ended, Rule, check_no_circle, decide, reason_of_skip
 from mainspring.stores.postgres.codes import RULE_CODES, RULES, STATE_CODES, STATES
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.work.limiters import Gates
+from mainspring.stores.postgres.names import NameKind
+from mainspring.stores.postgres.work.limiters import LimiterMixin
 
 _SUCCEEDED, _FAILED = STATE_CODES[RunState.SUCCEEDED], STATE_CODES[RunState.FAILED]
 #: How often parents are looked for: a run may move between two tables during the search.
@@ -26,7 +26,7 @@ _PARENTS = 500
 FEW = 100
 
 
-class Family(msgspec.Struct, frozen=True):
+class DependencyDecisions(msgspec.Struct, frozen=True):
     """What the parents of new runs mean for them."""
 
     #: Runs that wait until their rule is met.
@@ -44,15 +44,17 @@ def check_circles(runs: Sequence[NewRun]) -> None:
         check_no_circle({child: [parent for parent in parents if parent in edges] for child, parents in edges.items()})
 
 
-class Families(Gates):
-    async def _join(self, connection: Connection, runs: Sequence[NewRun], others: Mapping[RunId, RunId]) -> Family:
+class DependencyMixin(LimiterMixin):
+    async def _join(
+        self, connection: Connection, runs: Sequence[NewRun], others: Mapping[RunId, RunId]
+    ) -> DependencyDecisions:
         """Store the dependencies of new runs. Their parents are locked and do not end before this commits.
 
         ``others``: for runs of the same batch that were not made, the runs that stand for them.
         """
         children = [run for run in runs if run.after is not None]
         if not children:
-            return Family()
+            return DependencyDecisions()
         new = {run.id: run for run in runs}
         wanted = {
             run.id: tuple(dict.fromkeys(others.get(parent, parent) for parent in run.after.parents))
@@ -66,11 +68,11 @@ class Families(Gates):
         hopeless: dict[RunId, str] = {}
         for run in children:
             assert run.after is not None
-            tenant = self._names.number(Kind.TENANT, run.tenant)
+            tenant = self._names.number(NameKind.TENANT, run.tenant)
             states: dict[RunId, int | None] = {}
             for parent in wanted[run.id]:
                 of, state = (
-                    (self._names.number(Kind.TENANT, new[parent].tenant), None) if parent in new else found[parent]
+                    (self._names.number(NameKind.TENANT, new[parent].tenant), None) if parent in new else found[parent]
                 )
                 if of != tenant:
                     raise NotFound(f"there is no run {parent} to wait for")
@@ -100,7 +102,7 @@ class Families(Gates):
         await connection.execute(*self._db.sql["add_edges"].bind(*zip(*edges, strict=True)))
         await connection.execute(*self._db.sql["add_dependents"].bind(*zip(*rows, strict=True)))
         inside = {parent for parents in wanted.values() for parent in parents if parent in new}
-        return Family(frozenset(waiting | hopeless.keys()), hopeless, frozenset(inside))
+        return DependencyDecisions(frozenset(waiting | hopeless.keys()), hopeless, frozenset(inside))
 
     async def _find_parents(
         self, connection: Connection, parents: Iterable[RunId]

@@ -14,16 +14,16 @@ from mainspring.core.model.schedules.job import OVERLAP, Fire, Overlap, Tick, ve
 from mainspring.core.store import Fired
 from mainspring.stores.postgres.codes import STATE_CODES, TICK, TICK_OF_DELAY
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import class_number, forever_bucket, gate_of_job
 from mainspring.stores.postgres.work.limiter_decisions import flat
-from mainspring.stores.postgres.work.submissions import Submissions
+from mainspring.stores.postgres.work.submissions import SubmitMixin
 
 #: How many bodies are remembered as made.
 _REMEMBERED = 10_000
 
 
-class Firing(Submissions):
+class TickMixin(SubmitMixin):
     _bodies_made: set[str]
 
     async def _add_bodies(self, fires: Sequence[Fire]) -> None:
@@ -98,8 +98,8 @@ class Firing(Submissions):
     def _tick_rows(self, fire: Fire) -> list[tuple[object, ...]]:
         job = fire.job
         spec = job.spec
-        tenant = self._names.number(Kind.TENANT, job.tenant)
-        queue = self._names.number(Kind.QUEUE, spec.queue)
+        tenant = self._names.number(NameKind.TENANT, job.tenant)
+        queue = self._names.number(NameKind.QUEUE, spec.queue)
         policies = {tick.target: placed(spec.policy, tick.target) for tick in fire.ticks if tick.decision == "run"}
         lanes = {target: self._lane(policy) for target, policy in policies.items()}
         bucket = forever_bucket(self._classed_policy(spec.policy, job.tenant))
@@ -181,7 +181,7 @@ class Firing(Submissions):
                     reason,
                     tick.ticks,
                     tick.last_at,
-                    self._names.number(Kind.TENANT, job.tenant),
+                    self._names.number(NameKind.TENANT, job.tenant),
                     target,
                 ),
             )
@@ -256,7 +256,7 @@ class Firing(Submissions):
                 code = STATE_CODES[RunState.SCHEDULED if holds else state]
                 waiting = (*common, code, tick.late, None, holds)
                 await connection.execute(*self._db.sql["insert_waiting"].bind(*([value] for value in waiting)))
-        tenant = self._names.number(Kind.TENANT, job.tenant)
+        tenant = self._names.number(NameKind.TENANT, job.tenant)
         await self._tell(connection, "run.submitted", [(RunId(str(tick.run_id)), tenant) for tick, _ in made])
         holding = [tick.run_id for tick, state in made if state is RunState.QUEUED]
         if limits is not None and holding:

@@ -18,12 +18,12 @@ from mainspring.core.store import Put, PutOutcome, build_conflict, refuse_put
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.stores.postgres.codes import JOB_STATE_CODES, JOB_STATES
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.records.calendars import Calendars
-from mainspring.stores.postgres.records.reading import Reading
+from mainspring.stores.postgres.names import NameKind
+from mainspring.stores.postgres.records.calendars import CalendarMixin
+from mainspring.stores.postgres.records.reading import ReadMixin
 from mainspring.stores.postgres.rows import decode_spec, encode_spec
-from mainspring.stores.postgres.work.keys import JOB, KeyUsed, KeyWanted, key_wanted
-from mainspring.stores.postgres.work.staging import Staging
+from mainspring.stores.postgres.work.keys import JOB, KeyRequest, KeyUse, build_key_request
+from mainspring.stores.postgres.work.staging import SchedulerMixin
 
 OVER = (JobState.FINISHED, JobState.CANCELLED)
 _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
@@ -31,7 +31,7 @@ _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", Jo
 _AT_ONCE = 500
 
 
-class _Placed(msgspec.Struct, frozen=True):
+class _PutResult(msgspec.Struct, frozen=True):
     """The result of a declaration."""
 
     id: JobId
@@ -40,7 +40,7 @@ class _Placed(msgspec.Struct, frozen=True):
     change: Change | None = None
 
 
-class Jobs(Staging, Reading, Calendars):
+class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
     async def put_jobs(self, jobs: Sequence[NewJob]) -> list[Put]:
         self._shards_of([job.id for job in jobs])
         await self._mark_weighted(job.spec.queue for job in jobs if job.spec.policy.weight > 1)
@@ -48,17 +48,17 @@ class Jobs(Staging, Reading, Calendars):
             pair
             for job in jobs
             for pair in (
-                (Kind.TENANT, job.tenant),
-                (Kind.TASK, job.spec.task),
-                (Kind.QUEUE, job.spec.queue),
+                (NameKind.TENANT, job.tenant),
+                (NameKind.TASK, job.spec.task),
+                (NameKind.QUEUE, job.spec.queue),
             )
         )
         # All processes use one order: two nodes that start together do not deadlock.
         order = sorted(range(len(jobs)), key=lambda index: (jobs[index].tenant, jobs[index].spec.name))
 
-        async def put(connection: Connection) -> tuple[dict[int, _Placed], dict[int, KeyUsed]]:
+        async def put(connection: Connection) -> tuple[dict[int, _PutResult], dict[int, KeyUse]]:
             used, taken = await self._use_new_job_keys(connection, jobs)
-            placed: dict[int, _Placed] = {}
+            placed: dict[int, _PutResult] = {}
             left = dict.fromkeys(index for index in order if index not in used)
             while left:
                 turn: dict[tuple[str, str], int] = {}
@@ -94,14 +94,14 @@ class Jobs(Staging, Reading, Calendars):
 
     async def _use_new_job_keys(
         self, connection: Connection, jobs: Sequence[NewJob]
-    ) -> tuple[dict[int, KeyUsed], dict[int, KeyWanted]]:
+    ) -> tuple[dict[int, KeyUse], dict[int, KeyRequest]]:
         """Check the idempotency keys of jobs.
 
         Return the jobs that are left alone because their key was used, and the keys that the others take.
         """
         number = self._names.number
         wanted = {
-            index: key_wanted(number(Kind.TENANT, job.tenant), job.idempotency, job.id)
+            index: build_key_request(number(NameKind.TENANT, job.tenant), job.idempotency, job.id)
             for index, job in enumerate(jobs)
             if job.idempotency is not None
         }
@@ -112,7 +112,7 @@ class Jobs(Staging, Reading, Calendars):
         return used, {index: want for index, want in wanted.items() if want in taken and index not in used}
 
     async def _release_job_keys(
-        self, connection: Connection, taken: dict[int, KeyWanted], placed: dict[int, _Placed]
+        self, connection: Connection, taken: dict[int, KeyRequest], placed: dict[int, _PutResult]
     ) -> None:
         """Free the keys of refused jobs; point the others to their job, which may have existed under another id."""
         refused = (PutOutcome.EXISTS, PutOutcome.STALE)
@@ -124,7 +124,7 @@ class Jobs(Staging, Reading, Calendars):
         ]
         await self._use_keys(connection, others, JOB)
 
-    async def _audit_put(self, connection: Connection, jobs: Sequence[NewJob], placed: dict[int, _Placed]) -> None:
+    async def _audit_put(self, connection: Connection, jobs: Sequence[NewJob], placed: dict[int, _PutResult]) -> None:
         by_author: dict[str, list[Change]] = {}
         whys: dict[str, str] = {}
         for index in sorted(placed):
@@ -135,11 +135,11 @@ class Jobs(Staging, Reading, Calendars):
         for author, changes in by_author.items():
             await self._audit(connection, "jobs.put", Author(author, why=whys[author]), changes)
 
-    async def _put(self, connection: Connection, jobs: list[NewJob]) -> list[_Placed]:
+    async def _put(self, connection: Connection, jobs: list[NewJob]) -> list[_PutResult]:
         """Put jobs of different names in a few statements, however many there are."""
         sql, number = self._db.sql, self._names.number
         calendar_revs = await self._mind_calendars(connection, jobs)
-        tenants = [number(Kind.TENANT, job.tenant) for job in jobs]
+        tenants = [number(NameKind.TENANT, job.tenant) for job in jobs]
         names = [job.spec.name for job in jobs]
         by_name = {
             (row["tenant"], row["name"]): row
@@ -157,7 +157,7 @@ class Jobs(Staging, Reading, Calendars):
         watched: list[tuple[JobId, int, bytes]] = []
         unwatched: list[JobId] = []
         rescheduled: list[tuple[JobId, Instant]] = []
-        placed: dict[JobId, _Placed] = {}
+        placed: dict[JobId, _PutResult] = {}
         for job, job_id, row in zip(jobs, ids, rows, strict=True):
             state, version, before = JOB_STATES[row["state"]], row["version"], known[job_id]
             if version == 0 and job.expected_version is not None:
@@ -166,7 +166,7 @@ class Jobs(Staging, Reading, Calendars):
             same = spec == job.spec and before["payload"] == job.payload
             refused = refuse_put(job, job_id, version, state, same) if version else None
             if refused is not None:
-                placed[job_id] = _Placed(job_id, refused)
+                placed[job_id] = _PutResult(job_id, refused)
                 continue
             if not same:
                 version += 1
@@ -178,7 +178,7 @@ class Jobs(Staging, Reading, Calendars):
                 touched.append(job_id)
             else:
                 following = next_after(job.spec.schedule, row["now"], job_id)
-                delay, tenant = job.spec.fixed_delay, number(Kind.TENANT, job.tenant)
+                delay, tenant = job.spec.fixed_delay, number(NameKind.TENANT, job.tenant)
                 ahead = following is not None and job.spec.looks_ahead
                 fire, tick = (row["now"], following) if ahead else (following, None)
                 moved.append((job_id, shard_of(job_id), fire, delay, tenant, tick, calendar_revs[job.tenant]))
@@ -189,20 +189,20 @@ class Jobs(Staging, Reading, Calendars):
             changed.append((job_id, version, JOB_STATE_CODES[state]))
             if job.spec.slo is not None and (spec is None or spec.slo != job.spec.slo or was in OVER):
                 beginning = msgspec.json.encode(begin_slo(row["now"]))
-                watched.append((job_id, number(Kind.TENANT, job.tenant), beginning))
+                watched.append((job_id, number(NameKind.TENANT, job.tenant), beginning))
             elif job.spec.slo is None and spec is not None and spec.slo is not None:
                 unwatched.append(job_id)
             elif job.spec.slo is not None and spec is not None and spec.timing != job.spec.timing:
                 rescheduled.append((job_id, row["now"]))
             if row["version"] == 0:
-                placed[job_id] = _Placed(job_id, PutOutcome.CREATED, Change(job.tenant, job_id))
+                placed[job_id] = _PutResult(job_id, PutOutcome.CREATED, Change(job.tenant, job_id))
             else:
                 differs = what_differs(
                     {} if spec is None else words_of_job(_as_it_is(job_id, job.tenant, spec, row["version"], was)),
                     words_of_job(_as_it_is(job_id, job.tenant, job.spec, version, state)),
                 )
                 change = Change(job.tenant, job_id, *(differs or ()))
-                placed[job_id] = _Placed(job_id, PutOutcome.CHANGED, change)
+                placed[job_id] = _PutResult(job_id, PutOutcome.CHANGED, change)
         if moved:
             await self._drop_ticks(connection, [job_id for job_id, *_ in moved], "schedule changed")
         if new_versions:
@@ -219,7 +219,7 @@ class Jobs(Staging, Reading, Calendars):
             await connection.execute(*sql["forget_slos"].bind(unwatched))
         if rescheduled:
             await connection.execute(*sql["reschedule_slos"].bind(*zip(*rescheduled, strict=True)))
-        return [placed.get(job_id, _Placed(job_id, PutOutcome.UNCHANGED)) for job_id in ids]
+        return [placed.get(job_id, _PutResult(job_id, PutOutcome.UNCHANGED)) for job_id in ids]
 
     def _new_version(self, job: NewJob, job_id: JobId, version: int) -> tuple[object, ...]:
         return (
@@ -227,10 +227,10 @@ class Jobs(Staging, Reading, Calendars):
             version,
             encode_spec(job.spec),
             version_body_id(job_id, version),
-            self._names.number(Kind.TASK, job.spec.task),
+            self._names.number(NameKind.TASK, job.spec.task),
             self._policies.encode(job.spec.policy),
             job.payload,
-            self._names.number(Kind.TENANT, job.tenant),
+            self._names.number(NameKind.TENANT, job.tenant),
             job.author,
             job.why,
         )
@@ -307,11 +307,11 @@ class Jobs(Staging, Reading, Calendars):
         return await self._db.transaction(change)
 
     async def job_named(self, tenant: str, name: str) -> JobId | None:
-        rows = await self._db.fetch("job_named", int(Kind.TENANT), tenant, name)
+        rows = await self._db.fetch("job_named", int(NameKind.TENANT), tenant, name)
         return JobId(rows[0]["id"]) if rows else None
 
 
-def _put_before(new: NewJob, used: KeyUsed, found: dict[JobId, Job]) -> Put:
+def _put_before(new: NewJob, used: KeyUse, found: dict[JobId, Job]) -> Put:
     """Answer a declaration whose idempotency key was used, for the same job or for something else."""
     job = found.get(JobId(used.id))
     if job is not None and used.kind == JOB:

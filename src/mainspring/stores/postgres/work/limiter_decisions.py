@@ -40,7 +40,7 @@ def _gates_in(limits: tuple[int, ...]) -> tuple[Gate, ...]:
     return tuple(sorted(gates, key=lambda gate: gate.number))
 
 
-class Leaver(NamedTuple):
+class LimitRelease(NamedTuple):
     """A run that gives back its share of its limits."""
 
     gates: tuple[Gate, ...]
@@ -49,7 +49,7 @@ class Leaver(NamedTuple):
     started_at: Instant | None = None
 
 
-class Candidate(NamedTuple):
+class LimitCandidate(NamedTuple):
     """A run that wants to pass its limits. Candidates pass in this order."""
 
     due: Instant
@@ -64,16 +64,16 @@ class Candidate(NamedTuple):
     is_told: bool = False
 
 
-def candidate(row: asyncpg.Record, waits: int | None = None, *, is_told: bool = False) -> Candidate:
+def candidate(row: asyncpg.Record, waits: int | None = None, *, is_told: bool = False) -> LimitCandidate:
     """Build a candidate from a row of the waiting table."""
     limits = gates_in(row["limits"])
-    return Candidate(row["due"], RunId(row["id"]), limits, row["queue"], waits, is_told=is_told)
+    return LimitCandidate(row["due"], RunId(row["id"]), limits, row["queue"], waits, is_told=is_told)
 
 
-class Passage:
+class LimiterDecisions:
     def __init__(self) -> None:
         self.now: Instant = 0
-        self.passing: list[Candidate] = []
+        self.passing: list[LimitCandidate] = []
         #: Blocked runs, and the number of the limiter that each waits for.
         self.waits: dict[RunId, int] = {}
         #: Decided runs, passing or blocked, that are not yet in any table.
@@ -119,7 +119,7 @@ class Passage:
         for number in numbers:
             self._heads.setdefault(number, 1)
 
-    def leave(self, leaver: Leaver) -> list[int]:
+    def leave(self, leaver: LimitRelease) -> list[int]:
         """Give back what a run took of its limits; return the breakers that open because of it."""
         opened = []
         for gate in leaver.gates:
@@ -134,7 +134,7 @@ class Passage:
                 opened.append(number)
         return opened
 
-    def expect(self, candidates: Iterable[Candidate]) -> None:
+    def expect(self, candidates: Iterable[LimitCandidate]) -> None:
         """Register candidates that arrive at their limits."""
         for one in candidates:
             # Some of them wait already, with the limits they had before.
@@ -167,7 +167,7 @@ class Passage:
             # The next run in line has not been seen: assume the widest limit.
             self._heads[number] = gate.most
 
-    def decide(self, candidates: Iterable[Candidate]) -> None:
+    def decide(self, candidates: Iterable[LimitCandidate]) -> None:
         """Let candidates pass, in order, if all their limits have room.
 
         A candidate with a limiter that is not locked is left alone.

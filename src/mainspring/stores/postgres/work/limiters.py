@@ -14,8 +14,14 @@ from mainspring.core.model.runs.run import Outcome
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.stores.postgres.codes import OUTCOME_CODES
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.part import Part
-from mainspring.stores.postgres.work.limiter_decisions import Candidate, Leaver, Passage, candidate, gates_in
+from mainspring.stores.postgres.mixin import PostgresMixin
+from mainspring.stores.postgres.work.limiter_decisions import (
+    LimitCandidate,
+    LimiterDecisions,
+    LimitRelease,
+    candidate,
+    gates_in,
+)
 
 _ENDINGS: dict[int, Ending] = {
     OUTCOME_CODES[Outcome.SUCCESS]: "succeeded",
@@ -29,7 +35,7 @@ _ROUNDS = 3
 _CALLED_BACK = 500
 
 
-class Gates(Part):
+class LimiterMixin(PostgresMixin):
     async def _let_go(self, connection: Connection, rows: Sequence[asyncpg.Record]) -> Counter[int]:
         """After runs have left, in the same transaction: queue the runs that waited for them, and restart fixed delays.
 
@@ -100,8 +106,8 @@ class Gates(Part):
     async def _pass(
         self,
         connection: Connection,
-        leaving: Sequence[Leaver],
-        arriving: Sequence[Candidate],
+        leaving: Sequence[LimitRelease],
+        arriving: Sequence[LimitCandidate],
         left: Collection[int] = (),
     ) -> Counter[int]:
         """Let runs leave their limits, and others pass, including runs that waited.
@@ -116,10 +122,10 @@ class Gates(Part):
     async def _decide(
         self,
         connection: Connection,
-        leaving: Sequence[Leaver],
-        arriving: Sequence[Candidate],
+        leaving: Sequence[LimitRelease],
+        arriving: Sequence[LimitCandidate],
         left: Collection[int] = (),
-    ) -> Passage:
+    ) -> LimiterDecisions:
         """Lock the limiters and decide. Only the runs that an opening breaker calls back are written."""
         kinds = dict.fromkeys(left, AT_A_TIME)
         kinds |= {gate.number: gate.kind for leaver in leaving for gate in leaver.gates}
@@ -134,7 +140,7 @@ class Gates(Part):
         return passage
 
     async def _look_for_more(
-        self, connection: Connection, passage: Passage, arriving: Sequence[Candidate] = ()
+        self, connection: Connection, passage: LimiterDecisions, arriving: Sequence[LimitCandidate] = ()
     ) -> None:
         pool = list(arriving)
         passage.expect(pool)
@@ -154,9 +160,11 @@ class Gates(Part):
             passage.decide(pool)
             pool = []
 
-    async def _lock_limits(self, connection: Connection, kinds: dict[int, int], peeks: dict[int, int]) -> Passage:
+    async def _lock_limits(
+        self, connection: Connection, kinds: dict[int, int], peeks: dict[int, int]
+    ) -> LimiterDecisions:
         numbers = sorted(kinds)
-        passage = Passage()
+        passage = LimiterDecisions()
         passage.learn(
             await connection.fetch(*self._db.sql["lock_limiters"].bind(numbers, [peeks[number] for number in numbers]))
         )
@@ -173,7 +181,7 @@ class Gates(Part):
             passage.learn(await connection.fetch(*self._db.sql["lock_limiters"].bind(missing, [0] * len(missing))))
         return passage
 
-    async def _lock_more(self, connection: Connection, passage: Passage, gates: dict[int, Gate]) -> None:
+    async def _lock_more(self, connection: Connection, passage: LimiterDecisions, gates: dict[int, Gate]) -> None:
         """Lock more limiters, as far as possible without waiting."""
         missing = sorted(number for number in gates if not passage.has(number))
         if missing:
@@ -183,19 +191,19 @@ class Gates(Part):
             kinds = [gates[number].kind for number in missing]
             passage.learn(await connection.fetch(*self._db.sql["make_limiters"].bind(missing, kinds)))
 
-    async def _call_back(self, connection: Connection, passage: Passage, breakers: Sequence[int]) -> int:
+    async def _call_back(self, connection: Connection, passage: LimiterDecisions, breakers: Sequence[int]) -> int:
         """Move runs that are queued behind opened breakers back to waiting; return how many."""
         rows = await connection.fetch(*self._db.sql["queued_of_breakers"].bind(list(breakers), _CALLED_BACK))
         leaving = {row["id"]: gates_in(row["limits"]) for row in rows}
         await self._lock_more(connection, passage, {gate.number: gate for gates in leaving.values() for gate in gates})
         going = {run: gates for run, gates in leaving.items() if all(map(passage.knows, gates))}
         for gates in going.values():
-            passage.leave(Leaver(gates))
+            passage.leave(LimitRelease(gates))
         if going:
             await connection.execute(*self._db.sql["call_back"].bind(sorted(going)))
         return len(going)
 
-    async def _carry_out(self, connection: Connection, passage: Passage) -> Counter[int]:
+    async def _carry_out(self, connection: Connection, passage: LimiterDecisions) -> Counter[int]:
         """Write the decisions; return how many runs were queued, by queue. New runs are in the tables by now."""
         passing = [one for one in passage.passing if one.id not in passage.is_new]
         if passing:
@@ -243,8 +251,8 @@ class Gates(Part):
             self._wakeups.ring([queue_topic(self._names.name(queue)) for queue in queues])
 
 
-def _leaver(row: asyncpg.Record) -> Leaver:
+def _leaver(row: asyncpg.Record) -> LimitRelease:
     outcome = row.get("outcome")
     if outcome is None:
-        return Leaver(gates_in(row["limits"]))
-    return Leaver(gates_in(row["limits"]), _ENDINGS.get(outcome, "other"), row["started_at"])
+        return LimitRelease(gates_in(row["limits"]))
+    return LimitRelease(gates_in(row["limits"]), _ENDINGS.get(outcome, "other"), row["started_at"])

@@ -11,7 +11,7 @@ from mainspring.core.model.base.instant import Micros
 from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.stores.postgres.codes import SESSION_KINDS
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
 
 #: The error code that the triggers of ``refuse_elsewhere`` raise.
 _ELSEWHERE = "MS010"
@@ -22,7 +22,7 @@ WITH_SHARD = ("run", "waiting", "schedule")
 WITH_TENANT = ("calendar", "budget")
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class PlacementStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a server reports about its part in a sharded store."""
 
     store_id: str
@@ -44,10 +44,10 @@ def is_elsewhere(error: BaseException) -> bool:
     return isinstance(cause, asyncpg.PostgresError) and cause.sqlstate == _ELSEWHERE
 
 
-class Places(Part):
-    async def standing(self) -> Standing:
+class PlacementGroupMixin(PostgresMixin):
+    async def standing(self) -> PlacementStatus:
         [row] = await self._db.fetch("membership")
-        return Standing(
+        return PlacementStatus(
             store_id=row["store_id"],
             shards=row["shards"],
             set_id=row["set_id"],

@@ -15,8 +15,8 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Want
 from mainspring.stores.changes import Change, what_differs
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.part import Part
+from mainspring.stores.postgres.mixin import PostgresMixin
+from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.unreadable import UNREADABLE
 
 #: A claim moves up to this many stray runs to their lanes, or twice as many as it takes if that is more.
@@ -25,7 +25,7 @@ _STRAYS = 1_000
 _ASK_AGAIN = 1.0
 
 
-class Place(msgspec.Struct, frozen=True):
+class ClaimScope(msgspec.Struct, frozen=True):
     """Where a claim may look: a queue, and one of its tenants or all.
 
     It also has the tenants that are paused, and the room that their quotas leave.
@@ -39,7 +39,7 @@ class Place(msgspec.Struct, frozen=True):
     room: dict[int, int]
 
 
-class Lane(msgspec.Struct, frozen=True):
+class ClaimGroup(msgspec.Struct, frozen=True):
     """A lane as its name describes it: tenant, base lane and priority; 0 is any."""
 
     tenant: int
@@ -51,7 +51,7 @@ class Lane(msgspec.Struct, frozen=True):
         return (fair and not self.tenant) or (pooled and not self.priority)
 
 
-class Queues(Part):
+class QueueMixin(PostgresMixin):
     #: Queues with a policy that a claim must check, when this process last looked.
     _policed: set[str]
     #: Queues with a policy that limits how many of their runs are running at once.
@@ -66,8 +66,8 @@ class Queues(Part):
 
     async def put_queue_policy(self, queue: str, policy: QueuePolicy, author: Author) -> None:
         policy.check()
-        await self._names.number_all([(Kind.QUEUE, queue)])
-        number = self._names.number(Kind.QUEUE, queue)
+        await self._names.number_all([(NameKind.QUEUE, queue)])
+        number = self._names.number(NameKind.QUEUE, queue)
         budget = policy.retries
 
         async def work(connection: Connection) -> None:
@@ -110,36 +110,36 @@ class Queues(Part):
             self._laned = {row["queue"]: (row["fair"], row["pooled"]) for row in rows}
         if self._laned:
             await self._names.number_all(
-                (Kind.TURN, self._turn(run)) for run in runs if run.target is None and self._is_laned(run)
+                (NameKind.TURN, self._turn(run)) for run in runs if run.target is None and self._is_laned(run)
             )
 
     async def _mark_weighted(self, queues: Iterable[str]) -> None:
         """Mark queues before their first run with a weight above 1 is made."""
         new = set(queues) - self._weighted
         if new:
-            await self._names.number_all((Kind.QUEUE, queue) for queue in new)
-            await self._db.execute("mark_weighted", sorted(self._names.number(Kind.QUEUE, queue) for queue in new))
+            await self._names.number_all((NameKind.QUEUE, queue) for queue in new)
+            await self._db.execute("mark_weighted", sorted(self._names.number(NameKind.QUEUE, queue) for queue in new))
             self._weighted |= new
 
     def _is_laned(self, run: NewRun) -> bool:
-        return bool(self._laned) and self._names.number(Kind.QUEUE, run.queue) in self._laned
+        return bool(self._laned) and self._names.number(NameKind.QUEUE, run.queue) in self._laned
 
     def _turn(self, run: NewRun) -> str:
         """Return the name of the run's lane for its tenant or priority."""
-        fair, pooled = self._laned[self._names.number(Kind.QUEUE, run.queue)]
-        tenant = self._names.number(Kind.TENANT, run.tenant) if fair else 0
+        fair, pooled = self._laned[self._names.number(NameKind.QUEUE, run.queue)]
+        tenant = self._names.number(NameKind.TENANT, run.tenant) if fair else 0
         return f"{tenant}:{self._lane(run.policy)}:{run.priority if pooled else 0}"
 
     def _lane_of(self, run: NewRun) -> int:
         if run.target is None and self._is_laned(run):
-            return self._names.number(Kind.TURN, self._turn(run))
+            return self._names.number(NameKind.TURN, self._turn(run))
         return self._lane(run.policy, run.target)
 
     async def _mark_pooled(self, wants: Sequence[Want]) -> None:
         """Mark queues for which a worker has a slot pool per priority."""
         new = {want.queue for want in wants if want.priority is not None} - self._pooled
         if new:
-            await self._db.execute("mark_pooled", sorted(self._names.number(Kind.QUEUE, queue) for queue in new))
+            await self._db.execute("mark_pooled", sorted(self._names.number(NameKind.QUEUE, queue) for queue in new))
             self._pooled |= new
             self._policed |= new
             self._laned_at = -_ASK_AGAIN
@@ -149,7 +149,7 @@ class Queues(Part):
 
     # Claiming
 
-    async def _choose(self, connection: Connection, places: Sequence[Place]) -> list[RunId]:
+    async def _choose(self, connection: Connection, places: Sequence[ClaimScope]) -> list[RunId]:
         """Choose and lock the best runs of queues with policies. Each of these queues serves one claim at a time."""
         numbers = sorted({place.queue for place in places})
         rows = await connection.fetch(*self._db.sql["lock_policies"].bind(numbers))
@@ -174,7 +174,7 @@ class Queues(Part):
     async def _choose_from(
         self,
         connection: Connection,
-        place: Place,
+        place: ClaimScope,
         row: asyncpg.Record | None,
         taken: Sequence[RunId],
         started: int,
@@ -193,7 +193,7 @@ class Queues(Part):
         for lane, tenant in lanes.items():
             groups.setdefault("" if tenant is None or not policy.fair else names.name(tenant), []).append(lane)
         room = {names.name(number): left for number, left in place.room.items()}
-        pick = _Pick(self, connection, place, groups, row is not None and row["weighted"], taken)
+        pick = _CandidateSearch(self, connection, place, groups, row is not None and row["weighted"], taken)
         chosen: list[Candidate] = []
         if "" in groups:
             # Lanes of a queue that is not fair, and the worker's own lane.
@@ -214,11 +214,11 @@ class Queues(Part):
         kept = turns.kept()
         await connection.execute(*self._db.sql["set_clock"].bind(queue, turns.clock))
         if kept:
-            numbers = [self._names.number(Kind.TENANT, tenant) for tenant in kept]
+            numbers = [self._names.number(NameKind.TENANT, tenant) for tenant in kept]
             await connection.execute(*self._db.sql["set_turns"].bind(queue, numbers, list(kept.values())))
 
     async def _lanes_of(
-        self, connection: Connection, place: Place, row: asyncpg.Record | None, *, fair: bool
+        self, connection: Connection, place: ClaimScope, row: asyncpg.Record | None, *, fair: bool
     ) -> dict[int, int | None]:
         """Return the lanes to search, each with its tenant if it has one."""
         allowed = {0, *place.lanes}
@@ -255,14 +255,14 @@ class Queues(Part):
             return 1
 
 
-class _Pick:
+class _CandidateSearch:
     """Runs a choice and fetches the candidates that it asks for."""
 
     def __init__(
         self,
-        queues: Queues,
+        queues: QueueMixin,
         connection: Connection,
-        place: Place,
+        place: ClaimScope,
         groups: Mapping[str, list[int]],
         weighted: bool,
         taken: Sequence[RunId],
@@ -290,7 +290,7 @@ class _Pick:
         names = queues._names
         asked = [(lane, count, group) for group, count in wanted.most.items() for lane in self._groups[group]]
         group_of = {lane: group for lane, _, group in asked}
-        full = place.paused | {names.number(Kind.TENANT, tenant) for tenant in wanted.full}
+        full = place.paused | {names.number(NameKind.TENANT, tenant) for tenant in wanted.full}
         rows = await self._connection.fetch(
             *queues._db.sql["best_of_lanes"].bind(
                 place.queue,
@@ -313,8 +313,8 @@ class _Pick:
         return found
 
 
-def _lane_read(row: asyncpg.Record) -> Lane:
-    return Lane(0, row["lane"], 0) if row["name"] is None else Lane(*map(int, row["name"].split(":")))
+def _lane_read(row: asyncpg.Record) -> ClaimGroup:
+    return ClaimGroup(0, row["lane"], 0) if row["name"] is None else ClaimGroup(*map(int, row["name"].split(":")))
 
 
 def read_policy(encoded: bytes | None) -> QueuePolicy:

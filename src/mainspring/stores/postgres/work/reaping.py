@@ -17,11 +17,11 @@ from mainspring.core.store import Retention
 from mainspring.stores.postgres.codes import CLASS_WIDTH, DAYS_AHEAD, FOREVER_BUCKET, KEPT_BUCKET, UNITS
 from mainspring.stores.postgres.database import Connection, rows_of
 from mainspring.stores.postgres.partitions import HISTORIES, Partitions, day_of
-from mainspring.stores.postgres.records.reading import Reading
+from mainspring.stores.postgres.records.reading import ReadMixin
 from mainspring.stores.postgres.rows import class_of_bucket
 from mainspring.stores.postgres.work.limiter_decisions import candidate
-from mainspring.stores.postgres.work.sweeping import Sweeping
-from mainspring.stores.postgres.work.workforce import Workforce
+from mainspring.stores.postgres.work.sweeping import SweepMixin
+from mainspring.stores.postgres.work.workforce import WorkerMixin
 
 #: An ended session is kept this long for diagnosis.
 _SESSIONS_KEPT = 7 * DAY
@@ -45,7 +45,7 @@ _AT_ONCE = 2_000
 _BLOCKS = 1_000
 
 
-class Reaping(Sweeping, Workforce, Reading):
+class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
     _partitions: Partitions
 
     async def lost_runs(self, limit: int) -> list[HeldRun]:

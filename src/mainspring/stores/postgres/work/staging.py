@@ -13,10 +13,10 @@ from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.schedules.job import Fire, Job, Overlap
 from mainspring.core.store import Fired, Staged
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.partitions import Partitions
 from mainspring.stores.postgres.rows import gate_of_job, job_of, readable_jobs, set_of_labels
-from mainspring.stores.postgres.work.firing import Firing, last_tick
+from mainspring.stores.postgres.work.firing import TickMixin, last_tick
 from mainspring.stores.postgres.work.limiter_decisions import flat
 
 _NOT_APPLIED = Fired(applied=False)
@@ -24,7 +24,7 @@ _NOT_APPLIED = Fired(applied=False)
 _AT_ONCE = 200
 
 
-class Staging(Firing):
+class SchedulerMixin(TickMixin):
     _partitions: Partitions
 
     async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
@@ -139,14 +139,14 @@ class Staging(Firing):
         return [*jobs, *columns, last_ticks, [fire.next_tick for fire in fires], limits, targets, buckets]
 
 
-def _names_of(fires: Sequence[Fire]) -> set[tuple[Kind, str]]:
-    wanted: set[tuple[Kind, str]] = set()
+def _names_of(fires: Sequence[Fire]) -> set[tuple[NameKind, str]]:
+    wanted: set[tuple[NameKind, str]] = set()
     for fire in fires:
         spec = fire.job.spec
-        wanted |= {(Kind.QUEUE, spec.queue), (Kind.TENANT, fire.job.tenant)}
+        wanted |= {(NameKind.QUEUE, spec.queue), (NameKind.TENANT, fire.job.tenant)}
         for target in {tick.target for tick in fire.ticks if tick.decision == "run"}:
             if requires := placed(spec.policy, target).requires:
-                wanted.add((Kind.LABELS, set_of_labels(requires)))
+                wanted.add((NameKind.LABELS, set_of_labels(requires)))
     return wanted
 
 

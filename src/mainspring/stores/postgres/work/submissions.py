@@ -24,13 +24,13 @@ from mainspring.core.store import Accepted
 from mainspring.stores.changes import Change, what_differs
 from mainspring.stores.postgres.codes import AT_LIMIT, BACKFILL, BY_PARENTS, STATE_CODES, STATES
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
-from mainspring.stores.postgres.retention_classes import Classes
+from mainspring.stores.postgres.names import NameKind
+from mainspring.stores.postgres.retention_classes import RetentionClassMixin
 from mainspring.stores.postgres.rows import bucket_of, encode_about, gate_of, origin_of, set_of_labels, shown_state
-from mainspring.stores.postgres.work.dependencies import FEW, Family, check_circles
-from mainspring.stores.postgres.work.keys import JOB, RUN, Keys, KeyUsed, KeyWanted, key_wanted
-from mainspring.stores.postgres.work.limiter_decisions import Candidate, Leaver, Passage, flat
-from mainspring.stores.postgres.work.queues import Queues
+from mainspring.stores.postgres.work.dependencies import FEW, DependencyDecisions, check_circles
+from mainspring.stores.postgres.work.keys import JOB, RUN, IdempotencyKeyMixin, KeyRequest, KeyUse, build_key_request
+from mainspring.stores.postgres.work.limiter_decisions import LimitCandidate, LimiterDecisions, LimitRelease, flat
+from mainspring.stores.postgres.work.queues import QueueMixin
 from mainspring.stores.postgres.work.unique_runs import in_turns
 
 _CANCEL_ROUNDS = 10
@@ -39,7 +39,7 @@ _SCHEDULED, _BLOCKED, _QUEUED = (
 )
 
 
-class Placed(msgspec.Struct):
+class PlacedRun(msgspec.Struct):
     """A new or edited run, and the state it starts in."""
 
     run: NewRun
@@ -57,7 +57,7 @@ class Placed(msgspec.Struct):
         return flat(self.limits), self.has_children
 
 
-class Submissions(Queues, Keys, Classes):
+class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def submit(self, runs: Sequence[NewRun]) -> list[Accepted]:
         if not runs:
             return []
@@ -109,13 +109,13 @@ class Submissions(Queues, Keys, Classes):
         return [
             ids,
             [bucket_of(run) for run in runs],
-            [number(Kind.TASK, run.task) for run in runs],
+            [number(NameKind.TASK, run.task) for run in runs],
             [encode(run.policy) for run in runs],
             [run.payload for run in runs],
             self._shards_of(ids),
             [run.priority for run in runs],
-            [number(Kind.TENANT, run.tenant) for run in runs],
-            [number(Kind.QUEUE, run.queue) for run in runs],
+            [number(NameKind.TENANT, run.tenant) for run in runs],
+            [number(NameKind.QUEUE, run.queue) for run in runs],
             [run.policy.timeout for run in runs],
             [run.start_within for run in runs],
             [run.deadline for run in runs],
@@ -176,7 +176,7 @@ class Submissions(Queues, Keys, Classes):
 
     async def _use_new_keys(
         self, connection: Connection, runs: Sequence[NewRun]
-    ) -> tuple[dict[RunId, KeyUsed], list[KeyWanted]]:
+    ) -> tuple[dict[RunId, KeyUse], list[KeyRequest]]:
         """Check the idempotency keys of runs.
 
         Return the runs that are not made because their key was used, and the keys that the others take.
@@ -189,7 +189,7 @@ class Submissions(Queues, Keys, Classes):
         )
         known = {row["id"] for row in rows}
         wanted = {
-            run.id: key_wanted(self._names.number(Kind.TENANT, run.tenant), run.idempotency, run.id)
+            run.id: build_key_request(self._names.number(NameKind.TENANT, run.tenant), run.idempotency, run.id)
             for run in keyed
             if run.idempotency is not None and run.id not in known
         }
@@ -244,10 +244,10 @@ class Submissions(Queues, Keys, Classes):
         now: Instant,
         gates: dict[RunId, int],
         taken: dict[int, str | None],
-        family: Family,
-    ) -> list[Placed]:
+        family: DependencyDecisions,
+    ) -> list[PlacedRun]:
         """Decide the states of new runs by their parents, due times and ordering keys."""
-        placed: dict[RunId, Placed] = {}
+        placed: dict[RunId, PlacedRun] = {}
         # Runs wait for a key in the order of (due, id), also inside a batch.
         lined_up = sorted(
             ((run.at if run.at is not None else now + run.delay, run.id, run) for run in runs),
@@ -268,16 +268,16 @@ class Submissions(Queues, Keys, Classes):
             else:
                 state = _BLOCKED
             limits = run.policy.gates(run.tenant, run.task)
-            placed[run_id] = Placed(run, due, state, gate, limits, True if run_id in family.parents else None)
+            placed[run_id] = PlacedRun(run, due, state, gate, limits, True if run_id in family.parents else None)
         return list(placed.values())
 
     async def _pass_new(
         self,
         connection: Connection,
-        placed: Sequence[Placed],
-        leaving: Sequence[Leaver] = (),
+        placed: Sequence[PlacedRun],
+        leaving: Sequence[LimitRelease] = (),
         left: Collection[int] = (),
-    ) -> Passage | None:
+    ) -> LimiterDecisions | None:
         """Decide which new runs pass their limits; the result is carried out once they are in the tables."""
         number_of = self._names.number
         arriving = {one.run.id: one for one in placed if one.state == _QUEUED and one.limits}
@@ -287,7 +287,7 @@ class Submissions(Queues, Keys, Classes):
             connection,
             leaving,
             [
-                Candidate(one.due, run, one.limits, number_of(Kind.QUEUE, one.run.queue), None, is_new=True)
+                LimitCandidate(one.due, run, one.limits, number_of(NameKind.QUEUE, one.run.queue), None, is_new=True)
                 for run, one in arriving.items()
             ],
             left,
@@ -298,7 +298,7 @@ class Submissions(Queues, Keys, Classes):
         return passage
 
     def _tenant(self, run: NewRun) -> int:
-        return self._names.number(Kind.TENANT, run.tenant)
+        return self._names.number(NameKind.TENANT, run.tenant)
 
     async def _label(self, connection: Connection, runs: Sequence[NewRun], bucket: int | None = None) -> None:
         """Write the tags of runs, into the buckets of their bodies unless ``bucket`` is given."""
@@ -311,7 +311,7 @@ class Submissions(Queues, Keys, Classes):
         if labels:
             await connection.execute(*self._db.sql["add_labels"].bind(*zip(*labels, strict=True)))
 
-    async def _insert(self, connection: Connection, placed: Sequence[Placed], now: Instant) -> None:
+    async def _insert(self, connection: Connection, placed: Sequence[PlacedRun], now: Instant) -> None:
         rows = [(one, self._common(one, now)) for one in placed]
         queued = [
             (*row, rank_of(now, one.run.priority, late=origin_of(one.run) == BACKFILL), None)
@@ -331,7 +331,7 @@ class Submissions(Queues, Keys, Classes):
         if targets:
             await connection.execute(*self._db.sql["open_own_lanes"].bind(targets))
 
-    def _common(self, one: Placed, now: Instant) -> tuple[object, ...]:
+    def _common(self, one: PlacedRun, now: Instant) -> tuple[object, ...]:
         """Return the columns of a new run that the queue and the waiting table share."""
         run, due = one.run, one.due
         # For a run that waits for parents, these count from when its dependency rule is met.
@@ -341,7 +341,7 @@ class Submissions(Queues, Keys, Classes):
             shard_of(run.id),
             run.priority,
             self._tenant(run),
-            self._names.number(Kind.QUEUE, run.queue),
+            self._names.number(NameKind.QUEUE, run.queue),
             bucket_of(run),
             due,
             now,
@@ -363,7 +363,7 @@ class Submissions(Queues, Keys, Classes):
     def _lane(self, policy: RunPolicy, target: SessionId | None = None) -> int:
         if target is not None:
             return -target
-        return self._names.number(Kind.LABELS, set_of_labels(policy.requires)) if policy.requires else 0
+        return self._names.number(NameKind.LABELS, set_of_labels(policy.requires)) if policy.requires else 0
 
     async def _tell(self, connection: Connection, kind: str, runs: Sequence[tuple[RunId, int]]) -> None:
         """Emit an event for runs, each given with the number of its tenant."""
@@ -471,12 +471,12 @@ def moved_state(tenant: str, target: str, before: str, after: str) -> Change:
     return Change(tenant, target, *(what_differs({"state": before}, {"state": after}) or ()))
 
 
-def _names_of(runs: Sequence[NewRun]) -> set[tuple[Kind, str]]:
-    wanted: set[tuple[Kind, str]] = set()
+def _names_of(runs: Sequence[NewRun]) -> set[tuple[NameKind, str]]:
+    wanted: set[tuple[NameKind, str]] = set()
     for (task, queue, tenant, requires), _ in groupby(
         runs, key=lambda run: (run.task, run.queue, run.tenant, run.policy.requires)
     ):
-        wanted |= {(Kind.TASK, task), (Kind.QUEUE, queue), (Kind.TENANT, tenant)}
+        wanted |= {(NameKind.TASK, task), (NameKind.QUEUE, queue), (NameKind.TENANT, tenant)}
         if requires:
-            wanted.add((Kind.LABELS, set_of_labels(requires)))
+            wanted.add((NameKind.LABELS, set_of_labels(requires)))
     return wanted

@@ -5,7 +5,7 @@ from functools import partial
 
 from mainspring.core.model.limits.limits import GateState, room
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.work.dependencies import Families
+from mainspring.stores.postgres.work.dependencies import DependencyMixin
 from mainspring.stores.postgres.work.limiter_decisions import candidate, gates_in
 
 #: The recount reads every run that has limits: it takes at most 1/20 of the time.
@@ -13,7 +13,7 @@ _SHARE = 20
 _NOBODY = "0" * 32
 
 
-class Sweeping(Families):
+class SweepMixin(DependencyMixin):
     #: Where the last sweep ended. Each sweep continues from there, and starts again at the end.
     _limits_swept = -1
     _children_swept = _NOBODY

@@ -15,9 +15,9 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import parents_first
 from mainspring.core.store import Accepted
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import Kind
+from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import bucket_of
-from mainspring.stores.postgres.work.dependencies import Families
+from mainspring.stores.postgres.work.dependencies import DependencyMixin
 
 #: How often a key is requested again while it is being deleted.
 _ROUNDS = 5
@@ -52,7 +52,7 @@ def in_turns(runs: Sequence[NewRun]) -> Iterator[list[int]]:
     yield turn
 
 
-class Uniques(Families):
+class UniqueRunMixin(DependencyMixin):
     async def _edit_first(self, connection: Connection, run: NewRun, tenant: int) -> RunState | None:
         """Replace payload, due time and so on of a run that never started; None: it has started meanwhile."""
         raise NotImplementedError
@@ -112,7 +112,7 @@ class Uniques(Families):
 
     def _place_of(self, run: NewRun) -> _Place:
         assert run.unique is not None
-        return self._names.number(Kind.TENANT, run.tenant), hashlib.sha256(run.unique.key.encode()).digest()
+        return self._names.number(NameKind.TENANT, run.tenant), hashlib.sha256(run.unique.key.encode()).digest()
 
 
 def _columns(wanted: dict[_Place, NewRun]) -> list[list[object]]:

@@ -13,7 +13,7 @@ from mainspring.core.runtime.log import get_logger
 from mainspring.core.store import Unattempted
 from mainspring.stores.postgres.codes import STATES
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.records.reading import Reading
+from mainspring.stores.postgres.records.reading import ReadMixin
 
 _log = get_logger("mainspring.upkeep")
 
@@ -30,7 +30,7 @@ _PIECE: Micros = 2 * MINUTE
 _PIECES = 30
 
 
-class Upkeep(Reading):
+class MaintenanceMixin(ReadMixin):
     #: Tables whose dead rows could not be removed, and until when that is not tried again.
     _in_vain: dict[str, float]
 

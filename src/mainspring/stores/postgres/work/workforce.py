@@ -16,23 +16,23 @@ from mainspring.core.model.runs.usage import Spent
 from mainspring.core.store import Beat, NewSession, Want
 from mainspring.stores.postgres.codes import OUTCOME_CODES, SESSION_KINDS, STATE_CODES
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.floors import Floors
-from mainspring.stores.postgres.names import Kind, Unnamed
+from mainspring.stores.postgres.names import NameKind, UnknownName
+from mainspring.stores.postgres.rank_floors import RankFloors
 from mainspring.stores.postgres.rows import held_runs
-from mainspring.stores.postgres.work.dependencies import FEW, Families
-from mainspring.stores.postgres.work.queues import Place, Queues
+from mainspring.stores.postgres.work.dependencies import FEW, DependencyMixin
+from mainspring.stores.postgres.work.queues import ClaimScope, QueueMixin
 
 _NOTHING = Spent()
 
 
-class Workforce(Queues, Families):
+class WorkerMixin(QueueMixin, DependencyMixin):
     #: Something was paused, or a tenant had a quota, when this process last looked: claims then check both at once.
     _limited = False
     #: Sessions that had lanes of their own, or met limits per period, when this process last looked: claims then start
     #: with the statement for those.
     _with_lanes: set[SessionId]
     #: Where claims start to search queues, and the task that checks whether that is still right.
-    _ranks: Floors
+    _ranks: RankFloors
     _looking: asyncio.Task[None] | None = None
 
     async def open_session(self, session: NewSession) -> SessionId:
@@ -102,7 +102,7 @@ class Workforce(Queues, Families):
         wants = [want for want in wants if want.limit > 0]
         if not wants:
             return []
-        await self._names.number_all((Kind.QUEUE, want.queue) for want in wants)
+        await self._names.number_all((NameKind.QUEUE, want.queue) for want in wants)
         await self._mark_pooled(wants)
         if self._policed and any(want.queue in self._policed for want in wants):
             policed = [want for want in wants if want.queue in self._policed]
@@ -116,7 +116,7 @@ class Workforce(Queues, Families):
         if not rows:
             # The statements find nothing in a queue with a pause or a quota. `_claim` also finds nothing for sessions
             # with lanes, or with limits per period.
-            queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+            queues = [self._names.number(NameKind.QUEUE, want.queue) for want in wants]
             why = (await self._db.fetch("why_nothing", session, queues))[0]
             if why["policed"]:
                 # If one queue has a policy they find nothing in any: claim again, each queue in its own way.
@@ -133,12 +133,12 @@ class Workforce(Queues, Families):
         rows: list[asyncpg.Record] = []
         hinted = [want for want in wants if want.runs is not None]
         if hinted:
-            queues = [self._names.number(Kind.QUEUE, want.queue) for want in hinted]
+            queues = [self._names.number(NameKind.QUEUE, want.queue) for want in hinted]
             runs = [run for want in hinted for run in want.runs or ()]
             rows = await self._db.fetch("claim_hinted", session, number, queues, runs)
             wants = [want for want in wants if want.runs is None]
         if wants:
-            queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+            queues = [self._names.number(NameKind.QUEUE, want.queue) for want in wants]
             limits = [want.limit for want in wants]
             began = self._ranks.begin()
             found = await self._db.fetch("claim", session, number, queues, limits, self._ranks.of(queues))
@@ -162,7 +162,7 @@ class Workforce(Queues, Families):
     async def _claim_lanes(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[asyncpg.Record]:
         limits: Counter[int] = Counter()
         for want in wants:
-            limits[self._names.number(Kind.QUEUE, want.queue)] += want.limit
+            limits[self._names.number(NameKind.QUEUE, want.queue)] += want.limit
         rows = await self._db.fetch("claim_lanes", session, number, list(limits), list(limits.values()))
         limits.subtract(row["queue"] for row in rows)
         left = +limits
@@ -173,18 +173,20 @@ class Workforce(Queues, Families):
 
     async def _claim_policed(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
         """Claim from queues with a policy that a claim must check."""
-        tenants = {want.tenant: await self._names.find(Kind.TENANT, want.tenant) for want in wants if want.tenant}
+        tenants = {want.tenant: await self._names.find(NameKind.TENANT, want.tenant) for want in wants if want.tenant}
         wants = [want for want in wants if want.tenant is None or tenants[want.tenant] is not None]
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
             found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session))
             if found is None:
                 return []
-            queues = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+            queues = [self._names.number(NameKind.QUEUE, want.queue) for want in wants]
             paused = await self._paused(connection, set(queues))
             room = await self._rooms(connection, [tenants.get(want.tenant or "") for want in wants])
             places = [
-                Place(queue, want, found["lanes"] or (), tenants.get(want.tenant or ""), paused.get(queue, set()), room)
+                ClaimScope(
+                    queue, want, found["lanes"] or (), tenants.get(want.tenant or ""), paused.get(queue, set()), room
+                )
                 for queue, want in zip(queues, wants, strict=True)
             ]
             chosen = await self._choose(connection, places)
@@ -199,16 +201,16 @@ class Workforce(Queues, Families):
 
     async def _claim_closely(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
         """Claim where something is paused, a tenant has a quota, or only one tenant's runs are wanted."""
-        numbers = [self._names.number(Kind.QUEUE, want.queue) for want in wants]
+        numbers = [self._names.number(NameKind.QUEUE, want.queue) for want in wants]
         policed = await self._db.fetch("policed", numbers)
         if policed:
             self._policed |= {self._names.name(row["queue"]) for row in policed}
             return await self.claim(session, number, wants)
         places: list[tuple[int, int | None, int]] = []
         for want in wants:
-            tenant = None if want.tenant is None else await self._names.find(Kind.TENANT, want.tenant)
+            tenant = None if want.tenant is None else await self._names.find(NameKind.TENANT, want.tenant)
             if want.tenant is None or tenant is not None:
-                places.append((self._names.number(Kind.QUEUE, want.queue), tenant, want.limit))
+                places.append((self._names.number(NameKind.QUEUE, want.queue), tenant, want.limit))
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
             found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session))
@@ -292,7 +294,7 @@ class Workforce(Queues, Families):
     async def _held(self, rows: list[asyncpg.Record]) -> list[HeldRun]:
         try:
             held, unreadable = held_runs(rows, self._names, self._policies)
-        except Unnamed:
+        except UnknownName:
             # Another process has added a name since the names were read.
             await self._names.name_all([0])
             held, unreadable = held_runs(rows, self._names, self._policies)

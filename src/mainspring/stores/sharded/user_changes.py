@@ -20,12 +20,12 @@ from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.store import Accepted
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.merging import merge_by
-from mainspring.stores.sharded.part import Part
+from mainspring.stores.sharded.mixin import ShardedMixin
 
 T = TypeVar("T")
 
 
-class Changing(Part):
+class ShardedUserChangeMixin(ShardedMixin):
     async def _at_home(self, tenant: str, call: Callable[[PostgresStore], Awaitable[T]]) -> T:
         return await self._servers.at(self._servers.of_tenant(tenant), call)
 

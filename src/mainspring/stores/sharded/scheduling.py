@@ -17,10 +17,10 @@ from mainspring.core.ports.storage.coordination import Membership
 from mainspring.core.ports.storage.slos import SloDue, SloSettled
 from mainspring.core.store import Fired, Retention, Staged, Unattempted
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.sharded.part import Part
+from mainspring.stores.sharded.mixin import ShardedMixin
 
 
-class Controlling(Part):
+class ShardedSchedulerMixin(ShardedMixin):
     async def join(self, name: str, ttl: Micros) -> SessionId:
         first, *others = self._servers.all
         member = await first.ask(lambda store: store.join(name, ttl))

@@ -5,7 +5,7 @@ import msgspec
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.cluster.placement import moves_for_balance
 from mainspring.stores.sharded.joining import move
-from mainspring.stores.sharded.part import Part
+from mainspring.stores.sharded.mixin import ShardedMixin
 from mainspring.stores.sharded.server import Server
 
 
@@ -20,7 +20,7 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     leaving: tuple[int, ...] = ()
 
 
-class Moving(Part):
+class ShardedPlacementMixin(ShardedMixin):
     async def servers(self) -> list[ServerView]:
         await self._servers.read_map()
         return [

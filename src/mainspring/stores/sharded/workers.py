@@ -16,9 +16,9 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, SessionView
 from mainspring.core.store import Beat, NewSession, PartialCompletion, Want
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.sharded.part import Part
+from mainspring.stores.sharded.mixin import ShardedMixin
 from mainspring.stores.sharded.server import Server
-from mainspring.stores.sharded.servers import PartlyAnswered
+from mainspring.stores.sharded.servers import PartialAnswer
 
 Report = TypeVar("Report", ProgressReport, LogReport)
 #: Seconds after which a claim skips a server.
@@ -28,7 +28,7 @@ _CLAIM_WITHIN = 3.0
 _NOTHING_FOR: Micros = 200 * MILLISECOND
 
 
-class Working(Part):
+class ShardedWorkerMixin(ShardedMixin):
     _clock: Clock
     #: Rotates the server that claims begin with.
     _turn = 0
@@ -198,7 +198,7 @@ class Working(Part):
                 PostgresStore.complete,
                 lambda answer: answer is CompletionAnswer.STALE,
             )
-        except PartlyAnswered as error:
+        except PartialAnswer as error:
             raise PartialCompletion(str(error), error.answers) from error  # type: ignore[arg-type]
 
     async def report_progress(self, progress: Sequence[ProgressReport]) -> list[bool]:
@@ -222,7 +222,7 @@ class Working(Part):
             return await self._servers.spread(
                 reports, lambda item: self._servers.of_id(item.run), call, lambda heard: not heard
             )
-        except PartlyAnswered as error:
+        except PartialAnswer as error:
             # Reports for a server that is unavailable are dropped: the outcomes of other runs must not wait for them.
             return [heard is not False for heard in error.answers]
 

@@ -25,7 +25,7 @@ _PAUSE = 0.1
 _SLACK = 100_000
 
 
-class Floors:
+class RankFloors:
     """The starting ranks of one process. ``clock`` returns seconds from any origin."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:  # noqa: TID251

@@ -16,15 +16,15 @@ from mainspring.core.ports.storage.calendars import Almanac
 from mainspring.core.ports.storage.catalog import LogLine, Reads, SessionView
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded import merging
-from mainspring.stores.sharded.reading import Reading, Seen
+from mainspring.stores.sharded.reads import ShardedReadMixin, ShardedTenantScope
 
 
-class Cataloguing(Reading):
+class ShardedCatalogMixin(ShardedReadMixin):
     async def now(self) -> Instant:
         return await self._servers.any(PostgresStore.now)
 
     def seen_by(self, tenant: str | None) -> Reads:
-        return self if tenant is None else Seen(self._servers, tenant)
+        return self if tenant is None else ShardedTenantScope(self._servers, tenant)
 
     def listed_by(self, tenant: str | None) -> Reads:
         return self.seen_by(tenant)

@@ -6,17 +6,17 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import shard_of
 from mainspring.core.ports.storage.access import Author
 from mainspring.stores.changes import Change, sum_up
-from mainspring.stores.postgres.database import Connection, Statements
-from mainspring.stores.postgres.names import Kind, Names
-from mainspring.stores.postgres.rows import Policies
+from mainspring.stores.postgres.database import Connection, StatementRunner
+from mainspring.stores.postgres.names import NameCache, NameKind
+from mainspring.stores.postgres.rows import PolicyCodec
 from mainspring.stores.postgres.wakeups import PostgresWakeups
 
 
-class Part:
+class PostgresMixin:
     shards: int
-    _db: Statements
-    _names: Names
-    _policies: Policies
+    _db: StatementRunner
+    _names: NameCache
+    _policies: PolicyCodec
     _wakeups: PostgresWakeups | None
     #: The only tenant this instance may access; None: all tenants.
     _bound_to: str | None = None
@@ -44,7 +44,7 @@ class Part:
     async def _scope_number(self, asked: str | None = None) -> int | None:
         """Return the number of the tenant to filter by; None: all tenants. 0 matches no tenant."""
         tenant = self._scope(asked)
-        return None if tenant is None else await self._names.find(Kind.TENANT, tenant) or 0
+        return None if tenant is None else await self._names.find(NameKind.TENANT, tenant) or 0
 
     async def _audit(
         self, connection: Connection, action: str, author: Author | None, changes: Iterable[Change]

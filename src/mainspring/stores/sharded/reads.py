@@ -33,9 +33,9 @@ from mainspring.core.store import Depth
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.work.placement_groups import MOST_SERVERS
 from mainspring.stores.sharded import merging
-from mainspring.stores.sharded.part import Part
+from mainspring.stores.sharded.mixin import ShardedMixin
 from mainspring.stores.sharded.server import Server
-from mainspring.stores.sharded.servers import Servers
+from mainspring.stores.sharded.servers import ServerSet
 
 T = TypeVar("T")
 #: Changes that are applied on every server: the audit lists each once.
@@ -44,7 +44,7 @@ _TOLD_TO_ALL = frozenset(
 )
 
 
-class Reading(Part):
+class ShardedReadMixin(ShardedMixin):
     #: The tenant whose objects are visible; None: all tenants.
     _bound_to: str | None = None
 
@@ -183,9 +183,9 @@ class Reading(Part):
         )
 
 
-class Seen(Reading):
+class ShardedTenantScope(ShardedReadMixin):
     """The sharded store, limited to one tenant."""
 
-    def __init__(self, servers: Servers, tenant: str) -> None:
+    def __init__(self, servers: ServerSet, tenant: str) -> None:
         self._servers = servers
         self._bound_to = tenant

@@ -13,10 +13,10 @@ from mainspring.core.model.schedules.job import JobState, NewJob
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Accepted, Put
 from mainspring.stores.postgres import PostgresStore
-from mainspring.stores.sharded.part import Part
+from mainspring.stores.sharded.mixin import ShardedMixin
 
 
-class Submitting(Part):
+class ShardedSubmitMixin(ShardedMixin):
     def server_of(self, run: NewRun) -> int:
         """Return the number of the server that owns a run; -1 if unknown. Callers split large batches by it."""
         home = self._servers.homes.get(self._servers.of_id(run.id))
