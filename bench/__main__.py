@@ -6,7 +6,7 @@ import typer
 
 from bench import command
 from bench.sites import local_engine
-from mainspring.config.servers.broker_routes import check_engine, read_engines
+from mainspring.config.servers.broker_routes import check_broker, split_brokers
 
 application = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -50,12 +50,12 @@ def bench(
     if soak is not None:
         names.append("soak")
     sizes = command.sizes_of(quick=quick, rounds=rounds, seconds=seconds, soak=soak, workers=workers, scale=scale)
-    engines = read_engines(dispatch, local_engine.NAMES)
+    engines = split_brokers(dispatch, local_engine.NAMES)
     for engine in engines:
         if engine in local_engine.NAMES:
             local_engine.check_lendable(engine)
         else:
-            check_engine(engine, "--dispatch")
+            check_broker(engine, "--dispatch")
     stores = [store] if store else command.STORES
     raise typer.Exit(command.run(suite, stores, sizes, names, as_json=json, engines=engines))
 

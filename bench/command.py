@@ -14,7 +14,7 @@ from bench.run import POSTGRES, SQLITE
 from bench.run import run as run_on
 from bench.sites.local_engine import address_of
 from bench.sizes import QUICK, Sizes, scaled
-from mainspring.config.sections import without_secrets
+from mainspring.config.sections.addresses import hide_secrets
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, parse_duration
 from mainspring.core.model.cluster.coordination import STORE
@@ -36,7 +36,7 @@ def run(
     facts = machine.facts()
     console.print(machine.describe(facts))
     expected = sum(suite.estimate(chosen, sizes, embedded=not store.startswith(POSTGRES)) for store in stores)
-    shown = " and ".join(map(without_secrets, stores))
+    shown = " and ".join(map(hide_secrets, stores))
     console.print(f"{', '.join(item.name for item in chosen)} on {shown}: about {minutes(expected)}", markup=False)
     results: dict[str, Figures] = {}
     for store, engine in [(store, engine) for store in stores for engine in engines or (STORE,)]:

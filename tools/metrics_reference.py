@@ -1,4 +1,4 @@
-"""Writes ``docs/reference/metrics.md``: every metric, from where they are declared.
+"""Write ``docs/reference/metrics.md``: every metric, from its declaration.
 
 python -m tools.metrics_reference > docs/reference/metrics.md
 """
@@ -7,22 +7,21 @@ from mainspring.core.runtime.metrics.declared import ALL, STANDARD, Kind, Metric
 
 _HEAD = """# Metrics
 
-Made of the code by `make reference`: what is not here is not told. All are in the text format of Prometheus, at
-`/metrics` of every process: of an API, or of `up`, on its own port; of a scheduler or a worker that is started alone on
-the first free port from `metrics.first_port`, which it names in its log. [How to watch a
-fleet](../operate/monitoring.md).
+`make reference` generates this page from the code. Every process serves its metrics at `/metrics`, in the text format
+of Prometheus. An API and `up` use their own port. A scheduler or worker that runs alone uses the first free port from
+`metrics.first_port`, and logs which one. See [monitoring](../operate/monitoring.md).
 
-- What is of a process counts since it started. Add up over processes with `sum`.
-- What is of the fleet or of the store is the same from whomever you ask: use `max`, not `sum`. It is read at most every
-  `metrics.every` (10 s), however often somebody asks. When the store gives no answer for five seconds these figures are
-  missing, and `mainspring_store_up` is 0. Queues with very many runs take longer to count: then they are told as they
-  were a moment ago, and are missing when that is more than a minute: `mainspring_queues_counted` is 0.
-- Labels are bounded: of tasks, queues and tenants each process tells the first 100 apart (`metrics.names`) and counts
-  the others as `other`. Of the queues of the fleet those are told apart that have workers, then those with the most
-  runs; `other` is the sum of the rest, with the longest lag of any. `/v1/autoscale` has all of them. Nothing is by
-  tenant unless `metrics.tenants` says so.
-- Who asks an API and is bound to a tenant sees the queues of that tenant, and nothing that names tasks,
-  sinks or engines.
+- **Metrics of a process** count since it started. Add them up over processes with `sum`.
+- **Metrics of the fleet and of the store** are the same from every process. Use `max`, not `sum`. They are read at most
+  every `metrics.interval` (10 s). If the store does not answer within five seconds, they are missing, and
+  `mainspring_store_up` is 0.
+- **Queues with very many runs** take longer to count. Their last counts are returned for up to a minute; after that,
+  they are missing, and `mainspring_queues_counted` is 0.
+- **Labels are bounded.** Each process has labels for the first 100 tasks, queues and tenants (`metrics.max_names`), and
+  counts the others as `other`. Of the fleet's queues, those with workers come first, then those with the most runs;
+  `other` is the sum of the rest, with the longest lag. `/v1/autoscale` has all queues. Labels for tenants need
+  `metrics.tenants`.
+- **A key of one tenant** sees the queues of that tenant at an API, and no metric that names tasks, sinks or brokers.
 """
 
 _TITLES = {
@@ -31,7 +30,7 @@ _TITLES = {
     Whose.WORKER: "Workers",
     Whose.SCHEDULER: "Schedulers",
     Whose.API: "APIs",
-    Whose.ENGINES: "Engines",
+    Whose.ENGINES: "Brokers",
     Whose.FLEET: "The fleet",
     Whose.STORE: "The store",
 }
@@ -43,7 +42,7 @@ def page() -> str:
         metrics = [metric for metric in ALL if metric.whose is whose]
         if whose is Whose.PROCESS:
             metrics += STANDARD
-        parts.append(f"## {title}\n\nTold by {whose.value}.\n\n" + _table(metrics))
+        parts.append(f"## {title}\n\nReported by {whose.value}.\n\n" + _table(metrics))
     return "\n".join(parts)
 
 

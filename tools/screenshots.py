@@ -10,7 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from mainspring.config.sections import NotificationsSection
+from mainspring.config.sections.events import NotificationsSection
 from tests.support.processes import free_port
 from tests.support.ui_site import Site
 from tools.services import ServiceUnavailable, ensure

@@ -58,7 +58,7 @@ class System:
         self.children = children
         self.stamps = Stamps(directory)
         self._environment = {"MAINSPRING_LOG_LEVEL": "warning", **site.environment, DIRECTORY: str(directory)}
-        self._environment["MAINSPRING_DISPATCH_ENGINE"] = dispatch
+        self._environment["MAINSPRING_DISPATCH_BROKER"] = dispatch
         self._load: Caller | None = None
 
     async def start_load(self, *, connected: bool = True) -> None:

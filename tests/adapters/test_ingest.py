@@ -13,7 +13,9 @@ from confluent_kafka.admin import AdminClient
 
 from mainspring.config.api import make_acceptance, make_ingest
 from mainspring.config.engine import Engine
-from mainspring.config.sections import ApiSection, DispatchSection, IngestSection
+from mainspring.config.sections.access import ApiSection
+from mainspring.config.sections.events import IngestSection
+from mainspring.config.sections.processes import DispatchSection
 from mainspring.config.settings import Settings
 from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.instant import HOUR, SECOND
@@ -45,7 +47,10 @@ class Kit:
             kafka=f"{address}/{self.topic}?partitions=3", tenant="*", topics={self.foreign: MAPPING}
         )
         settings = Settings(
-            store="memory:", ingest=section, api=ApiSection(accept_by="kafka"), dispatch=DispatchSection(key="secret")
+            store="memory:",
+            ingest=section,
+            api=ApiSection(submit_buffer="kafka"),
+            dispatch=DispatchSection(key="secret"),
         )
         self.engine = Engine(settings)
         self._stack = stack

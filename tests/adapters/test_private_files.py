@@ -16,7 +16,7 @@ import mainspring
 from mainspring.cli.client import profiles
 from mainspring.config.backups import restore_backup, take_backup, verify_backup
 from mainspring.config.health import examine
-from mainspring.config.sections import RetentionSection, RunLogsSection
+from mainspring.config.sections.storage import RetentionSection, RunLogsSection
 from mainspring.config.settings import Settings
 from mainspring.core.model.cluster.diagnosis import Finding, Level
 from mainspring.core.model.runs.restored import Unfinished
@@ -177,7 +177,7 @@ async def test_doctor_reports_folders_that_others_can_read_and_its_command_fixes
     address = f"file://{folder}"
     settings = Settings(
         store=str(tmp_path / "m.db"),
-        run_logs=RunLogsSection(where=address),
+        run_logs=RunLogsSection(location=address),
         retention=RetentionSection(archive=address),
     )
     for check in ("run log permissions", "archive permissions"):

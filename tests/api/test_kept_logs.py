@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.config.sections import BlobsSection, RunLogsSection
+from mainspring.config.sections.storage import BlobsSection, RunLogsSection
 from mainspring.config.servers.blobs import make_run_logs
 from mainspring.config.settings import Settings
 from mainspring.config.stores import EngineStore
@@ -54,7 +54,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def run_logs(where: str, folder: Path) -> RunLogs:
     section = BlobsSection(credentials_file=str(credentials_file(folder)))
-    found = make_run_logs(Settings(run_logs=RunLogsSection(where=where), blobs=section))
+    found = make_run_logs(Settings(run_logs=RunLogsSection(location=where), blobs=section))
     assert found is not None
     return found
 

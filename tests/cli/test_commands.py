@@ -63,7 +63,7 @@ def test_version_prints_the_commit_and_the_schema_versions(tmp_path: Path) -> No
         (["worker", "tasks:application"], "tasks has no Mainspring called 'application'"),
         (["worker", "tasks:app", "--queue", "mail:x"], "--queue: mail:x is not a queue"),
         (["up", "--port", "99999"], "port: 99999 is out of range"),
-        (["up", "--host", "0.0.0.0"], "host: 0.0.0.0 can be reached from outside"),
+        (["up", "--host", "0.0.0.0"], "host: 0.0.0.0 is reachable from other machines"),
         (["worker", "--config", "off.toml"], "there is nothing to run"),
         (["worker", "--config", "absent-folder.toml"], "tasks.scripts: nowhere is not a folder"),
         (["migrate", "--store", "mysql://x"], "mysql:// is not a store"),

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from mainspring.cli.main import application
 from mainspring.config.loading import load
-from mainspring.config.servers.broker_routes import read_engines, read_routes
+from mainspring.config.servers.broker_routes import read_routes, split_brokers
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.runs.dead_letters import DeadRun
 from tests.support import rabbitmq
@@ -29,7 +29,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 def doctor(store: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
     monkeypatch.setenv("MAINSPRING_STORE", str(store))
-    monkeypatch.setenv("MAINSPRING_DISPATCH_ENGINE", engine)
+    monkeypatch.setenv("MAINSPRING_DISPATCH_BROKER", engine)
     assert CliRunner().invoke(application, ["migrate"]).exit_code == 0
     # In its own process: log lines must not end up in the output.
     result = subprocess.run([sys.executable, "-m", "mainspring", "doctor", "--json"], capture_output=True, check=False)
@@ -44,7 +44,7 @@ def test_the_store_alone_needs_no_routes() -> None:
 def test_a_broker_serves_all_queues_or_some() -> None:
     assert read_routes("redis://a", {}) == {"*": "redis://a"}
     settings = load({}, {"MAINSPRING_DISPATCH_QUEUES": "mail=redis://a:1,default=store"}).dispatch
-    assert read_routes(settings.engine, settings.queues) == {"*": "store", "mail": "redis://a:1", "default": "store"}
+    assert read_routes(settings.broker, settings.queues) == {"*": "store", "mail": "redis://a:1", "default": "store"}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_broker_serves_all_queues_or_some() -> None:
 )
 def test_a_cluster_for_one_queue_can_be_set_in_the_environment(cluster: str, text: str) -> None:
     settings = load({}, {"MAINSPRING_DISPATCH_QUEUES": text.replace("BROKER", cluster)}).dispatch
-    routes = read_routes(settings.engine, settings.queues)
+    routes = read_routes(settings.broker, settings.queues)
     assert routes.pop("mail") == cluster
     assert routes.get("default", "store") == "store"
     assert routes["*"] == ("redis://d" if "*" in text else "store")
@@ -74,17 +74,17 @@ def test_a_cluster_for_one_queue_can_be_set_in_the_environment(cluster: str, tex
 )
 def test_an_invalid_broker_address_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="dispatch"):
-        load({}, {"MAINSPRING_DISPATCH_ENGINE": text})
+        load({}, {"MAINSPRING_DISPATCH_BROKER": text})
 
 
 def test_priority_slots_and_a_broker_are_refused_together() -> None:
     with pytest.raises(Invalid, match=r"worker\.priorities"):
-        load({}, {"MAINSPRING_DISPATCH_ENGINE": "redis://a", "MAINSPRING_WORKER_PRIORITIES": "1:10"})
+        load({}, {"MAINSPRING_DISPATCH_BROKER": "redis://a", "MAINSPRING_WORKER_PRIORITIES": "1:10"})
 
 
 def test_settings_do_not_show_passwords() -> None:
     environment = {
-        "MAINSPRING_DISPATCH_ENGINE": "redis://:hush@a",
+        "MAINSPRING_DISPATCH_BROKER": "redis://:hush@a",
         "MAINSPRING_DISPATCH_QUEUES": "mail=redis://:hush@b",
         "MAINSPRING_DISPATCH_KEY": "hush",
     }
@@ -140,9 +140,9 @@ def test_doctor_checks_rabbitmq_and_its_queues(
 
 def test_a_list_of_brokers_may_contain_addresses_with_several_hosts() -> None:
     named = "store, redis://a:1,amqp://u:p@a,b:2,store.example/?kind=quorum,store"
-    assert read_engines(named) == ["store", "redis://a:1", "amqp://u:p@a,b:2,store.example/?kind=quorum", "store"]
+    assert split_brokers(named) == ["store", "redis://a:1", "amqp://u:p@a,b:2,store.example/?kind=quorum", "store"]
     bare = "redis,store,kafka, redis+sentinel://a,b/main/0,rabbitmq"
-    assert read_engines(bare, ["redis", "rabbitmq", "kafka"]) == [
+    assert split_brokers(bare, ["redis", "rabbitmq", "kafka"]) == [
         "redis",
         "store",
         "kafka",
@@ -156,6 +156,6 @@ def test_the_settings_and_the_dead_letter_on_the_page_are_valid(tmp_path: Path) 
     for text in [text for kind, text in blocks if kind == "toml"]:
         (tmp_path / "mainspring.toml").write_text(text)
         section = load(file=tmp_path / "mainspring.toml", environment={}).dispatch
-        assert read_routes(section.engine, section.queues) or section.status
+        assert read_routes(section.broker, section.queues) or section.status_cache
     [letter] = [text for kind, text in blocks if kind == "json"]
     assert msgspec.json.decode(letter, type=DeadRun, strict=True).message() == msgspec.json.encode(json.loads(letter))

@@ -441,7 +441,7 @@ async def test_the_report_fits_the_terminal(file: Path, monkeypatch: pytest.Monk
 
 async def check_foreign_logs(store: SqliteStore | PostgresStore, address: str, kept: Path) -> None:
     await store.open()
-    logs = make_run_logs(load({"run_logs.where": str(kept)}, {}), store.identity)
+    logs = make_run_logs(load({"run_logs.location": str(kept)}, {}), store.identity)
     assert logs is not None
     await logs.make_ours()
     await logs.blobs.close()
@@ -454,7 +454,7 @@ async def check_foreign_logs(store: SqliteStore | PostgresStore, address: str, k
 
 
 async def test_doctor_finds_run_logs_of_another_sqlite_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAINSPRING_RUN_LOGS_WHERE", str(tmp_path / "kept"))
+    monkeypatch.setenv("MAINSPRING_RUN_LOGS_LOCATION", str(tmp_path / "kept"))
     (tmp_path / "kept").mkdir()
     store = SqliteStore(tmp_path / "jobs.db", SystemClock(), shards=SHARDS)
     await check_foreign_logs(store, str(tmp_path / "jobs.db"), tmp_path / "kept")
@@ -464,7 +464,7 @@ async def test_doctor_finds_run_logs_of_another_sqlite_store(tmp_path: Path, mon
 async def test_doctor_finds_run_logs_of_another_postgresql_store(
     postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MAINSPRING_RUN_LOGS_WHERE", str(tmp_path / "kept"))
+    monkeypatch.setenv("MAINSPRING_RUN_LOGS_LOCATION", str(tmp_path / "kept"))
     (tmp_path / "kept").mkdir()
     await check_foreign_logs(PostgresStore(postgres, shards=SHARDS), postgres, tmp_path / "kept")
 

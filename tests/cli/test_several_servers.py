@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from mainspring.cli.main import application
 from mainspring.config.loading import load
-from mainspring.config.sections import servers_of, without_secrets
+from mainspring.config.sections.addresses import hide_secrets, read_store_servers
 from mainspring.core.model.base.errors import Invalid
 from tests.support.databases import create_database, drop_database, with_database
 
@@ -28,12 +28,12 @@ def test_a_list_of_addresses_is_a_sharded_store(tmp_path: Path) -> None:
     [text] = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     file.write_text(text)
     from_file = load(environment={}, file=file)
-    assert servers_of(from_file.store) == (
+    assert read_store_servers(from_file.store) == (
         "postgresql://jobs@db-a.example.org/jobs",
         "postgresql://jobs@db-b.example.org/jobs",
     )
     assert load(environment={"MAINSPRING_STORE": from_file.store}).store == from_file.store
-    assert without_secrets('["postgresql://a:secret@b/c"]') == "postgresql://a@b/c"
+    assert hide_secrets('["postgresql://a:secret@b/c"]') == "postgresql://a@b/c"
     for wrong in ('["mainspring.db"]', "[", "[]", '["postgresql://a", "postgresql://a"]'):
         with pytest.raises(Invalid) as refused:
             load(environment={"MAINSPRING_STORE": wrong})

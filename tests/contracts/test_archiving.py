@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.config.archive import restore
-from mainspring.config.sections import BlobsSection
+from mainspring.config.sections.storage import BlobsSection
 from mainspring.config.servers.blobs import make_blobs
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.ids import RunId

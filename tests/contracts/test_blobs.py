@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from mainspring.config.sections import BlobsSection
+from mainspring.config.sections.storage import BlobsSection
 from mainspring.config.servers.blobs import make_blobs
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND, Instant

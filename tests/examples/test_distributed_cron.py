@@ -48,7 +48,7 @@ async def test_kafka_can_dispatch_the_jobs_with_a_topic_for_each_data_center(
         "distributed_cron",
         tmp_path,
         MAINSPRING_STORE=postgres_database,
-        MAINSPRING_DISPATCH_ENGINE=f"{address}/?topics={{queue}}-{{datacenter}}",
+        MAINSPRING_DISPATCH_BROKER=f"{address}/?topics={{queue}}-{{datacenter}}",
     )
     assert output.count("0 missing, 0 twice") == 3, output
     async with Mainspring(postgres_database) as maintenance:

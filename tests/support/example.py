@@ -65,7 +65,7 @@ async def run_on_engine(name: str, folder: Path, store: str, engine: str) -> str
             name,
             folder,
             MAINSPRING_STORE=store,
-            MAINSPRING_DISPATCH_ENGINE=engine,
+            MAINSPRING_DISPATCH_BROKER=engine,
             MAINSPRING_METRICS_FIRST_PORT=str(ports[0]),
             MAINSPRING_METRICS_LAST_PORT=str(ports[-1]),
         )

@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mainspring.config.node import Node, Role
-from mainspring.config.sections import AuthSection, NotificationsSection, OidcSection, UiSection, WorkerSection
+from mainspring.config.sections.access import AuthSection, OidcSection, UiSection
+from mainspring.config.sections.events import NotificationsSection
+from mainspring.config.sections.processes import WorkerSection
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.instant import MILLISECOND
 from tests.support.ui_tasks import NASTY, app

@@ -59,7 +59,7 @@ async def a_cluster(
     ports = {role: [free_port() for _ in range(count)] for role, count in counts.items()}
     [port] = ports["api"]
     environment = {
-        "MAINSPRING_METRICS_EVERY": "1s",
+        "MAINSPRING_METRICS_INTERVAL": "1s",
         "BROKEN_WHILE": str(folder / "broken"),
         **settings,
     }

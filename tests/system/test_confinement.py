@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.config.sections import TasksSection
+from mainspring.config.sections.tasks import TasksSection
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND
 from mainspring.core.model.runs.handler_errors import GiveUp, RetryLater

@@ -33,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[Redis]:
 async def processes(
     postgres_database: str, store: PostgresStore, server: Redis, tmp_path: Path
 ) -> AsyncIterator[Processes]:
-    environment = {"MAINSPRING_DISPATCH_ENGINE": server.address()}
+    environment = {"MAINSPRING_DISPATCH_BROKER": server.address()}
     async with Processes(postgres_database, tmp_path / "logs", environment) as processes:
         yield processes
 

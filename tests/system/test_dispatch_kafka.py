@@ -100,7 +100,7 @@ async def test_kafka_may_lose_and_repeat_hints_and_every_run_is_completed_once(
     postgres_database: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("MAINSPRING_DISPATCH_ENGINE", broker.url)
+    monkeypatch.setenv("MAINSPRING_DISPATCH_BROKER", broker.url)
     group = f"mainspring.{await store.identity()}.load"
     client, up = await start_worker(processes)
     publisher = KafkaDispatch(broker.url, SystemClock(), Sealer((await store.hint_key()).encode()))
@@ -166,7 +166,7 @@ async def test_workers_take_runs_from_the_store_while_kafka_is_killed_or_frozen(
     server = Kafka(tmp_path / "kafka")
     address = started(server)
     try:
-        monkeypatch.setenv("MAINSPRING_DISPATCH_ENGINE", Broker(address).url)
+        monkeypatch.setenv("MAINSPRING_DISPATCH_BROKER", Broker(address).url)
         client, _ = await start_worker(processes)
         async with Load(store, postgres_database) as load:
             await until_fed(client, processes)
@@ -196,7 +196,7 @@ async def test_runs_with_the_same_ordering_key_run_in_order_through_rebalances(
     postgres_database: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("MAINSPRING_DISPATCH_ENGINE", broker.url)
+    monkeypatch.setenv("MAINSPRING_DISPATCH_BROKER", broker.url)
     client, _ = await start_worker(processes)
     jobs = make_jobs(store)
     keys = [f"video-{number}" for number in range(8)]

@@ -47,7 +47,7 @@ async def processes(
     setup: tuple[RabbitMQ, str],
     tmp_path: Path,
 ) -> AsyncIterator[Processes]:
-    environment = {"MAINSPRING_DISPATCH_ENGINE": setup[1]}
+    environment = {"MAINSPRING_DISPATCH_BROKER": setup[1]}
     async with Processes(postgres_database, tmp_path / "logs", environment) as processes:
         yield processes
 

@@ -45,7 +45,7 @@ async def test_a_broker_is_added_and_removed_under_load(
             async with Load(store, postgres_database) as load:
                 await load.until_more(100, processes)
                 assert await count_hinted_claims(old.client) == 0
-                new = Generation(processes, MAINSPRING_DISPATCH_ENGINE=address)
+                new = Generation(processes, MAINSPRING_DISPATCH_BROKER=address)
                 await new.ready()
                 # Both run at the same time for a while.
                 await load.until_more(100, processes)

@@ -55,7 +55,7 @@ async def test_one_trace_has_the_request_every_attempt_and_the_child_run(
             "MAINSPRING_TRACING_ENDPOINT": collector.url,
             "MAINSPRING_TRACING_RATIO": "0",
             "MAINSPRING_METRICS_ENABLED": "false",
-            "MAINSPRING_DISPATCH_ENGINE": engine if engine == "store" else address_of(engine),
+            "MAINSPRING_DISPATCH_BROKER": engine if engine == "store" else address_of(engine),
         }
         async with (
             Processes(postgres_database, tmp_path, environment) as processes,

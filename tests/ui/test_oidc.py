@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from mainspring.config.pages import PAGES
-from mainspring.config.sections import AuthSection, OidcSection
+from mainspring.config.sections.access import AuthSection, OidcSection
 from mainspring.config.settings import Settings
 from mainspring.core.model.access.access import Principal, Role
 from mainspring.core.model.base.errors import Invalid

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from mainspring.config.sections import OidcSection
+from mainspring.config.sections.access import OidcSection
 from tests.support.openid_provider import Provider
 from tests.support.processes import free_port
 from tests.support.ui_site import Site

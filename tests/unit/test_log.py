@@ -33,7 +33,7 @@ log.info("as the application wants it", count=1)
 SECRET = """
 import logging, structlog
 from mainspring.cli import logs
-from mainspring.config.sections import LogSection
+from mainspring.config.sections.monitoring import LogSection
 logs.configure(LogSection(format="{format}"))
 def fail() -> None:
     password = "".join(["hunter", "2"])
@@ -75,7 +75,7 @@ import logging, structlog
 from mainspring.cli import logs
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.masking import masks
-from mainspring.config.sections import LogSection
+from mainspring.config.sections.monitoring import LogSection
 from mainspring.core.worker.reporting.capture import capture
 logs.configure(LogSection(format="{format}"))
 log = get_logger("mainspring.test", worker="w1")
@@ -145,7 +145,7 @@ def test_log_lines_rendered_by_the_application_contain_no_secret() -> None:
 STRANGE = """
 import logging
 from mainspring.cli import logs
-from mainspring.config.sections import LogSection
+from mainspring.config.sections.monitoring import LogSection
 logs.configure(LogSection(format="json"))
 try:
     raise ValueError("bad \\udcff name")

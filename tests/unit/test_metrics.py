@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from prometheus_client.parser import text_string_to_metric_families
 
 from mainspring.config.loading import load
-from mainspring.config.sections import MetricsSection
+from mainspring.config.sections.monitoring import MetricsSection
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MILLISECOND, SECOND
@@ -168,7 +168,7 @@ def test_every_label_has_a_bounded_set_of_values() -> None:
         *("version", "roles", "state", "outcome", "call", "why", "change", "operation", "status", "kind"),
         # One value for each configured server, sink or table.
         *("engine", "sink", "server", "table"),
-        # Values beyond ``metrics.names`` are counted as other.
+        # Values beyond ``metrics.max_names`` are counted as other.
         *("task", "queue", "tenant"),
     }
     assert {label for metric in ALL for label in metric.labels} == bounded
@@ -191,7 +191,7 @@ def test_help_texts_contain_no_markdown() -> None:
 
 
 def test_metrics_beyond_loopback_need_a_token(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="nobody is asked who they are"):
+    with pytest.raises(Invalid, match="the endpoint has no authentication"):
         load({"metrics.host": "0.0.0.0"}, {})
     (tmp_path / "token").write_text("secret\n")
     settings = load({"metrics.host": "0.0.0.0", "metrics.token_file": str(tmp_path / "token")}, {})

@@ -18,7 +18,7 @@ UBER = f"{RABBIT}/?queues=jobs.priority.{{priority}}"
 
 
 def make_queues(options: str) -> Queues:
-    broker = read_broker(f"{RABBIT}/?{options}", "dispatch.engine")
+    broker = read_broker(f"{RABBIT}/?{options}", "dispatch.broker")
     return Queues(Client(broker, SystemClock(), SECOND), broker, "store-1")
 
 
@@ -45,11 +45,11 @@ def test_a_template_may_name_the_queue_and_the_store(kind: str) -> None:
 @pytest.mark.parametrize("template", ["{other}", "a b", "{queue", "", "x" * 61, "ä"])
 def test_a_bad_template_is_refused(template: str) -> None:
     if not template:
-        assert read_broker(f"{RABBIT}/?queues=", "dispatch.engine").queues == ""
+        assert read_broker(f"{RABBIT}/?queues=", "dispatch.broker").queues == ""
         return
     with pytest.raises(Invalid, match=r"template|no address") as caught:
-        read_broker(f"{RABBIT}/?queues={template}", "dispatch.engine")
-    assert caught.value.field == "dispatch.engine"
+        read_broker(f"{RABBIT}/?queues={template}", "dispatch.broker")
+    assert caught.value.field == "dispatch.broker"
 
 
 def test_names_without_the_queue_serve_one_queue_alone() -> None:
@@ -66,7 +66,7 @@ def test_names_without_the_queue_serve_one_queue_alone() -> None:
     [
         {},
         {"dispatch.queues": f"payouts={UBER}"},
-        {"dispatch.engine": f"{RABBIT}/?kind=quorum&queues={{queue}}.{{priority}}"},
+        {"dispatch.broker": f"{RABBIT}/?kind=quorum&queues={{queue}}.{{priority}}"},
         {"dispatch.queues": "mail=redis://host", "worker.queues": "payouts:10"},
     ],
 )
@@ -81,10 +81,10 @@ def test_pools_work_with_the_store_and_with_a_queue_for_each_priority(dispatch: 
 @pytest.mark.parametrize(
     "dispatch",
     [
-        {"dispatch.engine": RABBIT},
-        {"dispatch.engine": f"{RABBIT}/?queues=our.{{queue}}"},
-        {"dispatch.engine": "redis://host"},
-        {"dispatch.engine": "kafka://host/?topics={queue}-{priority}"},
+        {"dispatch.broker": RABBIT},
+        {"dispatch.broker": f"{RABBIT}/?queues=our.{{queue}}"},
+        {"dispatch.broker": "redis://host"},
+        {"dispatch.broker": "kafka://host/?topics={queue}-{priority}"},
         {"dispatch.queues": "mail=redis://host"},
         {"dispatch.queues": "mail=redis://host", "worker.queues": "mail:10"},
     ],

@@ -165,8 +165,8 @@ def test_a_mistake_in_a_mapping_is_one_error_that_names_the_setting(
         ({"ingest.kafka": "kafka://host", "ingest.topics": {"a b": {"task": "t"}}}, "ingest.topics.a b"),
         ({"ingest.kafka": "kafka://host"}, "ingest.kafka"),
         (
-            {"ingest.kafka": "kafka://host", "ingest.topics": {"a": {"task": "t"}}, "api.accept_by": "kafka"},
-            "api.accept_by",
+            {"ingest.kafka": "kafka://host", "ingest.topics": {"a": {"task": "t"}}, "api.submit_buffer": "kafka"},
+            "api.submit_buffer",
         ),
     ],
 )

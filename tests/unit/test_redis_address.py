@@ -29,8 +29,8 @@ from mainspring.integrations.redis.address import RedisAddress, read_redis
     ],
 )
 def test_an_address_is_parsed(text: str, expected: RedisAddress) -> None:
-    assert read_redis(text, "dispatch.engine") == expected
-    assert load({}, {"MAINSPRING_DISPATCH_ENGINE": text}).dispatch.engine == text
+    assert read_redis(text, "dispatch.broker") == expected
+    assert load({}, {"MAINSPRING_DISPATCH_BROKER": text}).dispatch.broker == text
 
 
 @pytest.mark.parametrize(
@@ -53,5 +53,5 @@ def test_an_invalid_address_is_rejected_with_its_reason(text: str, reason: str) 
 
 
 def test_addresses_and_settings_do_not_show_passwords() -> None:
-    assert "hush" not in repr(read_redis("redis+cluster://:hush@a", "dispatch.engine"))
-    assert "hush" not in repr(load({}, {"MAINSPRING_DISPATCH_STATUS": "redis://:hush@a"}))
+    assert "hush" not in repr(read_redis("redis+cluster://:hush@a", "dispatch.broker"))
+    assert "hush" not in repr(load({}, {"MAINSPRING_DISPATCH_STATUS_CACHE": "redis://:hush@a"}))

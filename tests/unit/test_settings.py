@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.config.loading import load
-from mainspring.config.sections import without_secrets
+from mainspring.config.sections.addresses import hide_secrets
 from mainspring.config.settings import RANGES, describe
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, SECOND
@@ -54,13 +54,13 @@ def test_nested_settings_are_read_from_the_environment() -> None:
         ("[retention]\nledger = '99999w'", r"retention\.ledger: 699993d is out of range \(0s to 36525d\)"),
         ("[worker]\ngrace = 'soon'", r"worker\.grace: 'soon' is not a duration"),
         ("[worker]\nqueues = 'mail:none'", r"worker\.queues: mail:none is not a queue"),
-        ("[log]\nlevel = 'loud'", r"log\.level: 'loud' is no level"),
+        ("[log]\nlevel = 'loud'", r"log\.level: 'loud' is not a level"),
         ("store = 3", r"store: 3 is not a text"),
         ("[tasks]\nhttp = 'perhaps'", r"tasks\.http: 'perhaps' is neither true nor false"),
         ("[tasks]\nhttp_allow = ['10.0.0.1/8']", r"tasks\.http_allow: '10\.0\.0\.1/8' is not a network"),
         ("store = ", "is not TOML"),
-        ("host = '0.0.0.0'", "host: 0.0.0.0 can be reached from outside.*mainspring keys create --role admin"),
-        ("host = 'example.org'", "host: example.org can be reached from outside"),
+        ("host = '0.0.0.0'", "host: 0.0.0.0 is reachable from other machines.*mainspring keys create --role admin"),
+        ("host = 'example.org'", "host: example.org is reachable from other machines"),
         ("[api]\nrate = 'fast'", r"api\.rate: 'fast' is not a number"),
         ("[api]\nrate = -1", r"api\.rate: -1 is out of range"),
         ("[api]\nrate = nan", r"api\.rate: nan is out of range"),
@@ -120,7 +120,7 @@ def test_variables_of_tests_benchmarks_and_kubernetes_are_left_alone() -> None:
     ],
 )
 def test_a_store_is_shown_without_its_secrets(store: str, shown: str) -> None:
-    assert without_secrets(store) == shown
+    assert hide_secrets(store) == shown
 
 
 def test_every_number_has_a_range() -> None:
@@ -189,7 +189,7 @@ def test_invalid_limits_of_programs_are_rejected(name: str, value: str) -> None:
     [
         {"store": "postgresql://me:hidden@db/x"},
         {"coordination": "redis://me:hidden@db"},
-        {"dispatch.engine": "amqp://me:hidden@mq/"},
+        {"dispatch.broker": "amqp://me:hidden@mq/"},
         {"dispatch.queues": {"mail": "redis://me:hidden@db"}},
         {"events.kafka": "kafka://me:hidden@mq/topic"},
         {"events.redis": "redis://me:hidden@db/0"},

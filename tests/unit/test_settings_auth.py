@@ -9,7 +9,7 @@ from rich.pretty import pretty_repr
 
 from mainspring.config.api import make_tokens
 from mainspring.config.loading import load
-from mainspring.config.sections import AuthSection
+from mainspring.config.sections.access import AuthSection
 from mainspring.config.settings import Settings, describe
 from mainspring.core.model.base.errors import Invalid
 from tests.support.clock import ManualClock
@@ -28,7 +28,9 @@ def load_auth(**auth: str) -> Settings:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "api.example.org"])
 def test_a_public_address_needs_authentication(host: str) -> None:
-    with pytest.raises(Invalid, match=r"host: .* can be reached from outside.*mainspring keys create --role admin"):
+    with pytest.raises(
+        Invalid, match=r"host: .* is reachable from other machines.*mainspring keys create --role admin"
+    ):
         Settings(host=host).check()
     for mode in ("keys", "both"):
         settings = Settings(
@@ -50,7 +52,7 @@ def test_valid_combinations_are_accepted(auth: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("auth", "message"),
     [
-        ({"mode": "password"}, r"auth\.mode: 'password' is no mode"),
+        ({"mode": "password"}, r"auth\.mode: 'password' is not a mode"),
         ({"mode": "none", "jwt_issuer": "x"}, r"auth\.jwt_issuer: has no use while auth\.mode is none"),
         ({"mode": "keys", "jwt_secret": SECRET}, r"auth\.jwt_secret: has no use while auth\.mode is keys"),
         ({**HS256, "mode": "none", "jwt_algorithm": ""}, r"auth\.jwt_secret: has no use while auth\.mode is none"),

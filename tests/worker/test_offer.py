@@ -1,7 +1,7 @@
 """The tasks that a worker offers: built-in ones and those of the application."""
 
 from mainspring import Mainspring
-from mainspring.config.sections import TasksSection
+from mainspring.config.sections.tasks import TasksSection
 from mainspring.config.settings import Settings
 from mainspring.config.tasks import Offer
 from mainspring.core.worker.handler import AsyncHandler

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from mainspring.config.loading import load
-from mainspring.config.sections import TasksSection
+from mainspring.config.sections.tasks import TasksSection
 from mainspring.config.settings import Settings
 from mainspring.config.tasks import make_builtin_tasks
 from mainspring.core.model.base.instant import SECOND

@@ -202,7 +202,7 @@ class Cluster:
             "CHAOS_STAMPS": str(self.stamps),
         }
         if self.engine is not None and self._feeds:
-            settings["MAINSPRING_DISPATCH_ENGINE"] = self.engine.address()
+            settings["MAINSPRING_DISPATCH_BROKER"] = self.engine.address()
         elif self.engine is not None:
             nodes = ",".join(f"127.0.0.1:{link.port}" for link in member.engine_links)
             settings["MAINSPRING_COORDINATION"] = f"{self.engine.name}://{nodes}"

@@ -2,7 +2,7 @@
 
 import sys
 
-from mainspring.config.sections import LogSection
+from mainspring.config.sections.monitoring import LogSection
 from mainspring.core.runtime import log_lines
 
 

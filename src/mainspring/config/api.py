@@ -8,7 +8,8 @@ import msgspec
 
 from mainspring.config.engine import Engine
 from mainspring.config.health import examine
-from mainspring.config.sections import AuthSection, OidcSection, read_file
+from mainspring.config.sections.access import AuthSection, OidcSection
+from mainspring.config.sections.values import read_file
 from mainspring.config.settings import Settings, describe
 from mainspring.config.stores import label
 from mainspring.config.tasks import make_builtin_tasks
@@ -101,7 +102,7 @@ async def make_ingest(engine: Engine, health: Callable[[], Awaitable[Mapping[str
 
 def make_acceptance(settings: Settings) -> "KafkaAcceptance | None":
     """Build the component that accepts jobs for an API while the store is unavailable. Return None if it is off."""
-    if not settings.api.accept_by:
+    if not settings.api.submit_buffer:
         return None
     with _needing_kafka():
         from mainspring.integrations.kafka.ingest import KafkaAcceptance

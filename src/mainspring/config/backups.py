@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from mainspring.config.sections import servers_of
+from mainspring.config.sections.addresses import read_store_servers
 from mainspring.config.settings import Settings
 from mainspring.config.stores import POSTGRES, EngineStore, make_store, missing, path_of
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
@@ -19,7 +19,7 @@ from mainspring.core.runtime.system_clock import SystemClock
 def make_backups(settings: Settings) -> Backups:
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
-    if servers_of(settings.store):
+    if read_store_servers(settings.store):
         raise Invalid(
             "store", "is on several servers, which have no moment in common", "PostgreSQL's own means for each of them"
         )
@@ -74,7 +74,7 @@ async def opened_store(settings: Settings) -> AsyncIterator[EngineStore]:
     """Yield the opened store. Raises ``StoreUnavailable`` if an SQLite file does not exist."""
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
-    if not settings.store.startswith(POSTGRES) and not servers_of(settings.store):
+    if not settings.store.startswith(POSTGRES) and not read_store_servers(settings.store):
         path = path_of(settings.store)
         if not path.exists():
             raise StoreUnavailable(f"there is no store {path}")

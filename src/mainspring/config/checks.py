@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from mainspring.config.sections import IngestSection
-from mainspring.config.servers.broker_routes import OTHERS, brings_by_priority, read_routes
+from mainspring.config.sections.events import IngestSection
+from mainspring.config.servers.broker_routes import OTHERS, read_routes, separates_priorities
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.coordination import STORE
@@ -16,18 +16,18 @@ from mainspring.integrations.s3.address import read_blobs
 
 def check_addresses(settings: Settings) -> None:
     """Raise ``Invalid``, which names the setting, for the first address that cannot be read."""
-    _check_pools(settings, read_routes(settings.dispatch.engine, settings.dispatch.queues))
-    if settings.dispatch.status:
-        read_redis(settings.dispatch.status, "dispatch.status")
+    _check_pools(settings, read_routes(settings.dispatch.broker, settings.dispatch.queues))
+    if settings.dispatch.status_cache:
+        read_redis(settings.dispatch.status_cache, "dispatch.status_cache")
     if settings.retention.archive:
         read_blobs(settings.retention.archive, "retention.archive")
-    if settings.run_logs.where != STORE:
-        read_blobs(settings.run_logs.where, "run_logs.where")
+    if settings.run_logs.location != STORE:
+        read_blobs(settings.run_logs.location, "run_logs.location")
     _check_events(settings)
     _check_ingest(settings.ingest)
-    if settings.api.accept_by and not read_topic_name(settings.ingest):
+    if settings.api.submit_buffer and not read_topic_name(settings.ingest):
         raise Invalid(
-            "api.accept_by", "has no topic to put jobs into", "set ingest.kafka = kafka://host:9092/job-requests"
+            "api.submit_buffer", "has no topic to put jobs into", "set ingest.kafka = kafka://host:9092/job-requests"
         )
 
 
@@ -41,10 +41,10 @@ def _check_pools(settings: Settings, routes: Mapping[str, str]) -> None:
     if not settings.worker.priorities:
         return
     served = [routes.get(queue, routes.get(OTHERS, STORE)) for queue in settings.worker.queues] or routes.values()
-    if not all(map(brings_by_priority, served)):
+    if not all(map(separates_priorities, served)):
         raise Invalid(
             "worker.priorities",
-            "the broker of dispatch.engine or dispatch.queues does not separate priorities",
+            "the broker of dispatch.broker or dispatch.queues does not separate priorities",
             "RabbitMQ with {priority} in its queue names, as in amqp://…?queues={queue}.priority.{priority}",
         )
 

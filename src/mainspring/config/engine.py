@@ -55,7 +55,7 @@ class Engine:
         self.random = random.Random()
         section = settings.metrics
         #: The metrics of runs in this process; None: metrics are off.
-        self.figures = Figures(section.names, tenants=section.tenants) if section.enabled else None
+        self.figures = Figures(section.max_names, tenants=section.tenants) if section.enabled else None
         #: Records submits, attempts and requests as spans; None: tracing is off.
         self.tracing = make_tracing(settings)
         #: The status cache for other programs; None: off.
@@ -173,10 +173,10 @@ def make_tracing(settings: Settings) -> "Tracing | None":
 
 def make_status_cache(settings: Settings) -> StatusCache | None:
     """Build the status cache, or None if it is off."""
-    if not settings.dispatch.status:
+    if not settings.dispatch.status_cache:
         return None
     try:
         from mainspring.integrations.redis.status_cache import RedisStatusCache
     except ModuleNotFoundError as error:
         raise missing("Redis", "redis", error) from error
-    return RedisStatusCache(read_redis(settings.dispatch.status, "dispatch.status"))
+    return RedisStatusCache(read_redis(settings.dispatch.status_cache, "dispatch.status_cache"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from mainspring.config.archive import examine_archive
-from mainspring.config.sections import servers_of, without_secrets
+from mainspring.config.sections.addresses import hide_secrets, read_store_servers
 from mainspring.config.servers.blobs import make_run_logs
 from mainspring.config.servers.broker_routes import OTHERS, read_routes
 from mainspring.config.servers.brokers import make_dispatch
@@ -40,7 +40,7 @@ async def migrate(settings: Settings, *, contract: bool = False) -> Migrated:
     store = make_store(settings, SystemClock())
     applied: list[Migration] = []
     waiting: list[Migration] = []
-    if settings.store.startswith(POSTGRES) or servers_of(settings.store):
+    if settings.store.startswith(POSTGRES) or read_store_servers(settings.store):
         for server in stores_of(store):
             done = await cast(Migrates, server).migrate(contract=contract)
             applied += done.applied
@@ -56,11 +56,11 @@ def make_health(settings: Settings) -> Health:
     """Build the health checks of the store, which do not open it like a process would."""
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
-    if servers := servers_of(settings.store):
+    if servers := read_store_servers(settings.store):
         from mainspring.stores.sharded.health import ShardedHealth
 
         each = [msgspec.structs.replace(settings, store=address) for address in servers]
-        return ShardedHealth([(without_secrets(one.store), make_health(one)) for one in each])
+        return ShardedHealth([(hide_secrets(one.store), make_health(one)) for one in each])
     if settings.store.startswith(POSTGRES):
         return _postgres_health(settings)
     from mainspring.stores.sqlite.upkeep.health import SqliteHealth
@@ -117,7 +117,7 @@ async def _examine_coordination(settings: Settings) -> list[Finding]:
 async def _examine_dispatch(settings: Settings, signs: Signs | None) -> list[Finding]:
     """Check the brokers. Returns no findings if there are none. ``signs``: the state of the store."""
     section, clock = settings.dispatch, SystemClock()
-    routes = read_routes(section.engine, section.queues)
+    routes = read_routes(section.broker, section.queues)
     namespace, queues = ("", []) if signs is None else (signs.identity, signs.queues())
     findings = []
     for url in dict.fromkeys(routes.values()):
@@ -173,4 +173,4 @@ async def move(settings: Settings, target: Settings, tell: Callable[[str, int, i
         raise missing("PostgreSQL", "postgres", error) from error
     source = SqliteSource(path_of(settings.store), SystemClock())
     to = PostgresTarget(target.store, target.schema)
-    return await transfer(source, to, without_secrets(target.store), tell)
+    return await transfer(source, to, hide_secrets(target.store), tell)

@@ -12,7 +12,8 @@ import msgspec
 from mainspring.config.api import make_acceptance, make_api, make_ingest, make_tokens, oidc
 from mainspring.config.engine import Engine
 from mainspring.config.health import make_health, make_watched
-from mainspring.config.sections import LogSection, servers_of, without_secrets
+from mainspring.config.sections.addresses import hide_secrets, read_store_servers
+from mainspring.config.sections.monitoring import LogSection
 from mainspring.config.servers.blobs import make_blobs
 from mainspring.config.servers.broker_routes import read_routes
 from mainspring.config.servers.brokers import make_dispatch
@@ -239,13 +240,13 @@ class Node:
 
         Only processes with an API or a scheduler report the fleet, because workers are many.
         """
-        engine, every = self.engine, self._settings.metrics.every
+        engine, every = self.engine, self._settings.metrics.interval
         fleet = Fleet(
             engine.store,
             engine.clock,
             shards=sum(store.shards for store in stores_of(engine.store)),
             every=every,
-            most_names=self._settings.metrics.names,
+            most_names=self._settings.metrics.max_names,
             brokers=lambda: self._brokers,
         )
         schedules, lasting = Role.SCHEDULER in self._roles, self._settings.store != "memory:"
@@ -299,9 +300,9 @@ class Node:
     def banner(self) -> str:
         """Return a summary of the started services, one to four lines."""
         roles = ", ".join(sorted(role.value for role in self._roles))
-        lines = [f"mainspring: {roles} on {without_secrets(self._settings.store)}"]
+        lines = [f"mainspring: {roles} on {hide_secrets(self._settings.store)}"]
         if Role.SCHEDULER in self._roles and self._settings.coordination != STORE:
-            lines.append(f"  shards by {without_secrets(self._settings.coordination)}")
+            lines.append(f"  shards by {hide_secrets(self._settings.coordination)}")
         if Role.WORKER in self._roles:
             slots, pools = self._queues(self._application), self._settings.worker.priorities
             if pools:
@@ -350,7 +351,7 @@ class Node:
         engine = self.engine
         if self._settings.retention.archive:
             self._blobs = make_blobs(self._settings.retention.archive, "retention.archive", self._settings.blobs)
-        addresses = servers_of(self._settings.store) or (self._settings.store,)
+        addresses = read_store_servers(self._settings.store) or (self._settings.store,)
         return [
             *(
                 service
@@ -582,10 +583,10 @@ def _always() -> bool:
 
 def _make_guard(engine: Engine, sessions: Callable[[], list[SessionId]], *, schedules: bool) -> ClockGuard | None:
     """Return the clock guard, or None if the store uses the clock of this machine."""
-    if not engine.settings.store.startswith(POSTGRES) and not servers_of(engine.settings.store):
+    if not engine.settings.store.startswith(POSTGRES) and not read_store_servers(engine.settings.store):
         return None
     section = engine.settings.clock
-    rules = ClockRules(section.warn, section.fence)
+    rules = ClockRules(section.warn_offset, section.max_offset)
     return ClockGuard(engine.store, engine.wakeups, engine.clock, rules, sessions, schedules=schedules)
 
 
@@ -603,7 +604,7 @@ def make_coordinator(engine: Engine) -> EpochCheckedCoordinator | None:
 async def make_brokers(engine: Engine) -> Brokers | None:
     """Build the brokers for the open store, or None if there are none."""
     section = engine.settings.dispatch
-    routes = read_routes(section.engine, section.queues)
+    routes = read_routes(section.broker, section.queues)
     if not routes:
         return None
     identity = await engine.store.identity()

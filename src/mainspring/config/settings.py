@@ -9,32 +9,14 @@ from typing import get_type_hints
 
 import msgspec
 
-from mainspring.config.sections import (
-    Addresses,
-    ApiSection,
-    AuthSection,
-    BlobsSection,
-    ClockSection,
-    DispatchSection,
-    EventsSection,
-    IngestSection,
-    LogSection,
-    MetricsSection,
-    NotificationsSection,
-    OidcSection,
-    RetentionSection,
-    RunLogsSection,
-    SchedulerSection,
-    SecretsSection,
-    Span,
-    TasksSection,
-    TracingSection,
-    UiSection,
-    VaultSection,
-    WorkerSection,
-    servers_of,
-    without_secrets,
-)
+from mainspring.config.sections.access import ApiSection, AuthSection, OidcSection, UiSection
+from mainspring.config.sections.addresses import hide_secrets, read_store_servers
+from mainspring.config.sections.events import EventsSection, IngestSection, NotificationsSection
+from mainspring.config.sections.monitoring import LogSection, MetricsSection, TracingSection
+from mainspring.config.sections.processes import ClockSection, DispatchSection, SchedulerSection, WorkerSection
+from mainspring.config.sections.storage import BlobsSection, RetentionSection, RunLogsSection
+from mainspring.config.sections.tasks import SecretsSection, TasksSection, VaultSection
+from mainspring.config.sections.values import Addresses, Span
 from mainspring.core.cluster.shards import SHORTEST_TTL
 from mainspring.core.model.access.token_rules import is_loopback
 from mainspring.core.model.base.errors import Invalid
@@ -72,12 +54,12 @@ RANGES = {
     "events.keep": (HOUR, _CENTURY),
     "metrics.first_port": (1, 65_535),
     "metrics.last_port": (1, 65_535),
-    "metrics.names": (1, 10_000),
-    "metrics.every": (0, HOUR),
+    "metrics.max_names": (1, 10_000),
+    "metrics.interval": (0, HOUR),
     "tracing.ratio": (0, 1),
     "notifications.recovered_after": (SECOND, DAY),
-    "clock.warn": (MILLISECOND, _CENTURY),
-    "clock.fence": (0, _CENTURY),
+    "clock.warn_offset": (MILLISECOND, _CENTURY),
+    "clock.max_offset": (0, _CENTURY),
     "retention.succeeded": (0, _CENTURY),
     "retention.unsuccessful": (0, _CENTURY),
     "retention.ledger": (0, _CENTURY),
@@ -98,27 +80,30 @@ RANGES = {
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     store: Addresses = "mainspring.db"
-    """Where everything is kept: a path for SQLite, ``postgresql://…``, a list of those for a store over several
-    servers, or ``memory:`` for nothing lasting."""
+    """The store: a path for SQLite, ``postgresql://…``, a list of those for a sharded store, or ``memory:``,
+    which keeps nothing."""
     host: str = "127.0.0.1"
     """The address that ``up`` listens on."""
     port: int = 7070
     schema: str = "mainspring"
     """The PostgreSQL schema that holds all tables."""
     shards: int = 100
-    """Slices that schedulers share out; fixed when a store is made."""
+    """The number of shards that schedulers share, fixed when a store is created."""
     connections: int = 8
-    """PostgreSQL connections of one process, at most; to each server."""
+    """PostgreSQL connections of one process to each server, at most."""
     coordination: str = STORE
-    """Who says which scheduler owns which shard: ``store``, ``redis://…``, ``etcd://…`` or ``zookeeper://…``."""
+    """The coordinator that grants shards to schedulers: ``store``, ``redis://…``, ``etcd://…`` or
+    ``zookeeper://…``."""
     replica: str = ""
-    """A standby that lists and figures of the API are read from; ``postgresql://…``. Nothing else ever is."""
+    """A standby that lists and statistics of the API are read from, ``postgresql://…``. Everything else is read
+    from the primary."""
     replica_lag: Span = 5 * SECOND
-    """How far it may be behind: beyond that lists come from the primary."""
+    """How far the replica may be behind. Beyond that, lists come from the primary."""
     production: bool = False
-    """This is where it counts: a drill is refused unless it is asked for as one in production."""
+    """Mark this installation as production: a drill is refused unless it is requested for production."""
     datacenter: str = ""
-    """Where this process is, such as ``eu-west``. Runs for a data centre go to the workers there."""
+    """The data center of this process, such as ``eu-west``. Runs that require a data center go to its
+    workers."""
     worker: WorkerSection = WorkerSection()
     scheduler: SchedulerSection = SchedulerSection()
     dispatch: DispatchSection = DispatchSection()
@@ -154,17 +139,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.datacenter:
             check_place("datacenter", self.datacenter)
         if self.log.level not in ("debug", "info", "warning", "error"):
-            raise Invalid("log.level", f"{self.log.level!r} is no level", "debug, info, warning or error")
+            raise Invalid("log.level", f"{self.log.level!r} is not a level", "debug, info, warning or error")
         self.log.check()
         read_coordination(self.coordination)
-        if servers_of(self.store) and self.coordination != STORE:
+        if read_store_servers(self.store) and self.coordination != STORE:
             raise Invalid("coordination", "each server of a store over several grants its own shards", STORE)
         if self.replica and not all(a.startswith(("postgresql://", "postgres://")) for a in (self.replica, self.store)):
             raise Invalid("replica", "is a standby of a store on PostgreSQL", "postgresql://user@host/database")
         if self.retention.archive and self.store == "memory:":
             raise Invalid("retention.archive", "has no use for a store that keeps nothing", "leave it out")
         self.ingest.check()
-        ClockRules(self.clock.warn, self.clock.fence).check()
+        ClockRules(self.clock.warn_offset, self.clock.max_offset).check()
         self.events.check()
         self.metrics.check()
         self.tracing.check()
@@ -180,7 +165,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.auth.mode == "none" and not is_loopback(self.host):
             raise Invalid(
                 "host",
-                f"{self.host} can be reached from outside, and nobody is asked who they are",
+                f"{self.host} is reachable from other machines, and the API has no authentication",
                 "set auth.mode = keys, and make the first key with: mainspring keys create --role admin --all-tenants",
             )
 
@@ -190,7 +175,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         return [
-            (name, without_secrets(getattr(self, name)) if name in _ADDRESSES else getattr(self, name))
+            (name, hide_secrets(getattr(self, name)) if name in _ADDRESSES else getattr(self, name))
             for name in self.__struct_fields__
         ]
 
@@ -224,7 +209,7 @@ def describe(settings: Settings | None = None) -> Iterator[tuple[str, str]]:
 def _hide(value: object) -> str:
     """Return a value as text without passwords. Any value may be an address with a password."""
     text = str(value)
-    return without_secrets(text) if "://" in text or text.startswith("[") else text
+    return hide_secrets(text) if "://" in text or text.startswith("[") else text
 
 
 def list_leaves(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mainspring.config.sections import servers_of, without_secrets
+from mainspring.config.sections.addresses import hide_secrets, read_store_servers
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
@@ -81,7 +81,7 @@ def make_store(
         from mainspring.stores.memory import MemoryStore
 
         return MemoryStore(clock, settings.shards, wakeups)
-    if servers := servers_of(settings.store):
+    if servers := read_store_servers(settings.store):
         return _make_several(settings, clock, servers, wakeups, connections)
     if settings.store.startswith(POSTGRES):
         try:
@@ -125,13 +125,13 @@ def _make_several(
             one_of_several=True,
         )
 
-    return ShardedStore([(address, without_secrets(address)) for address in servers], clock, make)
+    return ShardedStore([(address, hide_secrets(address)) for address in servers], clock, make)
 
 
 @asynccontextmanager
 async def open_several(settings: Settings) -> AsyncIterator["ShardedStore"]:
     """Yield the opened sharded store, for operations on its servers."""
-    servers = servers_of(settings.store)
+    servers = read_store_servers(settings.store)
     if not servers:
         raise Invalid("store", "is on one server", "a list of them, as in docs/deploy/sharding.md")
     store = _make_several(settings, SystemClock(), servers, None, None)
@@ -187,7 +187,7 @@ def make_jobs(
 def make_wakeups(settings: Settings, clock: Clock) -> Wakeups:
     if settings.store == MEMORY:
         return LocalWakeups()
-    if servers := servers_of(settings.store):
+    if servers := read_store_servers(settings.store):
         try:
             from mainspring.stores.sharded.wakeups import ShardedWakeups
         except ModuleNotFoundError as error:

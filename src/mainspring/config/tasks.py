@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mainspring.config.engine import Engine, system_time
-from mainspring.config.sections import TasksSection, VaultSection, read_file
+from mainspring.config.sections.tasks import TasksSection, VaultSection
+from mainspring.config.sections.values import read_file
 from mainspring.config.settings import Settings
 from mainspring.core.model.alerts.notices import QUEUE as NOTIFICATIONS
 from mainspring.core.model.base.addresses import Tls

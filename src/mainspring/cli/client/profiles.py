@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from mainspring.cli.output import AsJson, console, echo_json, table
-from mainspring.config.sections import without_secrets
+from mainspring.config.sections.addresses import hide_secrets
 from mainspring.core.model.base.errors import Invalid, NotFound
 
 
@@ -146,7 +146,7 @@ def list_profiles(json: AsJson = False) -> None:
             name=name,
             used=name == found.use,
             url=profile.url or None,
-            store=without_secrets(profile.store) if profile.store else None,
+            store=hide_secrets(profile.store) if profile.store else None,
             tenant=profile.tenant or None,
             key="kept here" if profile.key else profile.key_file or "none",
         )

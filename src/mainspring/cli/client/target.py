@@ -16,7 +16,7 @@ from mainspring.cli import logs
 from mainspring.cli.client import profiles
 from mainspring.cli.options import settings_of
 from mainspring.cli.output import Output
-from mainspring.config.sections import LogSection
+from mainspring.config.sections.monitoring import LogSection
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid, NotFound, StoreUnavailable
 from mainspring.core.model.base.ids import is_id

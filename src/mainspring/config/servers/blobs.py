@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from mainspring.config.sections import BlobsSection
+from mainspring.config.sections.storage import BlobsSection
 from mainspring.config.settings import Settings
 from mainspring.config.stores import missing
 from mainspring.core.logs.run_logs import RunLogs
@@ -31,6 +31,6 @@ def make_run_logs(settings: Settings, whose: Callable[[], Awaitable[str]] | None
     ``whose``: reads the store's identity.
     """
     section = settings.run_logs
-    if section.where == STORE:
+    if section.location == STORE:
         return None
-    return RunLogs(make_blobs(section.where, "run_logs.where", settings.blobs), whose)
+    return RunLogs(make_blobs(section.location, "run_logs.location", settings.blobs), whose)

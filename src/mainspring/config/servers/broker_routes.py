@@ -17,7 +17,7 @@ OTHERS = "*"
 _HINT = "store, redis://host:6379/0, amqp://user:password@host:5672 or kafka://host:9092"
 
 
-def check_engine(text: str, field: str) -> None:
+def check_broker(text: str, field: str) -> None:
     if names_redis(text):
         read_redis(text, field)
     elif text.startswith(AMQP):
@@ -26,38 +26,38 @@ def check_engine(text: str, field: str) -> None:
         read_topics(read_kafka(text, field, OPTIONS), field)
     elif text != STORE:
         # The message must not repeat the address: it could contain a password.
-        raise Invalid(field, "names no engine", _HINT)
+        raise Invalid(field, "is not the address of a broker", _HINT)
 
 
-def read_engines(text: str, names: Collection[str] = ()) -> list[str]:
+def split_brokers(text: str, names: Collection[str] = ()) -> list[str]:
     """Split a list such as ``store,redis://a,amqp://b,c``, in which an address may contain commas.
 
     ``names``: other words that may stand for a broker.
     """
     words = "|".join((STORE, *names))
     between = re.compile(rf",(?=\s*(?:(?:{words})\s*(?:,|$)|[a-z+]+://|$))")
-    return [engine.strip() for engine in between.split(text) if engine.strip()]
+    return [broker.strip() for broker in between.split(text) if broker.strip()]
 
 
-def read_routes(engine: str, queues: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+def read_routes(broker: str, queues: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Return the broker of each named queue, and of all others under ``*``. Empty if the store serves all queues."""
-    routes = {OTHERS: engine}
-    check_engine(engine, "dispatch.engine")
-    _check_shared(engine, "dispatch.engine", OTHERS, {})
+    routes = {OTHERS: broker}
+    check_broker(broker, "dispatch.broker")
+    _check_shared(broker, "dispatch.broker", OTHERS, {})
     shared: dict[str, str] = {}
     for queue, words in queues.items():
         field = "dispatch.queues"
         if len(words) != 1:
-            raise Invalid(field, f"{queue} has {len(words)} engines", f"{queue}=redis://host:6379/0")
-        check_engine(words[0], field)
+            raise Invalid(field, f"{queue} has {len(words)} brokers", f"{queue}=redis://host:6379/0")
+        check_broker(words[0], field)
         _check_shared(words[0], field, queue, shared)
         routes[queue if queue == OTHERS else check_queue(field, queue)] = words[0]
     return routes if any(text != STORE for text in routes.values()) else {}
 
 
-def brings_by_priority(text: str) -> bool:
+def separates_priorities(text: str) -> bool:
     """Return whether a broker can deliver hints of one priority, as pools of slots need."""
-    return text == STORE or (text.startswith(AMQP) and read_broker(text, "dispatch.engine").by_priority)
+    return text == STORE or (text.startswith(AMQP) and read_broker(text, "dispatch.broker").by_priority)
 
 
 def _check_shared(text: str, field: str, queue: str, shared: dict[str, str]) -> None:

@@ -31,4 +31,4 @@ def make_dispatch(url: str, clock: Clock, sealer: Sealer, datacenter: str = "") 
 
 
 def _missing(what: str, extra: str, error: ModuleNotFoundError) -> Invalid:
-    return Invalid("dispatch.engine", f"{what} needs the package {error.name}", f"pip install 'mainspring[{extra}]'")
+    return Invalid("dispatch.broker", f"{what} needs the package {error.name}", f"pip install 'mainspring[{extra}]'")

@@ -13,7 +13,7 @@ from mainspring.cli.client.target import Profile, store_settings
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json
 from mainspring.config.health import examine
-from mainspring.config.sections import LogSection
+from mainspring.config.sections.monitoring import LogSection
 from mainspring.core.model.cluster.diagnosis import Finding, Level
 
 _SIGNS = {Level.OK: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.PROBLEM: ("problem", "red")}

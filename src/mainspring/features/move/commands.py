@@ -12,7 +12,7 @@ from mainspring.cli.options import Config, settings_of
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.config.engine import system_clock
 from mainspring.config.health import move as move_store
-from mainspring.config.sections import without_secrets
+from mainspring.config.sections.addresses import hide_secrets
 from mainspring.core.model.base.instant import SECOND
 
 
@@ -78,7 +78,7 @@ def move(
     seconds = (clock.monotonic() - began) / SECOND
     rows = {kind: tally.rows for kind, tally in moved.tallies.items()}
     if json:
-        target = without_secrets(target)
+        target = hide_secrets(target)
         echo_json(MovedOut(source=source, target=target, rows=rows, seconds=round(seconds, 3), resumed=moved.resumed))
         return
     shown = table("MOVED", "ROWS", right=("ROWS",))
@@ -90,4 +90,4 @@ def move(
     typer.echo(f"{moved.rows:,} rows in {seconds:.1f} s ({rate:,.0f} a second); counts and checksums agree")
     if moved.resumed:
         typer.echo("they were there already, from a move that was interrupted")
-    typer.echo(f"{source} is marked as left; start the processes with MAINSPRING_STORE={without_secrets(target)}")
+    typer.echo(f"{source} is marked as left; start the processes with MAINSPRING_STORE={hide_secrets(target)}")

@@ -20,7 +20,7 @@ from mainspring.integrations.kafka.consumer import BatchConsumer, Received
 from mainspring.integrations.kafka.producer import BatchProducer, Record
 from mainspring.integrations.kafka.topics import OPTIONS, read_topics
 
-_FIELD = "dispatch.engine"
+_FIELD = "dispatch.broker"
 #: The header with the owner of a record: the store and the queue.
 _WHOSE = "mainspring"
 #: An older hint is stale, or was published again.

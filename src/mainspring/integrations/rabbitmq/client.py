@@ -50,7 +50,7 @@ class Client:
 
     def _tls(self) -> ssl.SSLContext | None:
         if self._context is None:
-            self._context = context_of(self._broker.tls, "dispatch.engine")
+            self._context = context_of(self._broker.tls, "dispatch.broker")
         return self._context
 
     def drop(self, why: str) -> None:

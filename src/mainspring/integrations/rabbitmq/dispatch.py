@@ -52,7 +52,7 @@ class RabbitDispatch:
 
     def __init__(self, url: str, clock: Clock, sealer: Sealer, lease: Micros = LEASE) -> None:
         self.refused = 0
-        self._broker = read_broker(url, "dispatch.engine")
+        self._broker = read_broker(url, "dispatch.broker")
         self._clock = clock
         self._sealer = sealer
         self._lease = lease

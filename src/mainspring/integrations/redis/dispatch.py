@@ -62,7 +62,7 @@ class RedisDispatch:
 
     def __init__(self, url: str, clock: Clock, sealer: Sealer, lease: Micros = LEASE) -> None:
         self.refused = 0
-        self._servers = RedisServers(read_redis(url, "dispatch.engine"))
+        self._servers = RedisServers(read_redis(url, "dispatch.broker"))
         self._clock = clock
         self._sealer = sealer
         self._lease = lease

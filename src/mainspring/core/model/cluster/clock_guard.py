@@ -40,7 +40,9 @@ class ClockRules(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         if self.fence and self.fence < self.warn:
-            raise Invalid("clock.fence", "is less than clock.warn", "0 for never, or more than clock.warn")
+            raise Invalid(
+                "clock.max_offset", "is less than clock.warn_offset", "0 for never, or more than clock.warn_offset"
+            )
 
 
 def read_clock(wall: Instant, monotonic: Micros, ahead: tuple[Micros, Micros]) -> ClockReading:

@@ -19,7 +19,7 @@ from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.config.backups import opened_store, restore_backup, take_backup, verify_backup
 from mainspring.config.engine import system_clock
-from mainspring.config.sections import without_secrets
+from mainspring.config.sections.addresses import hide_secrets
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.instant import SECOND, isoformat
 from mainspring.core.model.runs.restored import Doubt, KnownEnd, Restored, Unfinished
@@ -235,7 +235,7 @@ def restore(
     if json:
         echo_json(
             RestoreOut(
-                store=without_secrets(settings.store),
+                store=hide_secrets(settings.store),
                 taken_at=isoformat(restored.taken_at),
                 restored_at=isoformat(restored.restored_at),
                 rows=manifest.rows,
@@ -249,7 +249,7 @@ def restore(
         )
         return
     total = sum(manifest.rows.values())
-    typer.echo(f"{total:,} rows as of {isoformat(restored.taken_at)} are in {without_secrets(settings.store)}")
+    typer.echo(f"{total:,} rows as of {isoformat(restored.taken_at)} are in {hide_secrets(settings.store)}")
     if done or passed_over:
         typer.echo(_completed(settled, passed_over))
     if restored.unfinished is Unfinished.CANCEL:

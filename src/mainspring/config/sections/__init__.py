@@ -1,0 +1,1 @@
+"""The sections of the settings, each with its checks."""
