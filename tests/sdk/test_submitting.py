@@ -19,6 +19,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.sdk.backends import client
 from mainspring.sdk.task import Task
+from tests.support.line_count import counted_lines
 from tests.support.processes import free_port
 from tests.support.waiting import eventually
 
@@ -326,3 +327,17 @@ async def test_an_unknown_key_is_denied(tmp_path: Path) -> None:
     finally:
         await app.close()
         await node.stop()
+
+
+async def test_single_submits_at_once_take_little_work_each() -> None:
+    """Bounds the lines of Python from the call to the commit, those of the store in memory included."""
+    app = Mainspring("memory:")
+
+    @app.task
+    async def count(number: int) -> None: ...
+
+    async with app:
+        await count.submit(0)
+        with counted_lines() as executed:
+            await asyncio.gather(*(count.submit(number) for number in range(64)))
+    assert executed.lines < 64 * 520

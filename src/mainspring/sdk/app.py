@@ -633,15 +633,14 @@ class Mainspring(Hooks, Pausing):
         return [handle.sync for handle in self.block_on(self.broadcast(call))]
 
     def _handles(self, wanted: Sequence[Prepared[T]], accepted: Sequence[Accepted]) -> list[RunHandle[T]]:
+        handles: list[RunHandle[T]] = []
         for answer, call in zip(accepted, wanted, strict=True):
             if answer.conflict and isinstance(call.options.unique, str):
                 raise Conflict(f"unique key {call.options.unique!r} was used for something else, run {answer.id}")
             if answer.conflict:
                 raise Conflict(f"its unique key is taken by run {answer.id}")
-        return [
-            RunHandle(self, answer.id, answer.state, call.read, new=answer.new)
-            for answer, call in zip(accepted, wanted, strict=True)
-        ]
+            handles.append(RunHandle(self, answer.id, answer.state, call.read, new=answer.new))
+        return handles
 
     async def _requests(self, wanted: Sequence[Prepared[T]]) -> tuple[Transactional, list[Request]]:
         """Return the statements that submit calls on a connection of the caller."""

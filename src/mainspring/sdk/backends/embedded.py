@@ -72,6 +72,9 @@ class Backend(Protocol):
 
 def new_ids(backend: Backend, calls: Sequence[Prepared[Any]], tenant: str) -> list[RunId]:
     """Return ids for calls, in order. Ids of the same tenant and placement are created together."""
+    if len(calls) == 1:
+        options = calls[0].options
+        return backend.new_run_ids([options.policy.ordering_key], options.tenant or tenant, options.placement)
     groups: dict[tuple[str, str], list[int]] = {}
     for number, call in enumerate(calls):
         groups.setdefault((call.options.tenant or tenant, call.options.placement), []).append(number)
@@ -88,10 +91,8 @@ async def check_times(engine: Engine, runs: Sequence[NewRun]) -> None:
     A run with an idempotency key that was used before is accepted, because its time may have passed since the first
     submit.
     """
-    now = engine.clock.now()
     for run in runs:
-        past = explain_past(run.at, now, "at")
-        if past is None:
+        if run.at is None or (past := explain_past(run.at, engine.clock.now(), "at")) is None:
             continue
         key = run.idempotency
         if key is None or not await engine.store.used_keys(run.tenant, [key.key]):
