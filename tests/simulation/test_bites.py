@@ -16,9 +16,9 @@ from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.job import Fire, Tick
 from mainspring.core.store import Beat
 from mainspring.core.worker.worker import Worker
+from mainspring.stores.key_locks import compute_tick_key_lock
 from mainspring.stores.memory.rows import JobRow, RunRow
-from mainspring.stores.memory.tables import gate_of_tick
-from mainspring.stores.memory.work.dependencies import Families
+from mainspring.stores.memory.work.dependencies import DependencyGraph
 from mainspring.stores.memory.work.limiters import Limiters
 from tests.support.simulation.biting import SEEDS, MakeStore, bites, complains
 from tests.support.simulation.clock import StoreClock
@@ -67,11 +67,11 @@ class WithoutTickKey(RecordedStore):
         row = self.tables.jobs[fire.job.id]
         return super()._fire(owner, msgspec.structs.replace(fire, job=msgspec.structs.replace(fire.job, rev=row.rev)))
 
-    def _record(self, job: JobRow, tick: Tick) -> RunRow | None:
+    def _create_run(self, job: JobRow, tick: Tick) -> RunRow | None:
         ledger = self.tables.ledgers[job.id]
         if ledger.entries.pop((tick.scheduled_at, tick.target), None) is not None:
             ledger.times.remove((tick.scheduled_at, tick.target))
-        return super()._record(job, tick)
+        return super()._create_run(job, tick)
 
 
 class WithoutReturningUnknownRuns(RecordedStore):
@@ -80,15 +80,15 @@ class WithoutReturningUnknownRuns(RecordedStore):
     async def beat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
     ) -> Beat:
-        return await super().beat(session, ttl, list(self.tables.held[session]), pending, last_claim)
+        return await super().beat(session, ttl, list(self.tables.running_by_session[session]), pending, last_claim)
 
 
 class WithoutCheckingCancels(RecordedStore):
     """A run gets its next attempt although it was cancelled."""
 
-    def _go_on(self, run: RunRow, state: RunState, place: int, outcome: Outcome) -> None:
+    def _continue(self, run: RunRow, state: RunState, position: int, outcome: Outcome) -> None:
         run.cancel_at = None
-        super()._go_on(run, state, place, outcome)
+        super()._continue(run, state, position, outcome)
 
 
 class ForgetfulTables(RecordingTables):
@@ -120,13 +120,13 @@ class WithoutDroppedTicks(RecordedStore):
 class WithoutCheckingOlderVersions(RecordedStore):
     """A tick ignores runs of an older job version with another overlap rule or ordering key."""
 
-    def _has_room(self, job: JobRow, target: str) -> bool:
-        active = self.tables.active[job.id]
-        gate = gate_of_tick(job.id, job.tenant, job.spec)
-        elsewhere = [run for run in active if self.tables.runs[run].gate != gate]
+    def _admits_overlap(self, job: JobRow, target: str) -> bool:
+        active = self.tables.active_by_job[job.id]
+        key_lock = compute_tick_key_lock(job.id, job.tenant, job.spec)
+        elsewhere = [run for run in active if self.tables.runs[run].key_lock != key_lock]
         for run in elsewhere:
             del active[run]
-        room = super()._has_room(job, target)
+        room = super()._admits_overlap(job, target)
         active.update(dict.fromkeys(elsewhere))
         return room
 
@@ -143,7 +143,7 @@ class WithoutTheStoresClock(RecordedStore):
 
 
 class WideLimiters(Limiters):
-    def _held_up_at(self, run: RunRow, now: Instant) -> Gate | None:
+    def _find_blocking_limit(self, run: RunRow, now: Instant) -> Gate | None:
         return None
 
 
@@ -156,9 +156,9 @@ class WithoutRoom(RecordedStore):
 
 
 class KeepingTables(RecordingTables):
-    def _leave_limits(self, run: RunRow, ending: Ending) -> None:
+    def _release_limiters(self, run: RunRow, ending: Ending) -> None:
         if run.state is not RunState.QUEUED:
-            super()._leave_limits(run, ending)
+            super()._release_limiters(run, ending)
 
 
 class WithoutFreeingLimiters(RecordedStore):
@@ -169,8 +169,8 @@ class WithoutFreeingLimiters(RecordedStore):
         self.tables = self._tables = KeepingTables(clock, shards)
 
 
-class UnchangedChildren(Families):
-    def has_ended(self, run: RunRow) -> None: ...
+class UnchangedChildren(DependencyGraph):
+    def enqueue_children(self, run: RunRow) -> None: ...
 
 
 class WithoutUpdatingChildren(RecordedStore):
@@ -178,7 +178,7 @@ class WithoutUpdatingChildren(RecordedStore):
 
     def __init__(self, clock: StoreClock, shards: int, history: History) -> None:
         super().__init__(clock, shards, history)
-        self.tables.families = UnchangedChildren()
+        self.tables.dependencies = UnchangedChildren()
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_no_lease_from_before_the_recovery_delays_runs_in_the_calm_stretch() -> 
         # These members never renew. The only scheduler gives up the shards that are theirs.
         for number in range(8):
             director.do("join", f"lost-{number}", world.scenario.shard_lease)
-        await director.until(lambda: world.store.tables.owners[0].owner is None)
+        await director.until(lambda: world.store.tables.shard_rows[0].owner is None)
         await world.recover()
         calm_begins = world.now()
         director.submit(director.run(Act(), delay=SECOND // 2))

@@ -61,7 +61,7 @@ def test_a_preferred_data_center_is_replaced_while_it_is_down() -> None:
         took = director.world.now() - died
         assert ORDER.patience <= took <= LEASE + ORDER.patience + 2 * SECOND
         us.boot()
-        await director.until(lambda: director.world.store.tables.orders[ORDER.word].serving == "us")
+        await director.until(lambda: director.world.store.tables.preferences[ORDER.word].serving == "us")
         [last] = director.submit(director.run(WORK, policy=policy))
         await director.until(lambda: director.state(last) is RunState.SUCCEEDED)
         places = director.world.history.truth.places

@@ -37,7 +37,7 @@ class CarelessStore(RecordedStore):
 
 
 class UncountingTables(RecordingTables):
-    def running_in(self, queue: str) -> int:
+    def count_running(self, queue: str) -> int:
         return 0
 
 
@@ -48,7 +48,7 @@ class WithoutConcurrency(CarelessStore):
 
 
 class SpendingTables(RecordingTables):
-    def due_of_retry(self, run: RunRow, due: Instant) -> Instant:
+    def compute_retry_due(self, run: RunRow, due: Instant) -> Instant:
         return due
 
 
@@ -59,8 +59,8 @@ class WithoutBudget(CarelessStore):
 
 
 class UnfairTables(RecordingTables):
-    def policy_of(self, queue: str) -> QueuePolicy:
-        return msgspec.structs.replace(super().policy_of(queue), fair=False, shares={})
+    def get_queue_policy(self, queue: str) -> QueuePolicy:
+        return msgspec.structs.replace(super().get_queue_policy(queue), fair=False, shares={})
 
 
 class WithoutTurns(CarelessStore):
@@ -96,7 +96,7 @@ class WithoutWeights(RecordedStore):
 class WithoutReplanning(RecordedStore):
     """A change of a calendar does not replan the schedules that use it."""
 
-    def _add(self, before: Calendar | None, made: Calendar, author: Author, action: str) -> None:
+    def _add_version(self, before: Calendar | None, made: Calendar, author: Author, action: str) -> None:
         self.tables.calendars.setdefault((made.tenant, made.name), []).append(made)
         self.tables.audit(action, author, [Change(made.tenant, made.name)])
 

@@ -43,7 +43,7 @@ def test_the_memory_store_implements_every_store_port(store: MemoryStore) -> Non
 async def test_the_sweeper_unblocks_a_run_whose_key_lock_has_no_holder(store: MemoryStore) -> None:
     first, second, third = some_runs(3, key="a")
     await store.submit([first, second, third])
-    [gate] = store._tables.gates.values()
+    [gate] = store._tables.key_locks.values()
     gate.holder = None
     await store.cancel([first.id])
     assert await store.sweep(10) == 1
@@ -55,7 +55,7 @@ async def test_the_sweeper_unblocks_a_run_whose_key_lock_has_no_holder(store: Me
 async def test_the_sweeper_unblocks_a_run_whose_key_lock_holder_is_gone(store: MemoryStore) -> None:
     first, second = some_runs(2, key="a")
     await store.submit([first, second])
-    [gate] = store._tables.gates.values()
+    [gate] = store._tables.key_locks.values()
     gate.holder = a_run().id
     assert await store.sweep(10) == 1
 
@@ -63,7 +63,7 @@ async def test_the_sweeper_unblocks_a_run_whose_key_lock_holder_is_gone(store: M
 async def test_the_sweeper_stops_at_its_limit(store: MemoryStore) -> None:
     for key in ("a", "b", "c"):
         await store.submit(some_runs(2, key=key))
-    for gate in store._tables.gates.values():
+    for gate in store._tables.key_locks.values():
         gate.holder = a_run().id
     assert [await store.sweep(2), await store.sweep(2), await store.sweep(2)] == [2, 1, 0]
 
@@ -141,9 +141,9 @@ async def test_the_sweeper_recounts_the_runs_of_a_limiter() -> None:
     store = a_memory_store()
     first, second = a_run(limits=(a_limit(),)), a_run(limits=(a_limit(),))
     await store.submit([first, second])
-    [limiter] = store._tables.limiters.gates.values()
+    [limiter] = store._tables.limiters.by_number.values()
     # Damage the state: the run does not leave its limiter.
-    store._tables.runs[first.id].inside = False
+    store._tables.runs[first.id].holds_limits = False
     await store.cancel([first.id])
     assert (await store.runs([second.id]))[0].state is RunState.BLOCKED  # type: ignore[union-attr]
     assert await store.sweep(100) == 2
@@ -158,7 +158,7 @@ async def test_the_sweeper_resolves_children_that_missed_the_end_of_their_parent
     child = a_run(after=[parent])
     await store.submit([parent, child])
     await store.cancel([parent.id])
-    store._tables.families.ended.clear()
+    store._tables.dependencies.ended.clear()
     assert await store.resolve(100) == 0
     assert await store.sweep(100) == 1
     assert (await store.runs([child.id]))[0].state is RunState.SKIPPED  # type: ignore[union-attr]
@@ -184,7 +184,9 @@ async def test_unused_limiters_are_deleted() -> None:
     [held] = await store.claim(session, 1, [Want("default", 1)])
     await store.complete([complete_success(held, None)])
     await store.tidy()
-    assert len(store._tables.limiters.gates) == 2, "starts of the last hour and failures of the last minute still count"
+    assert len(store._tables.limiters.by_number) == 2, (
+        "starts of the last hour and failures of the last minute still count"
+    )
     clock.advance(2 * HOUR)
     await store.tidy()
-    assert store._tables.limiters.gates == {}
+    assert store._tables.limiters.by_number == {}

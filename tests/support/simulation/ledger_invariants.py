@@ -11,8 +11,8 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.calendar import Calendar
 from mainspring.core.model.schedules.job import JobState, LedgerEntry, Overlap
 from mainspring.core.model.schedules.spread import NOWHERE
+from mainspring.stores.key_locks import compute_tick_key_lock
 from mainspring.stores.memory.rows import JobRow, RunRow
-from mainspring.stores.memory.tables import gate_of_tick
 from tests.support.simulation import reference
 from tests.support.simulation.history import History, JobChange, Step
 from tests.support.simulation.pauses import Pauses
@@ -199,7 +199,7 @@ def _find_promoted(step: Step, fired_before: set[JobId]) -> dict[RunId, RunRow]:
     The fires of a batch apply one after the other, so such a run no longer waits when the next job fires.
     """
     freed = {
-        change.after.gate
+        change.after.key_lock
         for change in step.runs
         if change.after.job_id in fired_before and change.after.state is RunState.CANCELLED
     }
@@ -209,7 +209,7 @@ def _find_promoted(step: Step, fired_before: set[JobId]) -> dict[RunId, RunRow]:
         if change.before is not None
         and change.before.state is RunState.BLOCKED
         and change.after.state is RunState.QUEUED
-        and change.after.gate in freed
+        and change.after.key_lock in freed
     }
 
 
@@ -282,9 +282,9 @@ def _decision(
     overlapping = [entry for entry in entries if entry.reason == "overlap"]
     running = [entry for entry in entries if entry.decision == "run"]
     blocked = any(run.state is RunState.BLOCKED for run in active.values())
-    gate = gate_of_tick(row.id, row.tenant, row.spec, entries[0].target if entries else "")
+    gate = compute_tick_key_lock(row.id, row.tenant, row.spec, entries[0].target if entries else "")
     # Runs of a version with another overlap rule or ordering key cannot be waited for.
-    elsewhere = [run for run in active.values() if run.gate != gate]
+    elsewhere = [run for run in active.values() if run.key_lock != gate]
     match row.spec.overlap:
         case Overlap.ALLOW:
             if overlapping:
@@ -362,7 +362,7 @@ def _overlaps(
                 for other in active.values()
                 if other not in new
                 and (
-                    other.gate != run.gate
+                    other.key_lock != run.key_lock
                     or (run.state is RunState.QUEUED and (other.state is not RunState.SCHEDULED or other.fence))
                 )
             ]

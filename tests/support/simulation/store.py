@@ -79,14 +79,14 @@ class RecordingTables(Tables):
                 if self.step is not None:
                     self.step.jobs.append(JobChange(before, after))
 
-    def note(self, kind: str, run: RunRow) -> None:
-        super().note(kind, run)
+    def record_run_event(self, kind: str, run: RunRow) -> None:
+        super().record_run_event(kind, run)
         # A run blocked by a limit may be admitted before the transaction ends.
         if kind != "run.submitted" and run.state is not RunState.BLOCKED:
             self.moved(run)
 
-    def enter(self, run: RunRow) -> None:
-        super().enter(run)
+    def insert_run(self, run: RunRow) -> None:
+        super().insert_run(run)
         # Its final position is known only now.
         if run.id not in self._on_their_way and run.id not in self._seen_runs:
             self.moved(run)
@@ -121,9 +121,9 @@ class RecordingTables(Tables):
         super()._block(run)
         self._on_their_way[run.id] = run
 
-    def record(self, job: JobRow, tick: Tick) -> None:
+    def record_tick(self, job: JobRow, tick: Tick) -> None:
         before = self.ledgers[job.id].entries.get((tick.scheduled_at, tick.target))
-        super().record(job, tick)
+        super().record_tick(job, tick)
         after = self.ledgers[job.id].entries[tick.scheduled_at, tick.target]
         if after is not before and self.step is not None:
             self.step.ticks.append(after)
@@ -459,7 +459,7 @@ class FaultyStore:
 
 def _place(run: RunRow) -> tuple[RunState, bool, bool]:
     """The state of a run, and the reason if it is blocked."""
-    return run.state, run.waits is None, run.waits_for_parents
+    return run.state, run.blocked_by is None, run.waits_for_parents
 
 
 def _later(process: Process, delay: Micros, what: Callable[[], None]) -> None:

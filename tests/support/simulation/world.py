@@ -143,11 +143,11 @@ class World:
         truth.ledgers = {job: ledger.between(0, 1 << 62, 1 << 30) for job, ledger in tables.ledgers.items()}
         truth.events = list(tables.outbox)
         truth.leftovers = [
-            f"gate {number}: {limiter.state}, {list(limiter.inside)} inside, {limiter.line.entries} in line"
-            for number, limiter in tables.limiters.gates.items()
-            if limiter.state.used or limiter.inside or limiter.line
+            f"limiter {number}: {limiter.state}, {list(limiter.occupants)} occupants, {limiter.line.entries} in line"
+            for number, limiter in tables.limiters.by_number.items()
+            if limiter.state.used or limiter.occupants or limiter.line
         ]
-        truth.leftovers += [f"children of {parent} were not told" for parent, _, _ in tables.families.ended]
+        truth.leftovers += [f"children of {parent} were not decided" for parent, _, _ in tables.dependencies.ended]
         truth.ended_at = self.now()
 
     async def end(self) -> None:

@@ -1,8 +1,6 @@
-"""Rows of the memory store, and the sorted index that all tables use."""
+"""Rows of the memory store."""
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -10,51 +8,22 @@ import msgspec
 from mainspring.core.model.base.ids import JobId, RunId, SessionId, shard_of
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.clock_guard import ClockReading
-from mainspring.core.model.cluster.datacenters import may_be_noted
 from mainspring.core.model.cluster.labels import has_all
-from mainspring.core.model.limits.limits import Gate as LimitGate
+from mainspring.core.model.limits.limits import Gate as Limit
 from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retention import STANDARD
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.runs.view import Progress, RunView
-from mainspring.core.model.schedules.job import Job, JobSpec, JobState, LedgerEntry, Tick
+from mainspring.core.model.schedules.job import Job, JobSpec, JobState
 from mainspring.core.model.schedules.slo import SloState
 from mainspring.core.model.workflows.dependencies import Rule
 from mainspring.core.ports.storage.datacenters import Order
+from mainspring.stores.memory.index import Index
 
 #: The label set that runs require, or the only session that may take them.
-Lane: TypeAlias = tuple[str, ...] | SessionId
-
-
-class Index:
-    """Rows in the order of a number, then of their id.
-
-    A plain sorted list: an insertion moves all later entries, which stays cheap up to some hundred thousand rows. It
-    never holds stale entries.
-    """
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[int, str]] = []
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def add(self, number: int, row: str) -> None:
-        insort(self.entries, (number, row))
-
-    def remove(self, number: int, row: str) -> None:
-        at = bisect_left(self.entries, (number, row))
-        if at < len(self.entries) and self.entries[at] == (number, row):
-            del self.entries[at]
-
-    def until(self, number: int) -> Iterator[tuple[int, str]]:
-        """Yield the entries up to and including a number. The index must not change meanwhile."""
-        for entry in self.entries:
-            if entry[0] > number:
-                return
-            yield entry
+LabelSet: TypeAlias = tuple[str, ...] | SessionId
 
 
 class RunRow(msgspec.Struct, kw_only=True):
@@ -86,7 +55,7 @@ class RunRow(msgspec.Struct, kw_only=True):
     deadline: Instant | None = None
     cancel_at: Instant | None = None
     #: The key lock that it holds from when it is queued until it has ended.
-    gate: int | None = None
+    key_lock: int | None = None
     job_id: JobId | None = None
     job_version: int | None = None
     scheduled_at: Instant | None = None
@@ -119,9 +88,9 @@ class RunRow(msgspec.Struct, kw_only=True):
     dealt_with: bool = False
     discarded: bool = False
     #: Its limiters, whether it occupies them, and the one that blocks it.
-    gates: tuple[LimitGate, ...] = ()
-    inside: bool = False
-    waits: int | None = None
+    limits: tuple[Limit, ...] = ()
+    holds_limits: bool = False
+    blocked_by: int | None = None
     #: For a run with dependencies: its rule, the number of parents, whether it still waits for them, and its relative
     #: time limits, which count from when the rule is met.
     rule: Rule | None = None
@@ -138,19 +107,19 @@ class RunRow(msgspec.Struct, kw_only=True):
         return shard_of(self.id)
 
     @property
-    def lane(self) -> Lane:
+    def label_set(self) -> LabelSet:
         return self.policy.requires if self.target is None else self.target
 
     @property
     def in_line(self) -> bool:
         """Whether it is blocked by its ordering key or by the previous run of its job."""
-        return self.state is RunState.BLOCKED and self.waits is None and not self.waits_for_parents
+        return self.state is RunState.BLOCKED and self.blocked_by is None and not self.waits_for_parents
 
     @property
     def dead(self) -> bool:
         return self.state is RunState.FAILED and not self.dealt_with
 
-    def set_limits(self) -> None:
+    def set_time_limits(self) -> None:
         """Compute the time limits from the due time."""
         self.start_by = None if self.start_within is None else self.due + self.start_within
         self.deadline = None if self.end_within is None else self.due + self.end_within
@@ -181,7 +150,7 @@ class RunRow(msgspec.Struct, kw_only=True):
             deadline=self.deadline,
             job_id=self.job_id,
             scheduled_at=self.scheduled_at,
-            lets_go=self.gate is not None or self.paces_job or bool(self.gates) or self.has_children,
+            lets_go=self.key_lock is not None or self.paces_job or bool(self.limits) or self.has_children,
             cancel_requested=self.cancel_at is not None,
             state=self.checkpoint,
             ready_at=self.ready_at,
@@ -227,7 +196,7 @@ class RunRow(msgspec.Struct, kw_only=True):
             target=self.target,
             parents=self.parents,
             rule=self.rule,
-            gate=self.waits,
+            gate=self.blocked_by,
             kept_as=self.kept_as,
             payload=self.payload if with_payload else None,
         )
@@ -329,14 +298,14 @@ class SessionRow(msgspec.Struct, kw_only=True):
     def alive(self, now: Instant) -> bool:
         return not self.dead and not self.expired(now)
 
-    def may_take(self, lane: Lane, orders: Mapping[str, Order]) -> bool:
-        if not isinstance(lane, tuple):
-            return lane == self.id
+    def may_take(self, label_set: LabelSet, orders: Mapping[str, Order]) -> bool:
+        if not isinstance(label_set, tuple):
+            return label_set == self.id
         if ANY_LABEL in self.labels:
             return True
-        own = [word for word in lane if word not in orders]
+        own = [word for word in label_set if word not in orders]
         return has_all(self.labels, own) and all(
-            orders[word].serving == self.datacenter for word in lane if word in orders
+            orders[word].serving == self.datacenter for word in label_set if word in orders
         )
 
 
@@ -361,7 +330,7 @@ class ShardRow(msgspec.Struct):
     epoch: int = 0
 
 
-class Gate:
+class KeyLock:
     """A key lock: one run of a key at a time.
 
     The holder is queued, running or between two attempts. The other runs wait in due order.
@@ -370,61 +339,3 @@ class Gate:
     def __init__(self) -> None:
         self.holder: RunId | None = None
         self.line = Index()
-
-
-class Ledger:
-    """The ticks of one job, in order, each once."""
-
-    def __init__(self) -> None:
-        #: Time of each tick, with the data center that it is for.
-        self.times: list[tuple[Instant, str]] = []
-        self.entries: dict[tuple[Instant, str], LedgerEntry] = {}
-
-    def __contains__(self, tick: Tick) -> bool:
-        return (tick.scheduled_at, tick.target) in self.entries
-
-    def add(self, entry: LedgerEntry) -> None:
-        self.entries[entry.scheduled_at, entry.target] = entry
-        insort(self.times, (entry.scheduled_at, entry.target))
-
-    def between(self, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
-        first = bisect_left(self.times, (since, ""))
-        last = min(bisect_left(self.times, (until, "")), first + limit)
-        return [self.entries[at] for at in self.times[first:last]]
-
-    def newest(self, limit: int) -> list[LedgerEntry]:
-        return [self.entries[at] for at in self.times[-limit:]]
-
-    def newest_until(self, at: Instant) -> LedgerEntry | None:
-        place = bisect_left(self.times, (at + 1, ""))
-        return self.entries[self.times[place - 1]] if place else None
-
-    def target_of(self, run: RunRow) -> str:
-        """Return the data center of a tick's run; empty for all other runs."""
-        at = run.scheduled_at or 0
-        first = bisect_left(self.times, (at, ""))
-        for time, target in islice(self.times, first, None):
-            if time > at:
-                break
-            if self.entries[time, target].run_id == run.id:
-                return target
-        return ""
-
-    def note(self, scheduled_at: Instant, run: RunId, why: str) -> None:
-        """Record why a tick that has not started moves elsewhere, unless a calendar set its reason."""
-        entry = self.entries.get((scheduled_at, ""))
-        if entry is not None and entry.run_id == run and may_be_noted(entry.reason):
-            self.entries[scheduled_at, ""] = msgspec.structs.replace(entry, reason=why)
-
-    def forget(self, until: Instant, limit: int, is_kept: Callable[[RunId | None], bool]) -> int:
-        """Forget at most ``limit`` ticks up to and including ``until``; return how many.
-
-        Ticks whose runs are kept longer stay.
-        """
-        old = islice(self.times, bisect_left(self.times, (until + 1, "")))
-        gone = set(islice((at for at in old if not is_kept(self.entries[at].run_id)), limit))
-        if gone:
-            self.times = [at for at in self.times if at not in gone]
-        for at in gone:
-            del self.entries[at]
-        return len(gone)

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from mainspring.core.model.access.access import ApiKey, Quotas, Role, Tenant
-from mainspring.core.model.base.ids import JobId, RunId, SessionId, stable_hash
+from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.model.cluster.datacenters import placed
@@ -28,9 +28,7 @@ from mainspring.core.model.schedules.job import (
     JobSpec,
     JobState,
     LedgerEntry,
-    Overlap,
     Tick,
-    overlap_gate,
     tick_run_id,
 )
 from mainspring.core.model.workflows.dependencies import Rule
@@ -48,6 +46,7 @@ from mainspring.core.ports.storage.catalog import (
 )
 from mainspring.core.store import Depth, EventBatch
 from mainspring.stores.depths import fold_depths
+from mainspring.stores.key_locks import compute_run_key_lock, compute_tick_key_lock
 from mainspring.stores.unreadable import UNREADABLE, name_unreadable_job, read_rows
 
 #: No JSON text begins with this character.
@@ -98,18 +97,6 @@ def spec_of(text: str) -> JobSpec:
     return msgspec.json.decode(text, type=JobSpec)
 
 
-def gate_of_run(tenant: str, policy: RunPolicy) -> int | None:
-    """Return the key lock of a one-off run; None without an ordering key."""
-    return stable_hash(f"order:{tenant}:{policy.ordering_key}") if policy.ordering_key else None
-
-
-def gate_of_tick(job: JobId, tenant: str, spec: JobSpec, target: str = "") -> int | None:
-    """Return the key lock of a tick's run: its ordering key's, or its job's if runs of the job wait for each other."""
-    if spec.policy.ordering_key:
-        return gate_of_run(tenant, spec.policy)
-    return overlap_gate(job, target) if spec.overlap in (Overlap.QUEUE, Overlap.CANCEL) else None
-
-
 def submit_item(run: NewRun, shard: int) -> tuple[object, ...]:
     policy = run.policy
     default = policy is DEFAULT_POLICY
@@ -126,7 +113,7 @@ def submit_item(run: NewRun, shard: int) -> tuple[object, ...]:
         run.delay,
         run.start_within,
         run.deadline,
-        None if default else gate_of_run(run.tenant, policy),
+        None if default else compute_run_key_lock(run.tenant, policy),
         run.replay_of,
         policy.timeout,
     )
@@ -220,7 +207,7 @@ def fire_item(fire: Fire) -> tuple[object, ...]:
         spec.queue,
         spec.priority,
         spec.policy.timeout,
-        gate_of_tick(job.id, job.tenant, spec),
+        compute_tick_key_lock(job.id, job.tenant, spec),
         spec.start_within,
         spec.deadline,
         [
@@ -250,7 +237,7 @@ def fire_item(fire: Fire) -> tuple[object, ...]:
 def _place_of_tick(job: Job, tick: Tick) -> tuple[object, ...]:
     """Return the fields of a tick that differ between data centers."""
     policy = placed(job.spec.policy, tick.target)
-    gate = gate_of_tick(job.id, job.tenant, job.spec, tick.target)
+    gate = compute_tick_key_lock(job.id, job.tenant, job.spec, tick.target)
     return tick.target, lane_text(policy.requires), gate, policy_text(policy)
 
 

@@ -82,7 +82,7 @@ class MemoryAccess:
     ) -> list[AuditEntry]:
         found = (
             entry
-            for entry in reversed(self._tables.audits)
+            for entry in reversed(self._tables.audit_entries)
             if tenant in (None, entry.tenant)
             and wanted.target in ("", entry.target)
             and wanted.author in ("", entry.author)

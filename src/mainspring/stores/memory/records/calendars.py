@@ -36,7 +36,7 @@ class MemoryCalendars:
             made = next_version(before, tenant, name, spec, author, now, expected_version)
             if made is None:
                 return versions[-1]
-            self._add(before, made, author, "calendars.put")
+            self._add_version(before, made, author, "calendars.put")
             return made
 
     async def delete_calendar(self, tenant: str, name: str, author: Author) -> bool:
@@ -47,14 +47,14 @@ class MemoryCalendars:
                 return False
             users = [job.spec for job in tables.jobs.values() if job.tenant == tenant and job.ticking]
             refuse_used(name, sorted(spec.name for spec in users if name in spec.calendars))
-            self._add(before, gone(before, author, now), author, "calendars.delete")
+            self._add_version(before, gone(before, author, now), author, "calendars.delete")
             return True
 
-    def _add(self, before: Calendar | None, made: Calendar, author: Author, action: str) -> None:
+    def _add_version(self, before: Calendar | None, made: Calendar, author: Author, action: str) -> None:
         tables = self._tables
         tables.calendars.setdefault((made.tenant, made.name), []).append(made)
         tables.audit(action, author, [Change(made.tenant, made.name, *calendar_differs(before, made))])
-        rev = tables.calendar_rev(made.tenant)
+        rev = tables.compute_calendar_rev(made.tenant)
         for job in tables.jobs.values():
             if job.tenant == made.tenant and job.ticking:
                 job.calendar_rev = rev
@@ -64,7 +64,7 @@ class MemoryCalendars:
                     job.rev += 1
 
 
-def mind_calendars(tables: Tables, job: NewJob) -> None:
+def check_calendars_exist(tables: Tables, job: NewJob) -> None:
     """Refuse a job that names a calendar that does not exist."""
     if job.spec.calendars:
         known = {

@@ -44,7 +44,7 @@ from mainspring.stores.memory.rows import JobRow, RunRow, SessionRow
 from mainspring.stores.memory.tables import Tables
 
 Row = TypeVar("Row", RunRow, JobRow)
-Shown = TypeVar("Shown")
+Item = TypeVar("Item")
 #: Where counting the runs ahead stops.
 COUNTED = 10_000
 
@@ -54,16 +54,16 @@ class MemoryCatalog:
         self._tables = tables
 
     async def list_runs(self, wanted: RunFilter, after: RunId | None, limit: int) -> Page[RunView]:
-        rows = _newest_first(self._tables.runs.values(), wanted, after)
-        return _page(rows, lambda run: _is_wanted(run, wanted), lambda run: run.view(with_result=False), limit)
+        rows = _list_newest_first(self._tables.runs.values(), wanted, after)
+        return _build_page(rows, lambda run: _is_wanted(run, wanted), lambda run: run.view(with_result=False), limit)
 
     async def count_runs(self, wanted: RunFilter, at_most: int) -> int:
-        rows = _newest_first(self._tables.runs.values(), wanted, None)
+        rows = _list_newest_first(self._tables.runs.values(), wanted, None)
         return sum(1 for _ in islice((run for run in rows if _is_wanted(run, wanted)), at_most))
 
     async def standings(self, tenant: str | None, tag: str, since: Instant, limit: int) -> Standings:
         wanted = RunFilter(tenant=tenant, tag=tag, since=since)
-        rows = (run for run in _newest_first(self._tables.runs.values(), wanted, None) if _is_wanted(run, wanted))
+        rows = (run for run in _list_newest_first(self._tables.runs.values(), wanted, None) if _is_wanted(run, wanted))
         found = Standings({}, {})
         for run in islice(rows, limit):
             found.runs.setdefault(run.shown_state(), []).append(run.id)
@@ -75,15 +75,15 @@ class MemoryCatalog:
         row = self._tables.runs.get(run)
         if row is None or row.state is not RunState.QUEUED:
             return None
-        return min(bisect_left(self._tables.ready[row.queue][row.lane].entries, (row.rank, row.id)), COUNTED)
+        return min(bisect_left(self._tables.ready[row.queue][row.label_set].entries, (row.rank, row.id)), COUNTED)
 
     async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
-        limiter = self._tables.limiters.gates.get(number)
-        return (GateState(), []) if limiter is None else (limiter.state, sorted(limiter.inside)[:limit])
+        limiter = self._tables.limiters.by_number.get(number)
+        return (GateState(), []) if limiter is None else (limiter.state, sorted(limiter.occupants)[:limit])
 
     async def list_jobs(self, wanted: JobFilter, after: JobId | None, limit: int) -> Page[Job]:
-        rows = _newest_first(self._tables.jobs.values(), wanted, after)
-        return _page(rows, lambda job: is_wanted_job(job, wanted), lambda job: job.job(with_payload=False), limit)
+        rows = _list_newest_first(self._tables.jobs.values(), wanted, after)
+        return _build_page(rows, lambda job: is_wanted_job(job, wanted), lambda job: job.job(with_payload=False), limit)
 
     async def count_jobs(self, tenant: str, at_most: int) -> int:
         there = (JobState.SCHEDULED, JobState.PAUSED)
@@ -106,16 +106,18 @@ class MemoryCatalog:
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
         tables = self._tables
         with tables.transaction() as now:
-            owners = Counter(row.owner for row in tables.owners)
+            owners = Counter(row.owner for row in tables.shard_rows)
             alive = [row for row in tables.sessions.values() if row.kind == kind and row.alive(now)]
-            return [_session_view(row, len(tables.held[row.id]), owners[row.id]) for row in alive]
+            return [_build_session_view(row, len(tables.running_by_session[row.id]), owners[row.id]) for row in alive]
 
     async def session(self, session: SessionId) -> SessionView | None:
         tables = self._tables
         row = tables.sessions.get(session)
         if row is None:
             return None
-        return _session_view(row, len(tables.held[row.id]), sum(shard.owner == row.id for shard in tables.owners))
+        return _build_session_view(
+            row, len(tables.running_by_session[row.id]), sum(shard.owner == row.id for shard in tables.shard_rows)
+        )
 
     async def pauses(self) -> list[Pause]:
         with self._tables.transaction() as now:
@@ -128,7 +130,7 @@ class MemoryCatalog:
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant, step: Micros = MINUTE) -> list[Minute]:
         merged: dict[tuple[Instant, str], Counter[str]] = {}
-        for (at, queue, owner), figures in self._tables.figures.items():
+        for (at, queue, owner), figures in self._tables.minute_counts.items():
             if since <= at < until and tenant in (None, owner):
                 sums = merged.setdefault((at // step * step, queue), Counter())
                 for name, number in figures.items():
@@ -169,11 +171,11 @@ class MemoryCatalog:
 
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
         groups: dict[tuple[str, str], list[RunRow]] = {}
-        for run in _newest_first(self._tables.runs.values(), wanted, None):
+        for run in _list_newest_first(self._tables.runs.values(), wanted, None):
             if run.dead and _is_wanted(run, wanted):
                 groups.setdefault((run.fingerprint, run.task), []).append(run)
         with self._tables.transaction() as now:
-            found = [_group(runs, now) for runs in groups.values()]
+            found = [_build_group(runs, now) for runs in groups.values()]
         largest = sorted(found, key=lambda group: (-group.count, -group.last_at))
         return largest[:limit]
 
@@ -208,7 +210,7 @@ class MemoryReports:
         with self._tables.transaction() as now:
             answers = []
             for report in progress:
-                run = self._running(report.run, report.fence)
+                run = self._find_running(report.run, report.fence)
                 if run is not None:
                     run.progress = Progress(done=report.done, total=report.total, note=report.note, at=now)
                 answers.append(run is not None)
@@ -218,7 +220,7 @@ class MemoryReports:
         with self._tables.transaction():
             answers = []
             for checkpoint in checkpoints:
-                run = self._running(checkpoint.run, checkpoint.fence)
+                run = self._find_running(checkpoint.run, checkpoint.fence)
                 if run is not None:
                     run.checkpoint = checkpoint.state
                 answers.append(run is not None)
@@ -230,13 +232,13 @@ class MemoryReports:
         with self._tables.transaction() as now:
             answers = []
             for report in lines:
-                run = self._running(report.run, report.fence)
+                run = self._find_running(report.run, report.fence)
                 if run is not None:
                     log = self._tables.logs[run.id]
                     if run.id not in rooms:
                         size = sum(len(line.text.encode()) for line in log)
                         if run.tenant not in days:
-                            days[run.tenant] = self._today(run.tenant, now)
+                            days[run.tenant] = self._find_day_room(run.tenant, now)
                         cut = bool(log) and log[-1].text in (LOG_CUT, LOG_DAY_CUT)
                         rooms[run.id] = LogRoom(len(log), size, cut=cut, today=days[run.tenant])
                     kept = rooms[run.id].fit(report.text)
@@ -248,7 +250,7 @@ class MemoryReports:
                     self._tables.log_days[tenant, now // DAY] += room.taken
             return answers
 
-    def _today(self, tenant: str, now: Instant) -> DayRoom | None:
+    def _find_day_room(self, tenant: str, now: Instant) -> DayRoom | None:
         known = self._tables.tenants.get(tenant)
         most = None if known is None else known.quotas.log_bytes_per_day
         return None if most is None else DayRoom(most, self._tables.log_days[tenant, now // DAY])
@@ -261,12 +263,12 @@ class MemoryReports:
         for run in runs:
             self._tables.logs.pop(run, None)
 
-    def _running(self, run: RunId, fence: int) -> RunRow | None:
+    def _find_running(self, run: RunId, fence: int) -> RunRow | None:
         row = self._tables.runs.get(run)
         return row if row is not None and row.state is RunState.RUNNING and row.fence == fence else None
 
 
-def _newest_first(rows: Iterable[Row], wanted: RunFilter | JobFilter, after: str | None) -> list[Row]:
+def _list_newest_first(rows: Iterable[Row], wanted: RunFilter | JobFilter, after: str | None) -> list[Row]:
     """Return the rows of a tenant within the wanted time, newest first. Other stores use an index for this part."""
     since, until = wanted.since, wanted.until
     mine = [
@@ -280,18 +282,18 @@ def _newest_first(rows: Iterable[Row], wanted: RunFilter | JobFilter, after: str
     return sorted(mine, key=lambda row: row.id, reverse=True)
 
 
-def _page(
-    rows: Iterable[Row], is_wanted: Callable[[Row], bool], show: Callable[[Row], Shown], limit: int
-) -> Page[Shown]:
+def _build_page(
+    rows: Iterable[Row], is_wanted: Callable[[Row], bool], convert: Callable[[Row], Item], limit: int
+) -> Page[Item]:
     found = list(islice(filter(is_wanted, rows), limit + 1))
-    return Page([show(row) for row in found[:limit]], found[limit - 1].id if len(found) > limit else None)
+    return Page([convert(row) for row in found[:limit]], found[limit - 1].id if len(found) > limit else None)
 
 
 def _is_wanted(run: RunRow, wanted: RunFilter) -> bool:
     return (not wanted.dead or run.dead) and is_wanted_run(run, run.shown_state(), wanted)
 
 
-def _group(runs: list[RunRow], now: Instant) -> DeadGroup:
+def _build_group(runs: list[RunRow], now: Instant) -> DeadGroup:
     times = [run.finished_at for run in runs if run.finished_at is not None]
     newest = max(runs, key=lambda run: (run.finished_at, run.id))
     return DeadGroup(
@@ -307,7 +309,7 @@ def _group(runs: list[RunRow], now: Instant) -> DeadGroup:
     )
 
 
-def _session_view(row: SessionRow, running: int, shards: int) -> SessionView:
+def _build_session_view(row: SessionRow, running: int, shards: int) -> SessionView:
     return SessionView(
         id=row.id,
         kind=row.kind,

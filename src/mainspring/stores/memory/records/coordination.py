@@ -44,7 +44,7 @@ class MemoryCoordination:
             return Membership(
                 now=now,
                 members=tuple(row.id for row in members if not row.dead),
-                owned={shard: row.epoch for shard, row in enumerate(tables.owners) if row.owner == member},
+                owned={shard: row.epoch for shard, row in enumerate(tables.shard_rows) if row.owner == member},
                 first_end=min(
                     (row.lease_until - now for row in members if not row.dead and row.id != member), default=None
                 ),
@@ -54,13 +54,13 @@ class MemoryCoordination:
         tables = self._tables
         with tables.transaction():
             taken: dict[int, int] = {}
-            if tables.live_session(member) is None:
+            if tables.find_live_session(member) is None:
                 return taken
             for shard in sorted(set(shards)):
                 if not 0 <= shard < tables.shards:
                     continue
-                row = tables.owners[shard]
-                if row.owner is None or tables.live_session(row.owner) is None:
+                row = tables.shard_rows[shard]
+                if row.owner is None or tables.find_live_session(row.owner) is None:
                     row.owner = member
                     row.epoch += 1
                     taken[shard] = row.epoch
@@ -82,16 +82,16 @@ class MemoryCoordination:
         return self._tables.store_id
 
     async def epochs(self, shards: Collection[int]) -> dict[int, int]:
-        return {shard: self._tables.owners[shard].epoch for shard in shards if 0 <= shard < self._tables.shards}
+        return {shard: self._tables.shard_rows[shard].epoch for shard in shards if 0 <= shard < self._tables.shards}
 
     async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
         tables = self._tables
         with tables.transaction():
-            if tables.live_session(member) is None:
+            if tables.find_live_session(member) is None:
                 return {}
             sealed: dict[int, int] = {}
             for shard, epoch in epochs.items():
-                row = tables.owners[shard] if 0 <= shard < tables.shards else None
+                row = tables.shard_rows[shard] if 0 <= shard < tables.shards else None
                 if row is not None and row.epoch == epoch and row.owner != member:
                     row.owner = member
                     row.epoch += 1
@@ -107,5 +107,5 @@ class MemoryCoordination:
 
     def _free(self, member: SessionId, shards: Collection[int]) -> None:
         for shard in shards:
-            if 0 <= shard < self._tables.shards and self._tables.owners[shard].owner == member:
-                self._tables.owners[shard].owner = None
+            if 0 <= shard < self._tables.shards and self._tables.shard_rows[shard].owner == member:
+                self._tables.shard_rows[shard].owner = None

@@ -18,9 +18,9 @@ class MemoryDatacenters:
 
     async def places(self) -> list[Place]:
         with self._tables.transaction() as now:
-            return self._places(now)
+            return self._count_processes(now)
 
-    def _places(self, now: Instant) -> list[Place]:
+    def _count_processes(self, now: Instant) -> list[Place]:
         found: dict[str, Place] = {}
         for row in self._tables.sessions.values():
             if not row.datacenter or (row.lease_until < now - DAY and row.dead):
@@ -44,25 +44,25 @@ class MemoryDatacenters:
     async def serve_orders(self) -> list[Order]:
         tables = self._tables
         with tables.transaction() as now:
-            if not tables.orders:
+            if not tables.preferences:
                 return []
-            seen = {place.name: place.seen_at for place in self._places(now) if place.seen_at is not None}
-            for word, order in tables.orders.items():
+            seen = {place.name: place.seen_at for place in self._count_processes(now) if place.seen_at is not None}
+            for word, order in tables.preferences.items():
                 preference = preference_of((word,))
                 assert preference is not None
                 to, why = serving(preference, seen, order.since, now)
                 if to != order.serving:
-                    tables.orders[word] = msgspec.structs.replace(order, serving=to, why=why)
-                    self._note(word, why or f"moved back to {to}")
-            return list(tables.orders.values())
+                    tables.preferences[word] = msgspec.structs.replace(order, serving=to, why=why)
+                    self._note_moves(word, why or f"moved back to {to}")
+            return list(tables.preferences.values())
 
     async def orders(self) -> list[Order]:
-        return list(self._tables.orders.values())
+        return list(self._tables.preferences.values())
 
-    def _note(self, word: str, why: str) -> None:
+    def _note_moves(self, word: str, why: str) -> None:
         tables = self._tables
-        for job in list(tables.active):
-            for run in tables.runs_of(job):
+        for job in list(tables.active_by_job):
+            for run in tables.list_active_runs(job):
                 if word in run.policy.requires and run.state is not RunState.RUNNING and run.scheduled_at is not None:
                     tables.ledgers[job].note(run.scheduled_at, run.id, why)
 
@@ -71,7 +71,7 @@ class MemoryDatacenters:
         with tables.transaction():
             loads: dict[str, PlaceLoad] = {}
             for run in tables.runs.values():
-                name = self._place_of_run(run.state, run.session, run.policy.requires)
+                name = self._find_data_center(run.state, run.session, run.policy.requires)
                 if name is None:
                     continue
                 load = loads.get(name, PlaceLoad(name=name))
@@ -85,16 +85,16 @@ class MemoryDatacenters:
                 )
             return sorted(loads.values(), key=lambda load: load.name)
 
-    def _place_of_run(self, state: RunState, session: int | None, requires: Iterable[str]) -> str | None:
+    def _find_data_center(self, state: RunState, session: int | None, requires: Iterable[str]) -> str | None:
         tables = self._tables
         if state is RunState.RUNNING:
             return next((row.datacenter or None for row in tables.sessions.values() if row.id == session), None)
         if state is not RunState.QUEUED:
             return None
-        return required_place(tables, requires)
+        return find_required_data_center(tables, requires)
 
 
-def required_place(tables: Tables, requires: Iterable[str]) -> str | None:
+def find_required_data_center(tables: Tables, requires: Iterable[str]) -> str | None:
     """Return the data center that a run requires, or that serves its preference order now."""
-    order = next((tables.orders[word] for word in requires if word in tables.orders), None)
+    order = next((tables.preferences[word] for word in requires if word in tables.preferences), None)
     return place_of(requires) if order is None else order.serving

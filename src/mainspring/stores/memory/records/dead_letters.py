@@ -23,7 +23,7 @@ class MemoryDeadLetters:
         with tables.transaction() as now:
             until = now - _BEHIND
             groups: dict[tuple[str, str, str], list[RunRow]] = {}
-            for ended_runs in (tables.unsuccessful, *tables.of_class.values()):
+            for ended_runs in (tables.unsuccessful, *tables.ended_by_class.values()):
                 for run_id in reversed(ended_runs):
                     run = tables.runs[run_id]
                     ended = run.finished_at or 0
@@ -35,7 +35,7 @@ class MemoryDeadLetters:
             for group, runs in groups.items():
                 tables.watches[group], alarm = watch(tables.watches.get(group), len(runs), until)
                 if alarm is not None:
-                    tables.note(alarm, max(runs, key=lambda run: (run.finished_at, run.id)))
+                    tables.record_run_event(alarm, max(runs, key=lambda run: (run.finished_at, run.id)))
                     alarms += 1
             for group in [group for group, seen in tables.watches.items() if until - seen.seen_at > QUIET]:
                 del tables.watches[group]

@@ -12,13 +12,13 @@ from mainspring.stores.memory.records.catalog import MemoryCatalog
 class MemoryExplaining(MemoryCatalog):
     async def holder_of(self, run: RunId) -> RunId | None:
         row = self._tables.runs.get(run)
-        if row is None or row.state is not RunState.BLOCKED or row.gate is None:
+        if row is None or row.state is not RunState.BLOCKED or row.key_lock is None:
             return None
-        gate = self._tables.gates.get(row.gate)
-        return None if gate is None else gate.holder
+        lock = self._tables.key_locks.get(row.key_lock)
+        return None if lock is None else lock.holder
 
     async def owner_of(self, shard: int) -> SessionView | None:
-        owner = self._tables.owners[shard].owner
+        owner = self._tables.shard_rows[shard].owner
         return next((session for session in await self.sessions("scheduler") if session.id == owner), None)
 
     async def ledger_at(self, job: JobId, at: Instant) -> LedgerEntry | None:

@@ -15,7 +15,8 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.store import Accepted
 from mainspring.stores.changes import Change, retagged, what_differs, words_of_run
-from mainspring.stores.memory.tables import Tables, blocked_first
+from mainspring.stores.memory.tables import Tables
+from mainspring.stores.memory.transitions.runs import sort_blocked_first
 
 
 class MemoryOperations:
@@ -45,9 +46,9 @@ class MemoryOperations:
             known = {end.run: end for end in ends}
             rows = [tables.runs[run] for run in known if run in tables.runs]
             before = {row.id: row.shown_state().value for row in rows if not row.state.ended}
-            for row in blocked_first(rows):
+            for row in sort_blocked_first(rows):
                 if row.id in before:
-                    tables.end_elsewhere(row, known[row.id])
+                    tables.end_as_known(row, known[row.id])
             changes = [
                 Change(row.tenant, row.id, *(what_differs({"state": before[row.id]}, {"state": row.state.value}) or ()))
                 for row in rows
@@ -102,13 +103,13 @@ class MemoryOperations:
                     about = run.about or About()
                     tags = retagged(about.tags, add, remove)
                     if tags is not None:
-                        changes.append(_retag(run.tenant, run.id, about.tags, tags))
+                        changes.append(_describe_retag(run.tenant, run.id, about.tags, tags))
                         changed = msgspec.structs.replace(about, tags=tags)
                         run.about = None if changed == About() else changed
                 if job is not None and author.tenant in (None, job.tenant):
                     tags = retagged(job.spec.tags, add, remove)
                     if tags is not None:
-                        changes.append(_retag(job.tenant, job.id, job.spec.tags, tags))
+                        changes.append(_describe_retag(job.tenant, job.id, job.spec.tags, tags))
                         job.spec = msgspec.structs.replace(job.spec, tags=tags)
                         tables.add_version(job, author.name, author.why)
                         job.updated_at = now
@@ -142,7 +143,7 @@ class MemoryOperations:
         policy.check()
         tables = self._tables
         with tables.transaction():
-            before = tables.policy_of(queue)
+            before = tables.get_queue_policy(queue)
             tables.queue_policies[queue] = policy
             differs = what_differs(before.words(), policy.words())
             if differs is not None:
@@ -151,7 +152,7 @@ class MemoryOperations:
     async def drain(self, worker: SessionId, author: Author) -> bool:
         tables = self._tables
         with tables.transaction():
-            row = tables.live_session(worker)
+            row = tables.find_live_session(worker)
             if row is None or row.kind != "worker":
                 return False
             if not row.draining:
@@ -162,7 +163,7 @@ class MemoryOperations:
     async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
         tables = self._tables
         with tables.transaction() as now:
-            row = tables.live_session(scheduler)
+            row = tables.find_live_session(scheduler)
             if row is None or row.kind != "scheduler":
                 return None
             row.dead = True
@@ -170,5 +171,5 @@ class MemoryOperations:
             return now
 
 
-def _retag(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, ...]) -> Change:
+def _describe_retag(tenant: str, target: str, before: tuple[str, ...], after: tuple[str, ...]) -> Change:
     return Change(tenant, target, *(what_differs({"tags": before}, {"tags": after}) or ()))

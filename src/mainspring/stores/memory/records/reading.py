@@ -15,8 +15,8 @@ from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.ports.events_out import ReaderView
 from mainspring.core.store import Depth, EventBatch
 from mainspring.stores.depths import DepthRow, fold_depths
-from mainspring.stores.memory.records.datacenters import required_place
-from mainspring.stores.memory.rows import Lane, RunRow
+from mainspring.stores.memory.records.datacenters import find_required_data_center
+from mainspring.stores.memory.rows import LabelSet, RunRow
 from mainspring.stores.memory.tables import Tables
 
 
@@ -51,29 +51,29 @@ class MemoryReading:
         return [[] if ledger is None else ledger.newest(limit) for ledger in ledgers]
 
     async def parents(self, run: RunId) -> list[RunView]:
-        found = (self._tables.runs.get(parent) for parent in self._tables.families.parents.get(run, ()))
+        found = (self._tables.runs.get(parent) for parent in self._tables.dependencies.parents.get(run, ()))
         return [row.view() for row in found if row is not None]
 
     async def parent_ids(self, run: RunId) -> list[RunId]:
-        return list(self._tables.families.parents.get(run, ()))
+        return list(self._tables.dependencies.parents.get(run, ()))
 
     async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
-        named = sorted(self._tables.families.children.get(run, ()))
+        named = sorted(self._tables.dependencies.children.get(run, ()))
         found = (self._tables.runs[child] for child in named if after is None or child > after)
         return [row.view() for row in islice(found, limit)]
 
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         tables, now = self._tables, await self.now()
-        held = (tables.runs[run] for runs in tables.held.values() for run in runs)
+        held = (tables.runs[run] for runs in tables.running_by_session.values() for run in runs)
         running = Counter(run.queue for run in held if tenant in (None, run.tenant))
         rows: list[DepthRow] = [(queue, None, 0, count, None, None) for queue, count in running.items()]
-        for queue, lanes in tables.ready.items():
-            for _, row in chain.from_iterable(index.entries for index in lanes.values()):
+        for queue, label_sets in tables.ready.items():
+            for _, row in chain.from_iterable(index.entries for index in label_sets.values()):
                 run = tables.runs[RunId(row)]
                 if tenant in (None, run.tenant):
                     is_paused = tables.is_paused(run, now)
-                    ready = None if is_paused else max(run.due, run.ready_at, tables.resumed_at(run, now))
-                    rows.append((queue, required_place(tables, run.policy.requires), 1, 0, run.due, ready))
+                    ready = None if is_paused else max(run.due, run.ready_at, tables.find_resume_time(run, now))
+                    rows.append((queue, find_required_data_center(tables, run.policy.requires), 1, 0, run.due, ready))
         return fold_depths(rows)
 
 
@@ -87,25 +87,25 @@ class MemoryOutbox:
     async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
         found = (self._tables.runs.get(run) for run in runs)
         return [
-            _hint(run)
+            _build_hint(run)
             for run in found
-            if run is not None and run.state is RunState.QUEUED and _place(run.lane) is not None
+            if run is not None and run.state is RunState.QUEUED and _find_data_center(run.label_set) is not None
         ]
 
     async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
         tables = self._tables
         return [
-            _hint(tables.runs[RunId(run)])
-            for queue, lanes in tables.ready.items()
+            _build_hint(tables.runs[RunId(run)])
+            for queue, label_sets in tables.ready.items()
             if queues is None or queue in queues
-            for lane, index in lanes.items()
-            if _place(lane) is not None
+            for label_set, index in label_sets.items()
+            if _find_data_center(label_set) is not None
             for _, run in index.entries[:limit]
         ]
 
     async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
         found = (self._tables.runs.get(run) for run in runs)
-        return [_facts(run) for run in found if run is not None]
+        return [_build_facts(run) for run in found if run is not None]
 
     async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
         found = (self._tables.sessions.get(session) for session in sessions)
@@ -126,7 +126,7 @@ class MemoryOutbox:
         tables = self._tables
         with tables.transaction() as now:
             if not tables.readers:
-                tables.begin_outbox()
+                tables.start_outbox()
             tables.readers.setdefault(name, tables.position)
             if ttl is None:
                 tables.readers_until.pop(name, None)
@@ -135,7 +135,7 @@ class MemoryOutbox:
 
     async def detach_reader(self, name: str) -> None:
         with self._tables.transaction():
-            self._tables.forget_reader(name)
+            self._tables.remove_reader(name)
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:
         seen = self._tables.readers.get(name)
@@ -149,29 +149,29 @@ class MemoryOutbox:
             readers[name] = max(readers[name], position)
 
 
-def _hint(run: RunRow) -> Hint:
+def _build_hint(run: RunRow) -> Hint:
     return Hint(
         run.id,
         run.queue,
         run.rank,
         run.priority,
-        "" if run.gate is None else str(run.gate),
+        "" if run.key_lock is None else str(run.key_lock),
         run.attempt + 1,
-        _place(run.lane) or "",
+        _find_data_center(run.label_set) or "",
     )
 
 
-def _place(lane: Lane) -> str | None:
+def _find_data_center(label_set: LabelSet) -> str | None:
     """Return the data center whose workers may take runs of a label set.
 
     "" stands for any worker, None for a label set whose runs get no hints.
     """
-    if not isinstance(lane, tuple) or len(lane) > 1:
+    if not isinstance(label_set, tuple) or len(label_set) > 1:
         return None
-    return place_of(lane) if lane else ""
+    return place_of(label_set) if label_set else ""
 
 
-def _facts(run: RunRow) -> RunFacts:
+def _build_facts(run: RunRow) -> RunFacts:
     ended = run.state.ended
     return RunFacts(
         id=run.id,

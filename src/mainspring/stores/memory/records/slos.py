@@ -28,23 +28,23 @@ class MemorySlos:
                     job=tables.jobs[job].job(with_payload=False),
                     state=tables.slos[job].state,
                     rev=tables.slos[job].rev,
-                    last_success=self._last_success(job),
+                    last_success=self._find_last_success(job),
                 )
                 for job in due
             ]
 
-    def _last_success(self, job: JobId) -> Instant | None:
+    def _find_last_success(self, job: JobId) -> Instant | None:
         tables = self._tables
         newest = (
             next(
                 (
                     row
                     for run in reversed(ended)
-                    if _of(tables, run, job) and (row := tables.runs[run]).state is RunState.SUCCEEDED
+                    if _belongs_to_job(tables, run, job) and (row := tables.runs[run]).state is RunState.SUCCEEDED
                 ),
                 None,
             )
-            for ended in (tables.succeeded, *tables.of_class.values())
+            for ended in (tables.succeeded, *tables.ended_by_class.values())
         )
         return max((row.finished_at for row in newest if row is not None and row.finished_at is not None), default=None)
 
@@ -64,7 +64,7 @@ class MemorySlos:
                     tables.slos[one.job] = SloRow(state=one.state, rev=one.rev + 1, next_check=one.next_check)
                     tables.slo_checks.add(one.next_check, one.job)
                 for event in one.events:
-                    tables.note_job(event, tables.jobs[one.job].tenant, one.job)
+                    tables.record_job_event(event, tables.jobs[one.job].tenant, one.job)
             return heard
 
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
@@ -80,7 +80,7 @@ class MemorySlos:
         return dict(islice(missed, limit))
 
 
-def watch(tables: Tables, job: JobRow, before: JobSpec | None) -> None:
+def watch_objectives(tables: Tables, job: JobRow, before: JobSpec | None) -> None:
     """Evaluate the objectives of a declared job from now on, if they or its schedule changed.
 
     ``before``: the spec that it replaces, if the job was neither new nor over.
@@ -99,5 +99,5 @@ def watch(tables: Tables, job: JobRow, before: JobSpec | None) -> None:
         tables.slo_checks.add(tables.now, job.id)
 
 
-def _of(tables: Tables, run: RunId, job: JobId) -> bool:
+def _belongs_to_job(tables: Tables, run: RunId, job: JobId) -> bool:
     return run in tables.runs and tables.runs[run].job_id == job

@@ -81,7 +81,7 @@ class MemoryUsage:
                 known, state=after.state, since=after.since, spent=after.spent, held=after.held
             )
             for event in events:
-                tables.tell(event, before.budget.tenant, before.id)
+                tables.record_event(event, before.budget.tenant, before.id)
             return True
 
     async def lower(self, budget: Budget, limit: int) -> int:
@@ -95,5 +95,5 @@ class MemoryUsage:
                 )
                 if lowered < limit and mine and run.state is RunState.QUEUED and run.priority < IDLE:
                     lowered += 1
-                    tables.lower(run)
+                    tables.lower_priority(run)
             return lowered

@@ -9,7 +9,7 @@ from mainspring.core.model.workflows.dependencies import Ended, decide, reason_o
 from mainspring.stores.memory.rows import RunRow
 
 
-class Families:
+class DependencyGraph:
     """The dependencies between runs. They are kept for display until the child is forgotten."""
 
     def __init__(self) -> None:
@@ -28,27 +28,27 @@ class Families:
             self.children[parent.id][child] = None
             edges[parent.id] = parent.state if parent.state.ended else None
 
-    def has_ended(self, run: RunRow) -> None:
+    def enqueue_children(self, run: RunRow) -> None:
         """Enqueue the children of an ended run for a decision."""
         if run.id in self.children:
             self.ended.append((run.id, run.state, deque(sorted(self.children[run.id]))))
 
-    def tell(self, limit: int) -> list[RunId]:
+    def pop_children(self, limit: int) -> list[RunId]:
         """Return up to ``limit`` children for which a parent has ended."""
-        told: list[RunId] = []
-        while self.ended and len(told) < limit:
+        popped: list[RunId] = []
+        while self.ended and len(popped) < limit:
             parent, state, children = self.ended[0]
-            while children and len(told) < limit:
+            while children and len(popped) < limit:
                 child = children.popleft()
                 # A forgotten child has no edges.
                 if child in self.parents and self.parents[child][parent] is None:
                     self.parents[child][parent] = state
-                    told.append(child)
+                    popped.append(child)
             if not children:
                 self.ended.popleft()
-        return told
+        return popped
 
-    def untold(self, runs: dict[RunId, RunRow]) -> list[RunId]:
+    def find_undecided(self, runs: dict[RunId, RunRow]) -> list[RunId]:
         """Record parents that ended or vanished without a pending decision; return the children concerned."""
         pending = {parent for parent, _, _ in self.ended}
         found = []
@@ -61,7 +61,7 @@ class Families:
                     found.append(child)
         return list(dict.fromkeys(found))
 
-    def verdict(self, run: RunRow) -> tuple[str, str]:
+    def decide(self, run: RunRow) -> tuple[str, str]:
         """Return ``wait``, ``go`` or ``skip``, and the reason for a skip."""
         assert run.rule is not None
         edges = self.parents[run.id]

@@ -11,7 +11,6 @@ from mainspring.core.model.limits.limits import (
     BREAKER,
     PER_PERIOD,
     Ending,
-    Gate,
     GateState,
     left,
     passed,
@@ -19,10 +18,14 @@ from mainspring.core.model.limits.limits import (
     room_comes_at,
     started,
 )
+from mainspring.core.model.limits.limits import (
+    Gate as Limit,
+)
 from mainspring.core.model.runs.run import RunState
-from mainspring.stores.memory.rows import Index, RunRow
+from mainspring.stores.memory.index import Index
+from mainspring.stores.memory.rows import RunRow
 
-_INSIDE = (RunState.QUEUED, RunState.RUNNING)
+_OCCUPYING = (RunState.QUEUED, RunState.RUNNING)
 
 
 class Limiter:
@@ -31,7 +34,7 @@ class Limiter:
     def __init__(self) -> None:
         self.state = GateState()
         #: Queued or running runs that occupy it.
-        self.inside: dict[RunId, None] = {}
+        self.occupants: dict[RunId, None] = {}
         #: Blocked runs, by (due, id).
         self.line = Index()
         #: Until then its state holds starts or failures that count.
@@ -47,94 +50,94 @@ class Limiters:
 
     def __init__(self, runs: dict[RunId, RunRow]) -> None:
         self._runs = runs
-        self.gates: dict[int, Limiter] = {}
+        self.by_number: dict[int, Limiter] = {}
         #: Limiters that changed since their lines were last checked.
-        self._touched: dict[int, None] = {}
+        self._changed: dict[int, None] = {}
 
-    def join(self, run: RunRow) -> None:
+    def enqueue(self, run: RunRow) -> None:
         """Wait at the first limiter of the run. The others are checked when there is room."""
-        self._wait(run, run.gates[0])
-        self._touched[run.gates[0].number] = None
+        self._block(run, run.limits[0])
+        self._changed[run.limits[0].number] = None
 
-    def leave_line(self, run: RunRow) -> None:
-        assert run.waits is not None
-        self.gates[run.waits].line.remove(run.due, run.id)
-        self._touched[run.waits] = None
-        run.waits = None
+    def dequeue(self, run: RunRow) -> None:
+        assert run.blocked_by is not None
+        self.by_number[run.blocked_by].line.remove(run.due, run.id)
+        self._changed[run.blocked_by] = None
+        run.blocked_by = None
 
-    def started(self, run: RunRow, now: Instant) -> None:
-        for gate in run.gates:
-            limiter = self.gates[gate.number]
-            limiter.state = started(gate, limiter.state, now)
-            limiter.remembers_until = max(limiter.remembers_until, now + gate.per)
+    def count_start(self, run: RunRow, now: Instant) -> None:
+        for limit in run.limits:
+            limiter = self.by_number[limit.number]
+            limiter.state = started(limit, limiter.state, now)
+            limiter.remembers_until = max(limiter.remembers_until, now + limit.per)
 
-    def leave(self, run: RunRow, now: Instant, ending: Ending) -> list[RunRow]:
+    def release(self, run: RunRow, now: Instant, ending: Ending) -> list[RunRow]:
         """Release the limiters of a run whose attempt ended or never began.
 
         Return the queued runs at each breaker that this opened.
         """
-        shut_out: list[RunRow] = []
+        requeued: list[RunRow] = []
         started_at = run.started_at if run.state is RunState.RUNNING else None
-        run.inside = False
-        for gate in run.gates:
-            limiter = self.gates[gate.number]
-            del limiter.inside[run.id]
+        run.holds_limits = False
+        for limit in run.limits:
+            limiter = self.by_number[limit.number]
+            del limiter.occupants[run.id]
             was_open = limiter.state.open_until is not None
-            limiter.state = left(gate, limiter.state, now, ending, started_at=started_at)
-            limiter.remembers_until = max(limiter.remembers_until, now + gate.per)
-            self._touched[gate.number] = None
+            limiter.state = left(limit, limiter.state, now, ending, started_at=started_at)
+            limiter.remembers_until = max(limiter.remembers_until, now + limit.per)
+            self._changed[limit.number] = None
             if limiter.state.open_until is not None and not was_open:
-                rows = (self._runs[inside] for inside in limiter.inside)
-                shut_out += [row for row in rows if row.state is RunState.QUEUED]
-        return shut_out
+                rows = (self._runs[occupants] for occupants in limiter.occupants)
+                requeued += [row for row in rows if row.state is RunState.QUEUED]
+        return requeued
 
-    def pass_on(self, now: Instant) -> list[RunRow]:
+    def admit(self, now: Instant) -> list[RunRow]:
         """Let waiting runs pass the limiters that changed, as far as there is room."""
         passed_on: list[RunRow] = []
-        lines = dict(self._touched)
-        self._touched.clear()
+        lines = dict(self._changed)
+        self._changed.clear()
         heads: list[tuple[int, str, int]] = []
         for number in lines:
             self._push_head(heads, number)
         while heads:
             due, row, number = heappop(heads)
-            if number not in lines or self._head(number) != (due, row):
+            if number not in lines or self._get_head(number) != (due, row):
                 continue
             run = self._runs[RunId(row)]
-            gate = self._held_up_at(run, now)
-            if gate is not None and gate.number == number:
+            limit = self._find_blocking_limit(run, now)
+            if limit is not None and limit.number == number:
                 del lines[number]
                 continue
-            self.gates[number].line.remove(due, row)
-            if gate is None:
-                self._enter(run)
+            self.by_number[number].line.remove(due, row)
+            if limit is None:
+                self._occupy(run)
                 passed_on.append(run)
             else:
-                self._wait(run, gate)
-                if gate.number in lines:
-                    self._push_head(heads, gate.number)
+                self._block(run, limit)
+                if limit.number in lines:
+                    self._push_head(heads, limit.number)
             self._push_head(heads, number)
         return passed_on
 
     def _push_head(self, heads: list[tuple[int, str, int]], number: int) -> None:
-        head = self._head(number)
+        head = self._get_head(number)
         if head is not None:
             heappush(heads, (*head, number))
 
-    def touch_timed(self, now: Instant) -> None:
+    def mark_timed(self, now: Instant) -> None:
         """Mark the limiters where the passage of time may have made room."""
-        for number, limiter in self.gates.items():
-            gate = self._gate_of_head(number)
-            if gate is not None and gate.kind != AT_A_TIME and room(gate, limiter.state, now):
-                self._touched[number] = None
+        for number, limiter in self.by_number.items():
+            limit = self._get_limit_of_head(number)
+            if limit is not None and limit.kind != AT_A_TIME and room(limit, limiter.state, now):
+                self._changed[number] = None
 
-    def next_room(self, now: Instant) -> Instant | None:
+    def find_next_room(self, now: Instant) -> Instant | None:
         """Return when the passage of time makes room for a waiting run."""
         times = []
-        for number, limiter in self.gates.items():
-            gate = self._gate_of_head(number)
-            if gate is not None and gate.kind != AT_A_TIME:
-                times.append(now if room(gate, limiter.state, now) else room_comes_at(gate, limiter.state, now))
+        for number, limiter in self.by_number.items():
+            limit = self._get_limit_of_head(number)
+            if limit is not None and limit.kind != AT_A_TIME:
+                times.append(now if room(limit, limiter.state, now) else room_comes_at(limit, limiter.state, now))
         return min((time for time in times if time is not None), default=None)
 
     def recount(self) -> int:
@@ -143,75 +146,75 @@ class Limiters:
         Also marks every line that can move without the passage of time; ``touch_timed`` marks the others.
         """
         found = 0
-        for number, limiter in self.gates.items():
-            rows = {run: self._runs.get(run) for run in limiter.inside}
-            inside = {run: row for run, row in rows.items() if row is not None and row.state in _INSIDE}
-            gate = self._gate_of_head(number)
-            used = _used(number, limiter.state, list(inside.values()))
-            wrong = len(inside) < len(rows) or used != limiter.state.used
+        for number, limiter in self.by_number.items():
+            rows = {run: self._runs.get(run) for run in limiter.occupants}
+            occupants = {run: row for run, row in rows.items() if row is not None and row.state in _OCCUPYING}
+            limit = self._get_limit_of_head(number)
+            used = _count_used(number, limiter.state, list(occupants.values()))
+            wrong = len(occupants) < len(rows) or used != limiter.state.used
             if wrong:
-                limiter.inside = dict.fromkeys(inside)
+                limiter.occupants = dict.fromkeys(occupants)
                 limiter.state = msgspec.structs.replace(limiter.state, used=used)
                 found += 1
-            by_time = gate is not None and (gate.kind == PER_PERIOD or limiter.state.open_until is not None)
+            by_time = limit is not None and (limit.kind == PER_PERIOD or limiter.state.open_until is not None)
             if wrong or not by_time:
-                self._touched[number] = None
+                self._changed[number] = None
         return found
 
     def forget_unused(self, now: Instant) -> None:
         """Delete the limiters whose state equals that of a new one."""
         unused = [
             number
-            for number, limiter in self.gates.items()
-            if not limiter.inside
+            for number, limiter in self.by_number.items()
+            if not limiter.occupants
             and not limiter.line
             and limiter.state.open_until is None
             and limiter.remembers_until <= now
         ]
         for number in unused:
-            del self.gates[number]
+            del self.by_number[number]
 
-    def _wait(self, run: RunRow, gate: Gate) -> None:
-        run.waits = gate.number
-        self.gates.setdefault(gate.number, Limiter()).line.add(run.due, run.id)
+    def _block(self, run: RunRow, limit: Limit) -> None:
+        run.blocked_by = limit.number
+        self.by_number.setdefault(limit.number, Limiter()).line.add(run.due, run.id)
 
-    def _enter(self, run: RunRow) -> None:
-        run.inside, run.waits = True, None
-        for gate in run.gates:
-            limiter = self.gates.setdefault(gate.number, Limiter())
-            limiter.state = passed(gate, limiter.state)
-            limiter.inside[run.id] = None
+    def _occupy(self, run: RunRow) -> None:
+        run.holds_limits, run.blocked_by = True, None
+        for limit in run.limits:
+            limiter = self.by_number.setdefault(limit.number, Limiter())
+            limiter.state = passed(limit, limiter.state)
+            limiter.occupants[run.id] = None
 
-    def _held_up_at(self, run: RunRow, now: Instant) -> Gate | None:
+    def _find_blocking_limit(self, run: RunRow, now: Instant) -> Limit | None:
         """Return the first limiter of the run that has no room, or where another run is ahead of it."""
-        for gate in run.gates:
-            limiter = self.gates.get(gate.number)
+        for limit in run.limits:
+            limiter = self.by_number.get(limit.number)
             if limiter is None:
                 continue
-            head = self._head(gate.number)
-            if (head is not None and head < (run.due, run.id)) or not room(gate, limiter.state, now):
-                return gate
+            head = self._get_head(limit.number)
+            if (head is not None and head < (run.due, run.id)) or not room(limit, limiter.state, now):
+                return limit
         return None
 
-    def _head(self, number: int) -> tuple[int, str] | None:
-        limiter = self.gates.get(number)
+    def _get_head(self, number: int) -> tuple[int, str] | None:
+        limiter = self.by_number.get(number)
         return limiter.line.entries[0] if limiter is not None and limiter.line.entries else None
 
-    def _gate_of_head(self, number: int) -> Gate | None:
+    def _get_limit_of_head(self, number: int) -> Limit | None:
         """Return the limit as the first run in line defines it."""
-        head = self._head(number)
-        return None if head is None else _the_gate(self._runs[RunId(head[1])], number)
+        head = self._get_head(number)
+        return None if head is None else _find_limit(self._runs[RunId(head[1])], number)
 
 
-def _the_gate(run: RunRow, number: int) -> Gate:
-    return next(gate for gate in run.gates if gate.number == number)
+def _find_limit(run: RunRow, number: int) -> Limit:
+    return next(limit for limit in run.limits if limit.number == number)
 
 
-def _used(number: int, state: GateState, inside: list[RunRow]) -> int:
+def _count_used(number: int, state: GateState, occupants: list[RunRow]) -> int:
     """Return the correct count of a limiter."""
     if state.open_until is not None:
-        return min(state.used, len(inside))
-    kinds = {_the_gate(run, number).kind for run in inside}
+        return min(state.used, len(occupants))
+    kinds = {_find_limit(run, number).kind for run in occupants}
     if BREAKER in kinds:
         return 0
-    return sum(PER_PERIOD not in kinds or run.state is RunState.QUEUED for run in inside)
+    return sum(PER_PERIOD not in kinds or run.state is RunState.QUEUED for run in occupants)

@@ -13,7 +13,8 @@ from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.catalog import LOADS_KEPT, TIMINGS_KEPT, Load
 from mainspring.core.store import KEYS_KEPT, Retention, Unattempted
 from mainspring.stores.memory.rows import RunRow
-from mainspring.stores.memory.tables import Tables, blocked_first
+from mainspring.stores.memory.tables import Tables
+from mainspring.stores.memory.transitions.runs import sort_blocked_first
 
 
 class MemoryReaping:
@@ -26,15 +27,23 @@ class MemoryReaping:
             for session in tables.sessions.values():
                 if not session.dead and session.expired(now):
                     session.dead = True
-                    tables.tell_worker("worker.lost", session)
-            dead = (tables.runs[run] for row in tables.sessions.values() if row.dead for run in tables.held[row.id])
+                    tables.record_worker_event("worker.lost", session)
+            dead = (
+                tables.runs[run]
+                for row in tables.sessions.values()
+                if row.dead
+                for run in tables.running_by_session[row.id]
+            )
             return [run.held() for run in islice(dead, limit)]
 
     async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
         tables = self._tables
         with tables.transaction() as now:
             running = (
-                tables.runs[run] for row in tables.sessions.values() if not row.dead for run in tables.held[row.id]
+                tables.runs[run]
+                for row in tables.sessions.values()
+                if not row.dead
+                for run in tables.running_by_session[row.id]
             )
             overdue = (run for run in running if run.attempt_until + grace < now)
             return [run.held() for run in islice(overdue, limit)]
@@ -47,8 +56,8 @@ class MemoryReaping:
             late = (run for run in rows if run.state is not RunState.RUNNING)
             missed = (run for run in late if run.start_missed(now) or run.deadline_missed(now))
             # A run can have missed both, and its worker may have left as well.
-            expired = {run.id: run for run in islice(chain(self._left_behind(), missed), limit)}
-            for run in blocked_first(expired.values()):
+            expired = {run.id: run for run in islice(chain(self._find_orphans(), missed), limit)}
+            for run in sort_blocked_first(expired.values()):
                 if run.target is not None and self._is_gone(run.target):
                     tables.end(run, RunState.SKIPPED, WORKER_LEFT)
                 elif run.start_missed(now):
@@ -57,10 +66,10 @@ class MemoryReaping:
                     tables.end(run, RunState.FAILED, "deadline", fingerprint=fingerprint_of("deadline", ""))
             return len(expired)
 
-    def _left_behind(self) -> Iterator[RunRow]:
+    def _find_orphans(self) -> Iterator[RunRow]:
         """Yield the runs for one worker that has gone. Runs that it was running must first be found lost."""
         tables = self._tables
-        for target, runs in tables.targeted.items():
+        for target, runs in tables.by_target.items():
             if self._is_gone(target):
                 yield from (row for run in runs if (row := tables.runs[run]).state is not RunState.RUNNING)
 
@@ -70,27 +79,27 @@ class MemoryReaping:
 
     async def resolve(self, limit: int) -> int:
         with self._tables.transaction():
-            return self._tables.tell_children(limit)
+            return self._tables.decide_children(limit)
 
     async def sweep(self, limit: int) -> int:
         tables = self._tables
         with tables.transaction() as now:
-            untold = tables.families.untold(tables.runs)
-            for child in untold:
-                tables.decide(child)
-            found = len(untold) + tables.limiters.recount() + len(tables.pass_on())
-            for key, gate in list(tables.gates.items()):
+            undecided = tables.dependencies.find_undecided(tables.runs)
+            for child in undecided:
+                tables.decide_child(child)
+            found = len(undecided) + tables.limiters.recount() + len(tables.admit_runs())
+            for key, lock in list(tables.key_locks.items()):
                 if found >= limit:
                     return found
-                if gate.holder is None or not _holds(tables.runs.get(gate.holder)):
-                    gate.holder = None
+                if lock.holder is None or not _holds(tables.runs.get(lock.holder)):
+                    lock.holder = None
                     found += tables.promote(key)
             for job in tables.jobs.values():
                 if found >= limit:
                     return found
                 delay = job.spec.fixed_delay
-                waits = delay is not None and job.ticking and job.next_fire is None
-                if waits and job.awaits not in tables.active[job.id]:
+                is_waiting = delay is not None and job.ticking and job.next_fire is None
+                if is_waiting and job.awaits not in tables.active_by_job[job.id]:
                     assert delay is not None
                     tables.move_schedule(job, now + delay)
                     found += 1
@@ -101,8 +110,8 @@ class MemoryReaping:
         tables = self._tables
         with tables.transaction() as now:
             for reader in [name for name, until in tables.readers_until.items() if until < now]:
-                tables.forget_reader(reader)
-            tables.forget_events()
+                tables.remove_reader(reader)
+            tables.drop_old_events()
             old = [key for key, used in tables.used_keys.items() if used.at + KEYS_KEPT <= now]
             for key in old:
                 del tables.used_keys[key]
@@ -119,8 +128,8 @@ class MemoryReaping:
                     job.updated_at = now
                     job.rev += 1
             # A day after its end a pause no longer matters: a run that still waits then is late by any count.
-            for place in [place for place, pause in tables.pauses.items() if pause.is_over(now - DAY)]:
-                del tables.pauses[place]
+            for scope in [scope for scope, pause in tables.pauses.items() if pause.is_over(now - DAY)]:
+                del tables.pauses[scope]
             ended = [
                 Unattempted(task=task, state=state, runs=runs) for (task, state), runs in tables.unattempted.items()
             ]
@@ -136,16 +145,21 @@ class MemoryReaping:
             if at in tables.loads:
                 return now
             found = tables.loads[at] = {}
-            ready = (entry for lanes in tables.ready.values() for index in lanes.values() for entry in index.entries)
-            live = chain((run for _, run in ready), *tables.held.values())
+            ready = (
+                entry
+                for label_sets in tables.ready.values()
+                for index in label_sets.values()
+                for entry in index.entries
+            )
+            live = chain((run for _, run in ready), *tables.running_by_session.values())
             for run in (tables.runs[RunId(one)] for one in live):
-                waits = run.state is RunState.QUEUED
+                is_queued = run.state is RunState.QUEUED
                 before = found.get((run.tenant, run.queue), Load(at=at, queued=0, running=0, lag=0))
                 found[run.tenant, run.queue] = Load(
                     at=at,
-                    queued=before.queued + waits,
-                    running=before.running + (not waits),
-                    lag=max(before.lag, now - run.due) if waits else before.lag,
+                    queued=before.queued + is_queued,
+                    running=before.running + (not is_queued),
+                    lag=max(before.lag, now - run.due) if is_queued else before.lag,
                 )
             return now
 
@@ -156,24 +170,24 @@ class MemoryReaping:
             for ended, cut in (
                 (tables.succeeded, retention.cut("succeeded", now)),
                 (tables.unsuccessful, retention.cut("unsuccessful", now)),
-                *((runs, retention.cut(name, now)) for name, runs in tables.of_class.items()),
+                *((runs, retention.cut(name, now)) for name, runs in tables.ended_by_class.items()),
             ):
                 while ended and gone < limit:
                     finished_at = tables.runs[ended[0]].finished_at
                     assert finished_at is not None
                     if finished_at >= cut:
                         break
-                    tables.forget_run(ended.popleft())
+                    tables.delete_run(ended.popleft())
                     gone += 1
-            for at, queue, tenant in [key for key in tables.figures if key[0] < now - retention.unsuccessful]:
-                del tables.figures[at, queue, tenant]
+            for at, queue, tenant in [key for key in tables.minute_counts if key[0] < now - retention.unsuccessful]:
+                del tables.minute_counts[at, queue, tenant]
             for counted in [key for key in tables.timings if key[0] < now - TIMINGS_KEPT]:
                 del tables.timings[counted]
             for sums in [key for key in tables.usage if key[0] < now - USAGE_KEPT]:
                 del tables.usage[sums]
             ticks = min(retention.cut("ledger", now), retention.cut("short", now))
             for ledger in tables.ledgers.values():
-                gone += ledger.forget(ticks - 1, limit - gone, tables.is_kept)
+                gone += ledger.forget(ticks - 1, limit - gone, tables.outlives_tick)
             return gone
 
 

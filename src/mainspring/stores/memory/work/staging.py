@@ -10,8 +10,10 @@ from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Job, JobState, Overlap, Tick
 from mainspring.core.store import Fired, Staged
-from mainspring.stores.memory.rows import Index, JobRow, RunRow
-from mainspring.stores.memory.tables import Tables, gate_of_tick
+from mainspring.stores.key_locks import compute_tick_key_lock
+from mainspring.stores.memory.index import Index
+from mainspring.stores.memory.rows import JobRow, RunRow
+from mainspring.stores.memory.tables import Tables
 
 
 class MemoryStaging:
@@ -21,27 +23,27 @@ class MemoryStaging:
     async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
         tables = self._tables
         with tables.transaction() as now:
-            owned = tables.owned_by(owner, shards)
-            due = list(islice(_until(tables.scheduled, owned, now), limit + 1))
+            owned = tables.filter_owned(owner, shards)
+            due = list(islice(_merge_until(tables.scheduled, owned, now), limit + 1))
             rows = {run.id: run for _, row in due[:limit] if (run := tables.runs[RunId(row)])}
             for run in rows.values():
                 tables.stage(run)
-            tables.limiters.touch_timed(now)
-            rows.update({run.id: run for run in tables.pass_on()})
+            tables.limiters.mark_timed(now)
+            rows.update({run.id: run for run in tables.admit_runs()})
             staged = [run for run in rows.values() if run.state is RunState.QUEUED]
             return Staged(
                 now=now,
                 runs=len(staged),
-                queues=_queues(staged),
+                queues=_list_queues(staged),
                 more=len(due) > limit,
-                schedules_due=any(True for _ in _until(tables.due_jobs, owned, now)),
+                schedules_due=any(True for _ in _merge_until(tables.due_jobs, owned, now)),
             )
 
     async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
         tables = self._tables
         with tables.transaction():
             pairs: dict[tuple[int, Instant], None] = {}
-            for due, run in _until(tables.scheduled, shards, until):
+            for due, run in _merge_until(tables.scheduled, shards, until):
                 pairs[tables.runs[RunId(run)].shard, -(-due // MILLISECOND) * MILLISECOND] = None
                 if len(pairs) == limit:
                     break
@@ -50,19 +52,21 @@ class MemoryStaging:
     async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
         tables = self._tables
         with tables.transaction():
-            due = islice(_until(tables.due_jobs, shards, until), limit)
+            due = islice(_merge_until(tables.due_jobs, shards, until), limit)
             return [tables.jobs[JobId(job)].job(with_payload=False) for _, job in due]
 
     async def fire(self, owner: SessionId, fires: Sequence[Fire]) -> list[Fired]:
         tables = self._tables
         with tables.transaction():
             made = [self._fire(owner, fire) for fire in fires]
-            tables.pass_on()
+            tables.admit_runs()
             return [
                 Fired(applied=False)
                 if runs is None
                 else Fired(
-                    applied=True, runs=len(runs), queues=_queues(run for run in runs if run.state is RunState.QUEUED)
+                    applied=True,
+                    runs=len(runs),
+                    queues=_list_queues(run for run in runs if run.state is RunState.QUEUED),
                 )
                 for runs in made
             ]
@@ -71,11 +75,11 @@ class MemoryStaging:
         """Apply a fire; return the runs that it created, or None if it was not applied."""
         tables = self._tables
         job = tables.jobs.get(fire.job.id)
-        if job is None or not job.ticking or job.rev != fire.job.rev or not tables.owned_by(owner, [job.shard]):
+        if job is None or not job.ticking or job.rev != fire.job.rev or not tables.filter_owned(owner, [job.shard]):
             return None
         if any(tick.happens_at > tables.now for tick in fire.ticks):
             return None
-        made = [run for tick in fire.ticks if (run := self._record(job, tick)) is not None]
+        made = [run for tick in fire.ticks if (run := self._create_run(job, tick)) is not None]
         tables.move_schedule(job, fire.next_fire, fire.next_tick)
         delay = job.spec.fixed_delay
         if fire.finished:
@@ -89,37 +93,37 @@ class MemoryStaging:
                 tables.move_schedule(job, tables.now + delay)
         return made
 
-    def _record(self, job: JobRow, tick: Tick) -> RunRow | None:
+    def _create_run(self, job: JobRow, tick: Tick) -> RunRow | None:
         """Record a tick unless it is recorded already; return the run that it became, if any."""
         tables = self._tables
         if tick in tables.ledgers[job.id]:
             return None
-        if tick.decision == "run" and not self._has_room(job, tick.target):
+        if tick.decision == "run" and not self._admits_overlap(job, tick.target):
             tick = Tick(scheduled_at=tick.scheduled_at, decision="skipped", reason=OVERLAP, target=tick.target)
-        tables.record(job, tick)
+        tables.record_tick(job, tick)
         if tick.run_id is None or tick.run_id in tables.runs:
             return None
-        run = _row(job, tick, tick.run_id, tables.now)
-        tables.enter(run)
+        run = _build_row(job, tick, tick.run_id, tables.now)
+        tables.insert_run(run)
         return run
 
-    def _has_room(self, job: JobRow, target: str) -> bool:
+    def _admits_overlap(self, job: JobRow, target: str) -> bool:
         """Report whether the overlap rule admits one more run. The cancel rule first cancels the active runs."""
         tables, overlap = self._tables, job.spec.overlap
         if overlap is Overlap.ALLOW:
             return True
         if overlap is Overlap.CANCEL:
-            tables.ask_to_stop(tables.runs_of(job.id, target))
-        active = tables.runs_of(job.id, target)
-        gate = gate_of_tick(job.id, job.tenant, job.spec, target)
+            tables.request_cancel(tables.list_active_runs(job.id, target))
+        active = tables.list_active_runs(job.id, target)
+        key_lock = compute_tick_key_lock(job.id, job.tenant, job.spec, target)
         return overlap.has_room(
             len(active),
             is_one_blocked=any(run.in_line for run in active),
-            has_one_key=all(run.gate == gate for run in active),
+            has_one_key=all(run.key_lock == key_lock for run in active),
         )
 
 
-def _row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:
+def _build_row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:
     spec = job.spec
     policy = placed(spec.policy, tick.target)
     return RunRow(
@@ -135,8 +139,8 @@ def _row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:
         created_at=now,
         start_by=None if spec.start_within is None else tick.due + spec.start_within,
         deadline=None if spec.deadline is None else tick.due + spec.deadline,
-        gate=gate_of_tick(job.id, job.tenant, spec, tick.target),
-        gates=spec.policy.gates(job.tenant, spec.task),
+        key_lock=compute_tick_key_lock(job.id, job.tenant, spec, tick.target),
+        limits=spec.policy.gates(job.tenant, spec.task),
         job_id=job.id,
         job_version=job.version,
         scheduled_at=tick.scheduled_at,
@@ -145,10 +149,10 @@ def _row(job: JobRow, tick: Tick, run: RunId, now: Instant) -> RunRow:
     )
 
 
-def _until(indexes: Sequence[Index], shards: Iterable[int], until: Instant) -> Iterable[tuple[int, str]]:
+def _merge_until(indexes: Sequence[Index], shards: Iterable[int], until: Instant) -> Iterable[tuple[int, str]]:
     """Return the entries of several shards up to an instant, in one order."""
     return merge(*(indexes[shard].until(until) for shard in set(shards) if indexes[shard]))
 
 
-def _queues(runs: Iterable[RunRow]) -> tuple[str, ...]:
+def _list_queues(runs: Iterable[RunRow]) -> tuple[str, ...]:
     return tuple(sorted({run.queue for run in runs}))

@@ -16,10 +16,11 @@ from mainspring.core.model.workflows.dependencies import Rule, check_no_circle
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Accepted, Put, PutOutcome, build_conflict, refuse_put
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
-from mainspring.stores.memory.records.calendars import mind_calendars
-from mainspring.stores.memory.records.slos import watch
+from mainspring.stores.key_locks import compute_run_key_lock
+from mainspring.stores.memory.records.calendars import check_calendars_exist
+from mainspring.stores.memory.records.slos import watch_objectives
 from mainspring.stores.memory.rows import JobRow, RunRow, UsedKey
-from mainspring.stores.memory.tables import Tables, gate_of_run
+from mainspring.stores.memory.tables import Tables
 
 _ACTIONS = {JobState.PAUSED: "jobs.pause", JobState.SCHEDULED: "jobs.resume", JobState.CANCELLED: "jobs.cancel"}
 
@@ -44,38 +45,38 @@ class MemorySubmissions:
                 if run.id in tables.runs or run.id in fresh:
                     answers.append((run.id, False, False))
                     continue
-                used = self._used(run.tenant, run.idempotency, fresh)
+                used = self._find_used_key(run.tenant, run.idempotency, fresh)
                 if used is not None:
                     assert run.idempotency is not None
                     other = used.made in tables.jobs or used.fingerprint != run.idempotency.fingerprint
                     answers.append((RunId(used.made), False, other))
                     continue
-                taken = self._make_room(run, fresh, replaced)
+                taken = self._resolve_unique_key(run, fresh, replaced)
                 if taken is not None:
                     assert run.unique is not None
                     answers.append((taken.id, False, run.unique.otherwise == "reject"))
                     continue
-                self._use(run.tenant, run.idempotency, run.id)
+                self._use_key(run.tenant, run.idempotency, run.id)
                 if run.unique is not None:
                     tables.take_unique_key(run.tenant, run.unique, run.id)
-                fresh[run.id] = _row(run, now, None if run.after is None else run.after.rule)
+                fresh[run.id] = _build_row(run, now, None if run.after is None else run.after.rule)
                 answers.append((run.id, True, False))
                 if run.author:
                     made.setdefault(run.author, []).append(Change(run.tenant, run.id))
-            self._make_families(runs, answers, fresh)
+            self._add_dependencies(runs, answers, fresh)
             for row in replaced:
-                tables.enter(row)
+                tables.insert_run(row)
                 if not row.state.ended:
                     tables.end(row, RunState.SKIPPED, REPLACED)
             # Within a batch, too, runs of one ordering key are ordered by (due, id).
             for row in sorted(fresh.values(), key=lambda row: (row.due, row.id)):
                 if not row.state.ended:
-                    tables.enter(row)
+                    tables.insert_run(row)
                 self._mark_replayed(row)
-            tables.pass_on()
+            tables.admit_runs()
             for author, changes in made.items():
                 tables.audit("jobs.submit", Author(author), changes)
-            return [Accepted(made, self._state_of(made), new, conflict) for made, new, conflict in answers]
+            return [Accepted(made, self._get_state(made), new, conflict) for made, new, conflict in answers]
 
     def _check_parents(self, runs: Sequence[NewRun]) -> None:
         """Check before any change that every parent exists or is part of this batch."""
@@ -86,13 +87,13 @@ class MemorySubmissions:
                 if (run.tenant, parent) not in mine and (row is None or row.tenant != run.tenant):
                     raise NotFound(f"there is no run {parent}, which {run.id} depends on")
 
-    def _make_room(self, run: NewRun, fresh: dict[RunId, RunRow], replaced: list[RunRow]) -> RunRow | None:
+    def _resolve_unique_key(self, run: NewRun, fresh: dict[RunId, RunRow], replaced: list[RunRow]) -> RunRow | None:
         """Resolve a conflict over a unique key.
 
         Return the run that keeps the key; None if the new run is to be created.
         """
         tables = self._tables
-        first = None if run.unique is None else tables.unique_run(run.tenant, run.unique.key, fresh)
+        first = None if run.unique is None else tables.find_unique_holder(run.tenant, run.unique.key, fresh)
         if run.unique is None or first is None:
             return None
         untouched = not first.fence and not first.state.ended and first.job_id is None
@@ -100,7 +101,7 @@ class MemorySubmissions:
             case "debounce" if untouched and first.id in fresh:
                 # Keep the fields that ``edit`` keeps.
                 kept = {"id": first.id, "unique": first.unique, "replay_of": first.replay_of, "target": first.target}
-                fresh[first.id] = _row(msgspec.structs.replace(run, **kept), tables.now, first.rule)
+                fresh[first.id] = _build_row(msgspec.structs.replace(run, **kept), tables.now, first.rule)
             case "debounce" if untouched:
                 tables.edit(first, run)
             case "replace" if untouched and first.id in fresh:
@@ -113,7 +114,7 @@ class MemorySubmissions:
                 pass
         return first
 
-    def _make_families(
+    def _add_dependencies(
         self, runs: Sequence[NewRun], answers: Sequence[tuple[RunId, bool, bool]], fresh: dict[RunId, RunRow]
     ) -> None:
         """Add the dependencies. A parent named in the same batch may already exist under another id."""
@@ -122,27 +123,27 @@ class MemorySubmissions:
         for run, (made, new, _) in zip(runs, answers, strict=True):
             if new and run.after is not None:
                 parents = dict.fromkeys(named.get(parent, parent) for parent in run.after.parents)
-                tables.families.add(made, [fresh.get(parent) or tables.runs[parent] for parent in parents])
+                tables.dependencies.add(made, [fresh.get(parent) or tables.runs[parent] for parent in parents])
                 fresh[made].parents = len(parents)
 
-    def _state_of(self, made: RunId) -> RunState:
+    def _get_state(self, made: RunId) -> RunState:
         row = self._tables.runs.get(made)
         # The key was used for a recurring job.
         return RunState.SCHEDULED if row is None else row.shown_state()
 
-    def _used(self, tenant: str, asked: Idempotency | None, fresh: Container[str] = ()) -> UsedKey | None:
+    def _find_used_key(self, tenant: str, asked: Idempotency | None, fresh: Container[str] = ()) -> UsedKey | None:
         """Return what the key was used for, if that exists or is being created."""
         tables = self._tables
-        used = None if asked is None else tables.used_key(tenant, asked.key)
+        used = None if asked is None else tables.find_used_key(tenant, asked.key)
         if used is None or not (used.made in fresh or used.made in tables.runs or used.made in tables.jobs):
             return None
         return used
 
     async def used_keys(self, tenant: str, keys: Collection[str]) -> set[str]:
         with self._tables.transaction():
-            return {key for key in keys if self._used(tenant, Idempotency(key, b"")) is not None}
+            return {key for key in keys if self._find_used_key(tenant, Idempotency(key, b"")) is not None}
 
-    def _use(self, tenant: str, asked: Idempotency | None, made: RunId | JobId) -> None:
+    def _use_key(self, tenant: str, asked: Idempotency | None, made: RunId | JobId) -> None:
         if asked is not None:
             self._tables.used_keys[tenant, asked.key] = UsedKey(made, asked.fingerprint, self._tables.now)
 
@@ -157,16 +158,16 @@ class MemorySubmissions:
             tables.check_shard(job.id)
         with tables.transaction() as now:
             for job in jobs:
-                mind_calendars(tables, job)
+                check_calendars_exist(tables, job)
                 if job.expected_version is not None and (job.tenant, job.spec.name) not in tables.job_names:
                     raise NotFound(f"there is no job {job.spec.name!r}")
             made: dict[str, list[Change]] = {}
             whys: dict[str, str] = {}
             put = []
             for job in jobs:
-                used = self._used(job.tenant, job.idempotency)
+                used = self._find_used_key(job.tenant, job.idempotency)
                 if used is not None:
-                    put.append(self._put_before(job, used))
+                    put.append(self._answer_repeated_put(job, used))
                     continue
                 known = tables.job_names.get((job.tenant, job.spec.name))
                 before = {} if known is None else words_of_job(tables.jobs[known].job(with_payload=False))
@@ -174,9 +175,9 @@ class MemorySubmissions:
                 spec = tables.jobs[known].spec if known is not None and live else None
                 row, outcome = self._put_job(job, now)
                 if outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
-                    watch(tables, row, spec)
+                    watch_objectives(tables, row, spec)
                 if outcome not in (PutOutcome.EXISTS, PutOutcome.STALE):
-                    self._use(job.tenant, job.idempotency, row.id)
+                    self._use_key(job.tenant, job.idempotency, row.id)
                 put.append(Put(row.job(with_payload=True), outcome))
                 if job.author and outcome in (PutOutcome.CREATED, PutOutcome.CHANGED):
                     differs = what_differs(before, words_of_job(row.job(with_payload=False))) if before else None
@@ -186,7 +187,7 @@ class MemorySubmissions:
                 tables.audit("jobs.put", Author(author, why=whys[author]), changes)
             return put
 
-    def _put_before(self, new: NewJob, used: UsedKey) -> Put:
+    def _answer_repeated_put(self, new: NewJob, used: UsedKey) -> Put:
         """Answer a put whose idempotency key was used, for the same job or for something else."""
         row = self._tables.jobs.get(JobId(used.made))
         if row is not None:
@@ -239,7 +240,7 @@ class MemorySubmissions:
         first = next_after(row.spec.schedule, now, row.id)
         if first is None:
             row.state = JobState.FINISHED
-        row.calendar_rev = self._tables.calendar_rev(row.tenant)
+        row.calendar_rev = self._tables.compute_calendar_rev(row.tenant)
         ahead = first is not None and row.spec.looks_ahead
         self._tables.move_schedule(row, now if ahead else first, first if ahead else None)
 
@@ -273,7 +274,7 @@ class MemorySubmissions:
                     tables.drop_ticks(row, "cancelled")
                     # The schedule is closed first, so no run can be created after the cancellation.
                     tables.move_schedule(row, None)
-                    tables.ask_to_stop(tables.runs_of(row.id))
+                    tables.request_cancel(tables.list_active_runs(row.id))
                 else:
                     row.rev += 1
             tables.audit(_ACTIONS[state], author, changes)
@@ -284,9 +285,9 @@ class MemorySubmissions:
         with tables.transaction():
             rows = [tables.runs[run] for run in dict.fromkeys(runs) if run in tables.runs]
             before = [row.shown_state() for row in rows]
-            tables.ask_to_stop(rows)
+            tables.request_cancel(rows)
             changes = [
-                _moved(row.tenant, row.id, was.value, row.shown_state().value)
+                _describe_change(row.tenant, row.id, was.value, row.shown_state().value)
                 for row, was in zip(rows, before, strict=True)
                 if row.shown_state() is not was
             ]
@@ -294,11 +295,11 @@ class MemorySubmissions:
             return {row.id: row.shown_state() for row in rows}
 
 
-def _moved(tenant: str, target: str, before: str, after: str) -> Change:
+def _describe_change(tenant: str, target: str, before: str, after: str) -> Change:
     return Change(tenant, target, *(what_differs({"state": before}, {"state": after}) or ()))
 
 
-def _row(run: NewRun, now: Instant, rule: Rule | None) -> RunRow:
+def _build_row(run: NewRun, now: Instant, rule: Rule | None) -> RunRow:
     due = run.at if run.at is not None else now + run.delay
     row = RunRow(
         id=run.id,
@@ -315,9 +316,9 @@ def _row(run: NewRun, now: Instant, rule: Rule | None) -> RunRow:
         end_within=run.deadline,
         rule=rule,
         unique=run.unique,
-        gates=run.policy.gates(run.tenant, run.task),
+        limits=run.policy.gates(run.tenant, run.task),
         # Also for runs of a recurring job: a run requested outside the schedule does not follow its overlap rule.
-        gate=gate_of_run(run.tenant, run.policy),
+        key_lock=compute_run_key_lock(run.tenant, run.policy),
         job_id=None if run.job is None else run.job.id,
         job_version=None if run.job is None else run.job.version,
         scheduled_at=None if run.job is None else run.job.scheduled_at,
@@ -327,5 +328,5 @@ def _row(run: NewRun, now: Instant, rule: Rule | None) -> RunRow:
         about=run.about,
     )
     if rule is None:
-        row.set_limits()
+        row.set_time_limits()
     return row

@@ -45,7 +45,7 @@ class MemoryWorkforce:
                 serves=session.serves,
             )
             self._tables.sessions[row.id] = row
-            self._tables.tell_worker("worker.joined", row)
+            self._tables.record_worker_event("worker.joined", row)
             return row.id
 
     async def beat(
@@ -58,7 +58,7 @@ class MemoryWorkforce:
                 return Beat(now=now, alive=False)
             row.lease_until = now + ttl
             known, unanswered = set(held), set(pending)
-            running = [tables.runs[run] for run in tables.held[session]]
+            running = [tables.runs[run] for run in tables.running_by_session[session]]
             unknown = [
                 run
                 for run in running
@@ -67,7 +67,7 @@ class MemoryWorkforce:
             for run in unknown:
                 # The worker never received this attempt, so it does not count.
                 run.attempt -= 1
-                self._go_on(run, RunState.QUEUED, run.rank, Outcome.RELEASED)
+                self._continue(run, RunState.QUEUED, run.rank, Outcome.RELEASED)
             cancels = tuple(run.id for run in running if run.id in known and run.cancel_at is not None)
             return Beat(now=now, alive=True, cancels=cancels, returned=len(unknown), draining=row.draining)
 
@@ -77,12 +77,12 @@ class MemoryWorkforce:
     async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
         tables = self._tables
         with tables.transaction() as now:
-            claimant = tables.live_session(session)
+            claimant = tables.find_live_session(session)
             if claimant is None or claimant.draining:
                 return []
             chosen: list[RunRow] = []
             for want in wants:
-                found = self._best(claimant, want, now)
+                found = self._choose_best(claimant, want, now)
                 if found:
                     fence = chosen[0].fence if chosen else tables.next_fence()
                     for run in found:
@@ -90,70 +90,72 @@ class MemoryWorkforce:
                     chosen += found
             held = [run.held() for run in chosen]
             for run, one in zip(chosen, held, strict=True) if tables.pauses else ():
-                one.ready_at = max(run.ready_at, tables.resumed_at(run, now))
+                one.ready_at = max(run.ready_at, tables.find_resume_time(run, now))
             for one in held if tables.queue_policies else ():
-                one.limited = tables.policy_of(one.queue).concurrency is not None
+                one.limited = tables.get_queue_policy(one.queue).concurrency is not None
             return held
 
-    def _best(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
+    def _choose_best(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
         tables = self._tables
-        if want.queue in tables.weighted or tables.policy_of(want.queue).looks_closely:
-            return self._best_by_policy(claimant, msgspec.structs.replace(want, runs=None), now)
+        if want.queue in tables.weighted or tables.get_queue_policy(want.queue).looks_closely:
+            return self._choose_by_policy(claimant, msgspec.structs.replace(want, runs=None), now)
         best: list[RunRow] = []
         room: dict[str, int] = {}
-        for run in self._candidates(claimant, want, now):
+        for run in self._find_candidates(claimant, want, now):
             if len(best) >= want.limit:
                 break
-            left = room.setdefault(run.tenant, tables.room(run.tenant))
+            left = room.setdefault(run.tenant, tables.compute_room(run.tenant))
             if left > 0:
                 room[run.tenant] = left - 1
                 best.append(run)
         return best
 
-    def _candidates(self, claimant: SessionRow, want: Want, now: Instant) -> Iterator[RunRow]:
+    def _find_candidates(self, claimant: SessionRow, want: Want, now: Instant) -> Iterator[RunRow]:
         """Yield the runs that the worker may claim, best first."""
         tables = self._tables
         lines = (
-            index.entries for lane, index in tables.ready[want.queue].items() if claimant.may_take(lane, tables.orders)
+            index.entries
+            for label_set, index in tables.ready[want.queue].items()
+            if claimant.may_take(label_set, tables.preferences)
         )
-        for _, row in self._hinted(want) if want.runs is not None else merge(*lines):
+        for _, row in self._find_hinted(want) if want.runs is not None else merge(*lines):
             run = tables.runs[RunId(row)]
             if want.tenant not in (None, run.tenant) or want.priority not in (None, run.priority):
                 continue
             if not (run.start_missed(now) or run.deadline_missed(now) or tables.is_paused(run, now)):
                 yield run
 
-    def _hinted(self, want: Want) -> list[tuple[int, str]]:
+    def _find_hinted(self, want: Want) -> list[tuple[int, str]]:
         found = (self._tables.runs.get(run) for run in dict.fromkeys(want.runs or ()))
         return sorted(
             (run.rank, run.id)
             for run in found
-            if run is not None and run.state is RunState.QUEUED and run.queue == want.queue and run.lane == ()
+            if run is not None and run.state is RunState.QUEUED and run.queue == want.queue and run.label_set == ()
         )
 
-    def _best_by_policy(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
+    def _choose_by_policy(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
         tables, queue = self._tables, want.queue
-        policy = tables.policy_of(queue)
-        most = want.limit if policy.concurrency is None else policy.concurrency - tables.running_in(queue)
+        policy = tables.get_queue_policy(queue)
+        most = want.limit if policy.concurrency is None else policy.concurrency - tables.count_running(queue)
         groups: dict[str, list[Candidate]] = {}
         own: list[Candidate] = []
-        for run in self._candidates(claimant, want, now):
+        for run in self._find_candidates(claimant, want, now):
             candidate = Candidate(run.id, run.tenant, run.rank, run.policy.weight)
             if policy.fair and run.target is not None:
                 own.append(candidate)
             else:
                 groups.setdefault(run.tenant if policy.fair else "", []).append(candidate)
-        room = {tenant: tables.room(tenant) for tenant in tables.tenants}
+        room = {tenant: tables.compute_room(tenant) for tenant in tables.tenants}
         limit = want.limit
         chosen: list[Candidate] = []
         if own:
             # Runs for this worker alone do not take part in fair turns.
-            chosen = _chosen(choose(limit, want.slots, most, None, room), {"": own})
+            chosen = _choose_from(choose(limit, want.slots, most, None, room), {"": own})
             limit -= sum(min(candidate.weight, want.slots or limit) for candidate in chosen)
         turns = None
         if policy.fair:
             turns = Turns(tables.queue_clocks[queue], tables.queue_turns[queue], policy.shares, groups)
-        chosen += _chosen(choose(limit, want.slots, most - len(chosen), turns, room), groups)
+        chosen += _choose_from(choose(limit, want.slots, most - len(chosen), turns, room), groups)
         if turns is not None:
             tables.queue_clocks[queue], tables.queue_turns[queue] = turns.clock, turns.kept()
         return [tables.runs[candidate.id] for candidate in chosen]
@@ -161,7 +163,7 @@ class MemoryWorkforce:
     async def complete(self, completions: Sequence[Completion]) -> list[CompletionAnswer]:
         with self._tables.transaction() as now:
             answers = [self._complete(completion, now) for completion in completions]
-            self._tables.tell_children(FEW_CHILDREN)
+            self._tables.decide_children(FEW_CHILDREN)
             return answers
 
     def _complete(self, completion: Completion, now: Instant) -> CompletionAnswer:
@@ -172,9 +174,9 @@ class MemoryWorkforce:
         if run.state is not RunState.RUNNING or run.fence != completion.fence:
             return CompletionAnswer.DUPLICATE if self._completed_before(run, completion) else CompletionAnswer.STALE
         if completion.outcome is not Outcome.SUCCESS:
-            tables.attempts[run.id].append(_attempt(run, completion, now))
+            tables.attempts[run.id].append(_build_attempt(run, completion, now))
         if completion.outcome in (Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST):
-            tables.figures_of(run)["retried"] += 1
+            tables.get_minute_counts(run)["retried"] += 1
         tables.count_cost(run, completion)
         if completion.outcome is Outcome.RELEASED:
             run.attempt -= 1
@@ -184,11 +186,13 @@ class MemoryWorkforce:
             case RunState.SCHEDULED:
                 due = now + completion.delay
                 if run.cancel_at is None:
-                    due = tables.due_of_retry(run, due)
-                self._go_on(run, completion.state, due, completion.outcome)
+                    due = tables.compute_retry_due(run, due)
+                self._continue(run, completion.state, due, completion.outcome)
             case RunState.QUEUED:
                 released = completion.outcome is Outcome.RELEASED
-                self._go_on(run, completion.state, run.rank if released else tables.rank_now(run), completion.outcome)
+                self._continue(
+                    run, completion.state, run.rank if released else tables.compute_rank(run), completion.outcome
+                )
             case RunState.SUCCEEDED | RunState.FAILED | RunState.CANCELLED:
                 tables.end(
                     run,
@@ -198,7 +202,7 @@ class MemoryWorkforce:
                     result=completion.result,
                     error=completion.error,
                     fingerprint=completion.fingerprint,
-                    ending=_ending_of(completion.outcome),
+                    ending=_classify_for_breaker(completion.outcome),
                 )
             case _:
                 raise AssertionError(f"an attempt cannot end in {completion.state}")
@@ -216,14 +220,14 @@ class MemoryWorkforce:
             for attempt in self._tables.attempts.get(run.id, ())
         )
 
-    def _go_on(self, run: RunRow, state: RunState, place: int, outcome: Outcome) -> None:
+    def _continue(self, run: RunRow, state: RunState, position: int, outcome: Outcome) -> None:
         """Continue with another attempt, at a due time or a rank. End the run instead if cancellation was requested."""
         if run.cancel_at is not None:
-            self._tables.end(run, RunState.CANCELLED, "cancelled", ending=_ending_of(outcome))
+            self._tables.end(run, RunState.CANCELLED, "cancelled", ending=_classify_for_breaker(outcome))
         elif state is RunState.SCHEDULED:
-            self._tables.start_later(run, place, _event_of(outcome), _ending_of(outcome))
+            self._tables.schedule_retry(run, position, _name_event(outcome), _classify_for_breaker(outcome))
         else:
-            self._tables.start_again(run, place, _event_of(outcome), _ending_of(outcome))
+            self._tables.requeue(run, position, _name_event(outcome), _classify_for_breaker(outcome))
 
     async def close_session(self, session: SessionId) -> None:
         with self._tables.transaction():
@@ -231,10 +235,10 @@ class MemoryWorkforce:
             if row is not None and not row.dead:
                 row.dead = True
                 row.lease_until = min(row.lease_until, self._tables.now)
-                self._tables.tell_worker("worker.left", row)
+                self._tables.record_worker_event("worker.left", row)
 
 
-def _chosen(choice: Choice, groups: Mapping[str, list[Candidate]]) -> list[Candidate]:
+def _choose_from(choice: Choice, groups: Mapping[str, list[Candidate]]) -> list[Candidate]:
     """Make a choice among the candidates of each group."""
 
     def find(wanted: Wanted) -> dict[str, list[Candidate]]:
@@ -250,7 +254,7 @@ def _chosen(choice: Choice, groups: Mapping[str, list[Candidate]]) -> list[Candi
     return made(choice, find)
 
 
-def _attempt(run: RunRow, completion: Completion, now: Instant) -> AttemptView:
+def _build_attempt(run: RunRow, completion: Completion, now: Instant) -> AttemptView:
     assert run.started_at is not None
     return AttemptView(
         run_id=run.id,
@@ -264,7 +268,7 @@ def _attempt(run: RunRow, completion: Completion, now: Instant) -> AttemptView:
     )
 
 
-def _ending_of(outcome: Outcome) -> Ending:
+def _classify_for_breaker(outcome: Outcome) -> Ending:
     """Return what the outcome of an attempt means for the breaker of its task."""
     match outcome:
         case Outcome.SUCCESS:
@@ -277,7 +281,7 @@ def _ending_of(outcome: Outcome) -> Ending:
             assert_never(outcome)
 
 
-def _event_of(outcome: Outcome) -> str:
+def _name_event(outcome: Outcome) -> str:
     match outcome:
         case Outcome.RELEASED:
             return "run.released"

@@ -317,7 +317,7 @@ class PostgresHealth:
         return warned("replica", f"it is more than {format_duration(most)} behind", advice)
 
     async def _wall(self, connection: Connection) -> Finding:
-        left = await left_to_do(cast(Any, connection), self._schema)
+        left = await left_to_do(cast("Any", connection), self._schema)
         if not left:
             return found("row-level security", "people read through a role that is bound to their tenant")
         advice = "have an administrator run: " + " ".join(f"{statement};" for statement in left)

@@ -19,7 +19,7 @@ class SqliteAccess(Part):
     async def put_tenant(self, tenant: Tenant, author: Author) -> Tenant:
         def put(connection: apsw.Connection, now: Instant) -> Tenant:
             found = cast(
-                tuple[str, Instant] | None,
+                "tuple[str, Instant] | None",
                 connection.execute("SELECT quotas, created_at FROM tenant WHERE name = ?", (tenant.name,)).get,
             )
             known = None if found is None else rows.tenant(tenant.name, *found)

@@ -91,8 +91,8 @@ def _share(connection: apsw.Connection, kept: Sequence[_Kept], orders: dict[int,
     for session, own, datacenter, labels in connection.execute(
         "SELECT id, coalesce(lanes, '[0]'), datacenter, labels FROM session WHERE dead = 0 AND kind = 'worker'"
     ).fetchall():
-        lanes: list[int] = msgspec.json.decode(cast(str, own), type=list[int])
-        words = _words.decode(cast(str, labels))
+        lanes: list[int] = msgspec.json.decode(cast("str", own), type=list[int])
+        words = _words.decode(cast("str", labels))
         served = [
             lane
             for lane, requires, _, _, _ in kept

@@ -66,7 +66,7 @@ class SqliteDeadLetters(Part):
     async def _replays(self, wanted: str, values: tuple[str | int | None, ...]) -> list[Replay]:
         text = f"SELECT rev, record FROM replay WHERE {wanted}"  # noqa: S608
         found = await self._look(lambda connection: connection.execute(text, values).fetchall())
-        return [msgspec.structs.replace(_decode(cast(str, record)), rev=cast(int, rev)) for rev, record in found]
+        return [msgspec.structs.replace(_decode(cast("str", record)), rev=cast("int", rev)) for rev, record in found]
 
 
 def _encode(replay: Replay) -> str:
@@ -75,12 +75,12 @@ def _encode(replay: Replay) -> str:
 
 def _watch(connection: apsw.Connection, now: Instant) -> int:
     until = now - _BEHIND
-    since = cast(int, connection.execute("SELECT until FROM dead_watch").get)
+    since = cast("int", connection.execute("SELECT until FROM dead_watch").get)
     alarms = 0
     groups = connection.execute(_NEWLY_DEAD, (since, until)).fetchall()
     for found in groups:
         tenant, task, fingerprint, new, sample, began, count, seen_at, grew_at = cast(
-            tuple[str, str, str, int, str, int, int, int | None, int | None], found
+            "tuple[str, str, str, int, str, int, int, int | None, int | None]", found
         )
         before = None if seen_at is None else Watch(since=began, count=count, seen_at=seen_at, grew_at=grew_at)
         after, alarm = watch(before, new, until)

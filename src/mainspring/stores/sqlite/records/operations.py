@@ -230,7 +230,7 @@ def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, 
 
 
 def _pairs(connection: apsw.Connection, statement: str, ids: Iterable[str], *more: int) -> list[tuple[str, str]]:
-    return [cast(tuple[str, str], row) for row in connection.execute(statement, (rows.encode(list(ids)), *more))]
+    return [cast("tuple[str, str]", row) for row in connection.execute(statement, (rows.encode(list(ids)), *more))]
 
 
 def _end_item(end: KnownEnd) -> tuple[str, str, str, str | None, str | None, str | None]:

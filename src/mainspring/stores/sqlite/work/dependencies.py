@@ -111,7 +111,7 @@ class _Batch:
         ).fetchone()
         if found is None:
             return None
-        made, differs, of_job = cast(tuple[RunId, int, int], found)
+        made, differs, of_job = cast("tuple[RunId, int, int]", found)
         there = of_job or _states(self._connection, [made])
         return _Answer(made, conflict=bool(differs or of_job)) if there else None
 

@@ -13,6 +13,7 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Accepted
 from mainspring.stores.changes import Change, what_differs, words_of_run
+from mainspring.stores.key_locks import compute_run_key_lock
 from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.records.audit import write_audit
 from mainspring.stores.sqlite.threads import read
@@ -57,7 +58,7 @@ def edit(
     if was is not None and words_of_run(was) != words_of_run(before):
         return Accepted(new.id, before.state, new=False, conflict=True)
     due = new.at if new.at is not None else now + new.delay
-    gate = rows.gate_of_run(row.tenant, new.policy)
+    gate = compute_run_key_lock(row.tenant, new.policy)
     _leave_limits(connection, row, now)
     connection.execute("DELETE FROM run WHERE id = ?", (new.id,))
     connection.execute("DELETE FROM waiting WHERE id = ?", (new.id,))
@@ -124,7 +125,7 @@ def _view(connection: apsw.Connection, run: RunId) -> RunView:
 
 
 def _holder(connection: apsw.Connection, gate: int) -> str | None:
-    return cast(str | None, connection.execute("SELECT holder FROM gate WHERE key = ?", (gate,)).get)
+    return cast("str | None", connection.execute("SELECT holder FROM gate WHERE key = ?", (gate,)).get)
 
 
 def _stands_before(connection: apsw.Connection, gate: int | None, due: Instant = _EVER, run: str = "") -> bool:
@@ -142,7 +143,7 @@ def _lane(connection: apsw.Connection, new: NewRun) -> int:
     if requires is None:
         return 0
     connection.execute("INSERT INTO lane (requires) VALUES (?) ON CONFLICT DO NOTHING", (requires,))
-    return cast(int, connection.execute("SELECT id FROM lane WHERE requires = ?", (requires,)).get)
+    return cast("int", connection.execute("SELECT id FROM lane WHERE requires = ?", (requires,)).get)
 
 
 def _put_back(

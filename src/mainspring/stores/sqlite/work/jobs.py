@@ -113,7 +113,7 @@ def _known(connection: apsw.Connection, job: NewJob) -> tuple[JobId, int, JobSta
     found = connection.execute(QUERIES["job_named"], (job.tenant, job.spec.name)).get
     if found is None:
         return None
-    known, version, state = cast(tuple[JobId, int, str], found)
+    known, version, state = cast("tuple[JobId, int, str]", found)
     return known, version, JobState(state)
 
 
@@ -127,7 +127,7 @@ def _put_before(connection: apsw.Connection, new: NewJob, now: Instant) -> Put |
     ).get
     if found is None:
         return None
-    made, fingerprint = cast(tuple[str, str], found)
+    made, fingerprint = cast("tuple[str, str]", found)
     for job in stored_jobs(connection, [JobId(made)]):
         same = new.idempotency.fingerprint.hex() == fingerprint
         return Put(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)

@@ -141,7 +141,7 @@ class SqliteQueues(Part):
             ).get
             connection.execute("DELETE FROM chosen")
             if found is not None:
-                lanes = msgspec.json.decode(cast(str, found), type=list[int])
+                lanes = msgspec.json.decode(cast("str", found), type=list[int])
                 room = _room(connection)
                 for want in wants:
                     if _Pick(connection, want, lanes, now, room).choose():
@@ -167,7 +167,7 @@ class _Pick:
         found = connection.execute(
             "SELECT policy, weighted, clock FROM queue_policy WHERE queue = ?", (want.queue,)
         ).fetchone()
-        policy, weighted, self._clock = cast(tuple[str | None, int, int], found or (None, 0, 0))
+        policy, weighted, self._clock = cast("tuple[str | None, int, int]", found or (None, 0, 0))
         self._policy = _read(policy)
         self._weight = _WEIGHT if weighted else "1"
         self._paused = self._texts(
@@ -179,7 +179,7 @@ class _Pick:
         most, bound = self._want.limit, self._policy.concurrency
         if bound is not None:
             statement = f"{_BUSY} WHERE r.queue = ?"
-            busy = cast(int, self._connection.execute(statement, (self._want.queue,)).get)
+            busy = cast("int", self._connection.execute(statement, (self._want.queue,)).get)
             most = min(most, bound - busy - len(self._chosen()))
         if most > 0 and "" not in self._paused:
             self._choose(most)
@@ -199,7 +199,7 @@ class _Pick:
             most -= len(kept)
         tags = dict(
             cast(
-                Iterable[tuple[str, int]],
+                "Iterable[tuple[str, int]]",
                 self._connection.execute("SELECT tenant, tag FROM queue_turn WHERE queue = ?", (want.queue,)),
             )
         )
@@ -241,7 +241,7 @@ class _Pick:
         if ":tenant" in only:
             values["tenant"] = tenant
         found = [
-            Candidate(RunId(cast(str, run)), cast(str, whose), cast(int, rank), cast(int, weight))
+            Candidate(RunId(cast("str", run)), cast("str", whose), cast("int", rank), cast("int", weight))
             for lane in lanes
             for run, whose, rank, weight in self._connection.execute(statement, values | {"lane": lane})
         ]
@@ -257,20 +257,22 @@ class _Pick:
         return chosen
 
     def _texts(self, statement: str, *values: str | int) -> list[str]:
-        return [cast(str, text) for (text,) in self._connection.execute(statement, values)]
+        return [cast("str", text) for (text,) in self._connection.execute(statement, values)]
 
 
 def _room(connection: apsw.Connection) -> dict[str, int]:
     """Return how many more runs each tenant with a quota may run at once."""
     room: dict[str, int] = {}
     for tenant, most in connection.execute("SELECT name, running FROM tenant WHERE running IS NOT NULL"):
-        busy = cast(int, connection.execute(f"{_BUSY} WHERE r.tenant = ?", (tenant,)).get)
-        room[cast(str, tenant)] = cast(int, most) - busy
+        busy = cast("int", connection.execute(f"{_BUSY} WHERE r.tenant = ?", (tenant,)).get)
+        room[cast("str", tenant)] = cast("int", most) - busy
     return room
 
 
 def _policy_of(connection: apsw.Connection, queue: str) -> QueuePolicy:
-    return _read(cast(str | None, connection.execute("SELECT policy FROM queue_policy WHERE queue = ?", (queue,)).get))
+    return _read(
+        cast("str | None", connection.execute("SELECT policy FROM queue_policy WHERE queue = ?", (queue,)).get)
+    )
 
 
 def _read(text: str | None) -> QueuePolicy:
