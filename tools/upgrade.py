@@ -44,9 +44,9 @@ from mainspring.core.model.schedules.job import JobSpec, NewJob
 from mainspring.core.model.schedules.schedule import CronSchedule
 async def main():
     async with app:
-        engine = await app.engine()
+        runtime = await app.runtime()
         spec = JobSpec(name="tick", task="tick", queue="ticks", schedule=CronSchedule("* * * * * *"))
-        await engine.store.put_jobs([NewJob(id=engine.jobs.new_run_id(), spec=spec, payload=b"{{}}")])
+        await runtime.store.put_jobs([NewJob(id=runtime.jobs.new_run_id(), spec=spec, payload=b"{{}}")])
 asyncio.run(main())
 """
 

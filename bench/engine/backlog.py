@@ -71,7 +71,7 @@ _stopping: set["asyncio.Task[Kept]"] = set()
 
 
 async def _keep_ahead(load: Load, backlog: int, batch: int) -> Kept:
-    engine = await load.engine()
+    runtime = await load.runtime()
     head = await open_head(load)
     kept = Kept(fewest=backlog)
     firsts: list[str] = []
@@ -87,7 +87,7 @@ async def _keep_ahead(load: Load, backlog: int, batch: int) -> Kept:
                     continue
             runs = await load.new_runs(batch)
             firsts.append(runs[0].id)
-            await engine.jobs.submit_many(runs)
+            await runtime.jobs.submit_many(runs)
             kept.submitted += batch
             ahead += batch
     finally:

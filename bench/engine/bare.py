@@ -63,4 +63,4 @@ async def open_bare(load: Load) -> "Bare[Any]":
         from bench.engine.bare_postgres import Statements
 
         return await Statements.open(load)
-    return Methods(load, (await load.engine()).store)
+    return Methods(load, (await load.runtime()).store)

@@ -23,7 +23,7 @@ class Statements:
 
     @classmethod
     async def open(cls, load: Load) -> "Statements":
-        await load.engine()
+        await load.runtime()
         connections = [await asyncpg.connect(load.settings.store, server_settings=SESSION) for _ in range(3)]
         for connection in connections:
             await connection.set_type_codec(
@@ -56,8 +56,8 @@ class Statements:
         )
 
     async def submit(self) -> int:
-        engine = await self._load.engine()
-        ids = engine.jobs.new_run_ids([""] * SUBMIT)
+        runtime = await self._load.runtime()
+        ids = runtime.jobs.new_run_ids([""] * SUBMIT)
         today = int(ids[0][:12], 16) * 1_000 // DAY
         tasks, none, payloads, priorities, tenants, queues, timeouts = self._constant
         await self._submit.fetch(

@@ -43,7 +43,7 @@ async def measure(bench: Bench) -> Figures:
 
 async def declare(load: Load, count: int, expression: str) -> int:
     """Make the jobs; when the last of them was made, in microseconds since 1970."""
-    jobs = (await load.engine()).jobs
+    jobs = (await load.runtime()).jobs
     schedule = CronSchedule(expression=expression)
     for start in range(0, count, _BATCH):
         names = [f"cron-{number}" for number in range(start, min(count, start + _BATCH))]

@@ -38,11 +38,11 @@ async def measure(bench: Bench) -> Figures:
 
 async def fill(load: Load, count: int) -> None:
     """Queue runs, as fast as it goes."""
-    engine = await load.engine()
+    runtime = await load.runtime()
     left = count
     while left:
         size = min(left, _BATCH)
-        await engine.jobs.submit_many(await load.new_runs(size))
+        await runtime.jobs.submit_many(await load.new_runs(size))
         left -= size
 
 

@@ -75,7 +75,7 @@ async def kill_worker(bench: Bench) -> Figures:
 
 async def nap(load: Load, count: int) -> None:
     """Runs that take longer than anybody here waits."""
-    jobs = (await load.engine()).jobs
+    jobs = (await load.runtime()).jobs
     await jobs.submit_many(await load.new_runs(count, "nap", b'{"seconds":300}'))
 
 

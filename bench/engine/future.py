@@ -20,19 +20,19 @@ _BATCH = 1_000
 
 async def add(load: Load, first: int, count: int, total: int, payload_bytes: int) -> None:
     """Add the runs number ``first`` up to ``first + count`` of ``total``, each with a payload of so many bytes."""
-    engine = await load.engine()
+    runtime = await load.runtime()
     if "template" not in load.kept:
         payload = b'{"note":"' + b"x" * (payload_bytes - 11) + b'"}'
         template = (await load.new_runs(1, TASK, payload, delay=_LAST + HOUR))[0]
-        await engine.jobs.submit_many([template])
+        await runtime.jobs.submit_many([template])
         load.kept["template"] = template.id
-        load.kept["from"] = engine.clock.now()
+        load.kept["from"] = runtime.clock.now()
     if load.on_postgres:
         from bench.engine.future_postgres import multiply
 
-        await multiply(load, first, count, total, engine.store.shards, load.kept["from"])
+        await multiply(load, first, count, total, runtime.store.shards, load.kept["from"])
     else:
-        _multiply(load, first, count, total, engine.store.shards, load.kept["from"])
+        _multiply(load, first, count, total, runtime.store.shards, load.kept["from"])
 
 
 async def settle_down(load: Load) -> None:

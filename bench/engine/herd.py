@@ -24,7 +24,7 @@ async def measure(bench: Bench) -> Figures:
 
 
 async def schedule(load: Load, count: int) -> None:
-    jobs = (await load.engine()).jobs
+    jobs = (await load.runtime()).jobs
     at = time.time_ns() // 1_000 + _AHEAD_SECONDS * 1_000_000
     await jobs.submit_many(await load.new_runs(count, STAMP, b"{}", at=at))
 

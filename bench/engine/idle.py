@@ -29,7 +29,7 @@ async def measure(bench: Bench) -> Figures:
 
 async def one_by_one(load: Load, samples: int) -> dict[str, int]:
     """Submit, wait a random while, submit; when each was about to be submitted, in microseconds since 1970."""
-    jobs = (await load.engine()).jobs
+    jobs = (await load.runtime()).jobs
     sent: dict[str, int] = {}
     for _ in range(samples):
         await asyncio.sleep(random.uniform(_SHORTEST, _LONGEST))

@@ -17,9 +17,9 @@ import uvloop
 
 from bench.sizes import PAYLOAD, QUEUE, TASK
 from bench.tasks import app
-from mainspring.config.engine import Engine
 from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
+from mainspring.config.runtime import Runtime
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.new_run import NewRun
@@ -42,11 +42,11 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """The engine of this process, and the services it runs if it is the whole system."""
+    """The runtime of this process, and the services it runs if it is the whole system."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._engine: Engine | None = None
+        self._runtime: Runtime | None = None
         self._node: Node | None = None
         #: What goes on between two calls, by name.
         self.background: dict[str, asyncio.Task[Any]] = {}
@@ -57,19 +57,19 @@ class Load:
     def on_postgres(self) -> bool:
         return self.settings.store.startswith(("postgresql://", "postgres://"))
 
-    async def engine(self) -> Engine:
-        if self._engine is None:
-            self._engine = Engine(self.settings)
-            await self._engine.open()
-        return self._engine
+    async def runtime(self) -> Runtime:
+        if self._runtime is None:
+            self._runtime = Runtime(self.settings)
+            await self._runtime.open()
+        return self._runtime
 
     async def start_services(self) -> None:
         """Scheduler and worker, here: as ``mainspring up`` does."""
         node = Node(self.settings, {Role.SCHEDULER, Role.WORKER}, app, "bench.tasks:app")
-        engine = await self.engine()
-        # One engine for both: an embedded application submits through the very store that its worker claims from.
-        node.engine = engine
-        app.use(engine)
+        runtime = await self.runtime()
+        # One runtime for both: an embedded application submits through the same store that its worker claims from.
+        node.runtime = runtime
+        app.use(runtime)
         await node.start()
         self._node = node
 
@@ -83,21 +83,21 @@ class Load:
             task.cancel()
         await asyncio.gather(*self.background.values(), return_exceptions=True)
         await self.stop_services()
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await engine.close()
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            await runtime.close()
 
     async def new_runs(
         self, count: int, task: str = TASK, payload: bytes = PAYLOAD, *, at: Instant | None = None, delay: int = 0
     ) -> list[NewRun]:
         """Runs to submit, with fresh ids."""
-        ids = (await self.engine()).jobs.new_run_ids([""] * count)
+        ids = (await self.runtime()).jobs.new_run_ids([""] * count)
         return [NewRun(id=run, task=task, payload=payload, queue=QUEUE, at=at, delay=delay) for run in ids]
 
 
 async def open_engine(load: Load) -> None:
     """Connect, and make the schema if there is none."""
-    await load.engine()
+    await load.runtime()
 
 
 async def start_services(load: Load) -> None:

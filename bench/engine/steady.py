@@ -27,7 +27,7 @@ async def measure(bench: Bench) -> Figures:
 
 async def stream(load: Load, rate: int, seconds: float) -> int:
     """Submit so many a second; how many they were."""
-    jobs = (await load.engine()).jobs
+    jobs = (await load.runtime()).jobs
     started = time.monotonic()
     submitted = 0
     while (gone := time.monotonic() - started) < seconds:

@@ -27,7 +27,7 @@ async def measure(bench: Bench) -> Figures:
 
 async def concurrently(load: Load, seconds: float, tasks: int) -> int:
     """So many tasks, each of which submits a run when its last one is committed."""
-    jobs = (await load.engine()).jobs
+    jobs = (await load.runtime()).jobs
     await jobs.submit((await load.new_runs(1))[0])
     submitted = 0
     started = time.perf_counter()
@@ -44,7 +44,7 @@ async def concurrently(load: Load, seconds: float, tasks: int) -> int:
 
 
 async def in_batches(load: Load, seconds: float, size: int) -> int:
-    jobs = (await load.engine()).jobs
+    jobs = (await load.runtime()).jobs
     await jobs.submit_many(await load.new_runs(size))
     submitted = 0
     started = time.perf_counter()

@@ -11,7 +11,7 @@ import sys
 import time
 from random import Random
 
-from mainspring.config.engine import Engine
+from mainspring.config.runtime import Runtime
 from mainspring.config.servers.sinks import make_sinks
 from mainspring.config.settings import Settings
 from mainspring.core.dispatch.outbox import SINK
@@ -38,15 +38,15 @@ def main() -> None:
 
 async def measure(dsn: str, address: str, runs: int) -> None:
     clock = SystemClock()
-    engine = Engine(Settings(store=dsn), clock)
-    await engine.open()
+    runtime = Runtime(Settings(store=dsn), clock)
+    await runtime.open()
     kind = address.partition(":")[0]
     [sink] = make_sinks(**{"kafka": "", "redis": "", kind: address}, redis_length=10_000_000)
-    await engine.store.attach_reader(f"{SINK}{sink.name}", DAY)
+    await runtime.store.attach_reader(f"{SINK}{sink.name}", DAY)
     began = time.monotonic()
-    await live(engine, runs)
+    await live(runtime, runs)
     print(f"{runs:,} runs lived in {time.monotonic() - began:.1f} s", flush=True)
-    publisher = Publisher(engine.store, sink, LocalWakeups(), clock, lambda: {0: 1}, DAY)
+    publisher = Publisher(runtime.store, sink, LocalWakeups(), clock, lambda: {0: 1}, DAY)
     began, used = time.monotonic(), time.process_time()
     async with publisher:
         while publisher.sent < runs * EACH:  # noqa: ASYNC110
@@ -56,17 +56,17 @@ async def measure(dsn: str, address: str, runs: int) -> None:
     print(
         f"{publisher.sent:,} events in {took:.1f} s: {publisher.sent / took:,.0f}/s; {each:.1f} µs of this process each"
     )
-    await engine.close()
+    await runtime.close()
 
 
-async def live(engine: Engine, runs: int) -> None:
-    jobs = Jobs(engine.store, LocalWakeups(), engine.clock, Random(1), shards=engine.store.shards)
-    worker = await engine.store.open_session(NewSession(name="w", kind="worker", ttl=DAY))
+async def live(runtime: Runtime, runs: int) -> None:
+    jobs = Jobs(runtime.store, LocalWakeups(), runtime.clock, Random(1), shards=runtime.store.shards)
+    worker = await runtime.store.open_session(NewSession(name="w", kind="worker", ttl=DAY))
     for claim, start in enumerate(range(0, runs, BATCH), 1):
         size = min(BATCH, runs - start)
         await jobs.submit_many([NewRun(id=run, task="noop") for run in jobs.new_run_ids([""] * size)])
-        held = await engine.store.claim(worker, claim, [Want("default", size)])
-        await engine.store.complete([complete_success(run, None) for run in held])
+        held = await runtime.store.claim(worker, claim, [Want("default", size)])
+        await runtime.store.complete([complete_success(run, None) for run in held])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from statistics import median
 
 import msgspec
 
-from mainspring.config.engine import Engine
+from mainspring.config.runtime import Runtime
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.instant import DAY
 from mainspring.core.model.runs.completion import complete_success
@@ -67,22 +67,22 @@ def told(costs: Sequence[Cost]) -> str:
 
 
 async def cost(servers: Sequence[LocalPostgres], store: str, jobs: int, load: str) -> Cost:
-    engine = Engine(Settings(store=store))
-    await engine.open()
+    runtime = Runtime(Settings(store=store))
+    await runtime.open()
     try:
         # Plans, names and connections are there before it is counted, on each server: PostgreSQL plans a statement anew
         # for the first five times on a connection.
-        await cycle(engine, WARM * len(servers), load)
+        await cycle(runtime, WARM * len(servers), load)
         before = spent(servers)
-        await cycle(engine, jobs, load)
+        await cycle(runtime, jobs, load)
         after = spent(servers)
         return (after[0] - before[0]) * 1e6 / jobs, (after[1] - before[1]) * 1e6 / jobs
     finally:
-        await engine.close()
+        await runtime.close()
 
 
-async def cycle(engine: Engine, jobs: int, load: str) -> None:
-    store = engine.store
+async def cycle(runtime: Runtime, jobs: int, load: str) -> None:
+    store = runtime.store
     maker = Jobs(
         store, LocalWakeups(), SystemClock(), Random(), shards=store.shards, places=getattr(store, "place_count", 0)
     )

@@ -32,7 +32,7 @@ class Mounted:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._node.stop()
-        await self._node.engine.close()
+        await self._node.runtime.close()
 
     async def __call__(
         self,

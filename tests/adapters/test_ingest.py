@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from mainspring.config.api import make_acceptance, make_ingest
-from mainspring.config.engine import Engine
+from mainspring.config.runtime import Runtime
 from mainspring.config.sections.access import ApiSection
 from mainspring.config.sections.events import IngestSection
 from mainspring.config.sections.processes import DispatchSection
@@ -52,12 +52,12 @@ class Kit:
             api=ApiSection(submit_buffer="kafka"),
             dispatch=DispatchSection(key="secret"),
         )
-        self.engine = Engine(settings)
+        self.runtime = Runtime(settings)
         self._stack = stack
 
     async def open(self) -> None:
-        await self.engine.open()
-        self._stack.push_async_callback(self.engine.close)
+        await self.runtime.open()
+        self._stack.push_async_callback(self.runtime.close)
         self._stack.push_async_callback(self.producer.close)
         await self.admin.make_topics([self.topic, self.foreign], 3, {})
 
@@ -67,7 +67,7 @@ class Kit:
         async def health() -> dict[str, object]:
             return {}
 
-        made = await make_ingest(self.engine, health)
+        made = await make_ingest(self.runtime, health)
         assert made is not None
         await made.start()
         self._stack.push_async_callback(made.stop)
@@ -78,7 +78,7 @@ class Kit:
         await self.producer.send([Record(self.topic, body, key) for body in bodies])
 
     async def count_runs(self) -> int:
-        return await self.engine.store.count_runs(RunFilter(tenant=None), 100_000)
+        return await self.runtime.store.count_runs(RunFilter(tenant=None), 100_000)
 
     async def wait_for_runs(self, number: int) -> None:
         async def are_there() -> bool:
@@ -87,7 +87,7 @@ class Kit:
         await eventually(are_there, f"there should be {number} runs")
 
     async def wait_until_read(self) -> None:
-        group = f"mainspring.{await self.engine.store.identity()}.ingest"
+        group = f"mainspring.{await self.runtime.store.identity()}.ingest"
 
         async def has_no_lag() -> bool:
             return not await self.admin.lag(group, [self.topic, self.foreign])
@@ -96,7 +96,7 @@ class Kit:
 
     async def rewind(self) -> None:
         """Set the group back to the first record, as an operator does. No ingest may be running."""
-        group = f"mainspring.{await self.engine.store.identity()}.ingest"
+        group = f"mainspring.{await self.runtime.store.identity()}.ingest"
         offsets = [TopicPartition(topic, number, 0) for topic in (self.topic, self.foreign) for number in range(3)]
         client = AdminClient(options_of(self.server))
         asked = client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, offsets)])
@@ -157,8 +157,8 @@ async def test_each_record_of_another_program_becomes_one_job_however_often_it_i
     await kit.wait_until_read()
     assert await kit.count_runs() == 300
     assert third.refused == 0
-    listed = (await kit.engine.store.list_runs(RunFilter(tenant=None), None, 1_000)).items
-    views = await kit.engine.store.seen_by(None).runs([run.id for run in reversed(listed)], payloads=True)
+    listed = (await kit.runtime.store.list_runs(RunFilter(tenant=None), None, 1_000)).items
+    views = await kit.runtime.store.seen_by(None).runs([run.id for run in reversed(listed)], payloads=True)
     runs = [view for view in views if view is not None]
     assert {run.task for run in runs} == {"encode"}
     for video in ("v1", "v2", "v3"):
@@ -235,7 +235,7 @@ async def test_a_header_can_name_the_tenant_of_a_record(kit: Kit) -> None:
     await kit.producer.send([Record(kit.topic, b'{"task": "greet"}', None, [("mainspring-tenant", b"acme")])])
     await kit.start_ingest()
     await kit.wait_for_runs(1)
-    assert await kit.engine.store.count_runs(RunFilter(tenant="acme"), 10) == 1
+    assert await kit.runtime.store.count_runs(RunFilter(tenant="acme"), 10) == 1
 
 
 async def test_the_run_of_a_record_continues_its_trace(kit: Kit) -> None:
@@ -244,14 +244,14 @@ async def test_the_run_of_a_record_continues_its_trace(kit: Kit) -> None:
     await kit.producer.send([Record(kit.topic, b'{"task": "greet"}', None, headers) for headers in sent])
     await kit.start_ingest()
     await kit.wait_for_runs(3)
-    page = await kit.engine.store.list_runs(RunFilter(tenant=None), None, 10)
+    page = await kit.runtime.store.list_runs(RunFilter(tenant=None), None, 10)
     assert sorted(run.policy.trace for run in page.items) == ["", "", trace]
 
 
 async def test_a_request_accepted_by_the_api_keeps_its_author_and_a_forged_author_is_ignored(kit: Kit) -> None:
-    acceptance = make_acceptance(kit.engine.settings)
+    acceptance = make_acceptance(kit.runtime.settings)
     assert acceptance is not None
-    new_id = kit.engine.jobs.new_run_id("", tenant="acme")
+    new_id = kit.runtime.jobs.new_run_id("", tenant="acme")
     body = b'{"task": "greet", "idempotencyKey": "1"}'
     await acceptance.accept(body, key="video-1", tenant="acme", run=new_id, author="key:ada")
     await acceptance.stop()
@@ -263,16 +263,16 @@ async def test_a_request_accepted_by_the_api_keeps_its_author_and_a_forged_autho
     await kit.producer.send([Record(kit.topic, b'{"task": "greet"}', None, forged)])
     await kit.start_ingest()
     await kit.wait_for_runs(2)
-    entries = await kit.engine.store.audit("acme", AuditFilter(action="jobs.submit"))
+    entries = await kit.runtime.store.audit("acme", AuditFilter(action="jobs.submit"))
     assert sorted(entry.author for entry in entries) == ["ingest", "key:ada"]
-    [accepted] = await kit.engine.store.runs([new_id])
+    [accepted] = await kit.runtime.store.runs([new_id])
     assert accepted is not None
 
 
 async def test_records_beyond_a_quota_are_refused_after_a_while_and_the_offset_advances(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await kit.engine.store.put_tenant(Tenant(name="small", quotas=Quotas(queued=1)), Author("ada"))
+    await kit.runtime.store.put_tenant(Tenant(name="small", quotas=Quotas(queued=1)), Author("ada"))
     # In one partition, waiting records precede finished ones.
     for number in range(4):
         await kit.send(1, b"video-1", tenant="small", idempotencyKey=f"more-{number}")
@@ -300,7 +300,7 @@ async def test_a_tenant_that_fills_the_waiting_room_is_refused_and_others_are_se
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mainspring.features.ingest.service._MOST_WAITING", 20)
-    await kit.engine.store.put_tenant(Tenant(name="small", quotas=Quotas(queued=0)), Author("ada"))
+    await kit.runtime.store.put_tenant(Tenant(name="small", quotas=Quotas(queued=0)), Author("ada"))
     ingest = await kit.start_ingest()
     await kit.send(200, tenant="small")
     await kit.send(200)

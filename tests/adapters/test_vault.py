@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from mainspring.config.engine import Engine
 from mainspring.config.health import examine
 from mainspring.config.loading import load
+from mainspring.config.runtime import Runtime
 from mainspring.config.tasks import make_keyring
 from mainspring.core.model.base.errors import Invalid, SecretsUnavailable
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
@@ -255,8 +255,8 @@ async def test_doctor_checks_vault(vault: Vault, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(vault.new_token())
     given = {"vault.address": vault.address, "vault.token_file": str(tmp_path / "token")}
     settings = load({"store": str(tmp_path / "jobs.db"), **given}, {})
-    await (engine := Engine(settings)).open()
-    await engine.close()
+    await (runtime := Runtime(settings)).open()
+    await runtime.close()
     findings = {finding.check: finding for finding in await examine(settings)}
     assert findings["vault"].says == "it answers, with 2 secrets"
     vault.status = 503

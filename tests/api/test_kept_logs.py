@@ -15,7 +15,7 @@ import pytest
 from mainspring.config.sections.storage import BlobsSection, RunLogsSection
 from mainspring.config.servers.blobs import make_run_logs
 from mainspring.config.settings import Settings
-from mainspring.config.stores import EngineStore
+from mainspring.config.stores import RuntimeStore
 from mainspring.core.logs.packed_log import pack
 from mainspring.core.logs.run_logs import RunLogs
 from mainspring.core.model.access.access import Quotas, Role, Tenant
@@ -62,7 +62,7 @@ def run_logs(where: str, folder: Path) -> RunLogs:
 class Kept:
     """An API, and the log keeper that moves logs out of its store."""
 
-    def __init__(self, store: EngineStore, logs: RunLogs, owned: Mapping[int, int] = MINE) -> None:
+    def __init__(self, store: RuntimeStore, logs: RunLogs, owned: Mapping[int, int] = MINE) -> None:
         self.store = store
         self.logs = logs
         self.service = Service(auth=False, store=store, run_logs=logs)
@@ -132,7 +132,7 @@ class Kept:
 
 
 @pytest.fixture
-async def kept(store: EngineStore, where: str, tmp_path: Path) -> AsyncIterator[Kept]:
+async def kept(store: RuntimeStore, where: str, tmp_path: Path) -> AsyncIterator[Kept]:
     logs = run_logs(where, tmp_path)
     found = Kept(store, logs)
     async with found.client:
@@ -336,7 +336,7 @@ async def test_the_keeper_pauses_in_proportion_to_its_work_and_less_when_it_is_b
     assert await kept.step() == 18 * SECOND
 
 
-async def test_the_logs_of_another_store_are_left_alone(store: EngineStore, where: str, tmp_path: Path) -> None:
+async def test_the_logs_of_another_store_are_left_alone(store: RuntimeStore, where: str, tmp_path: Path) -> None:
     identity = "one"
 
     async def identify() -> str:
@@ -370,7 +370,7 @@ async def test_the_logs_of_another_store_are_left_alone(store: EngineStore, wher
         await one.logs.blobs.close()
 
 
-async def test_a_keeper_without_the_first_shard_moves_no_logs(store: EngineStore, where: str, tmp_path: Path) -> None:
+async def test_a_keeper_without_the_first_shard_moves_no_logs(store: RuntimeStore, where: str, tmp_path: Path) -> None:
     logs = run_logs(where, tmp_path)
     other = Kept(store, logs, owned={3: 1})
     async with other.client:
@@ -459,7 +459,7 @@ async def test_a_log_is_kept_in_the_folder_of_its_retention_class(kept: Kept) ->
         assert await kept.texts(held) == [f"{held.id}\n"]
 
 
-async def test_a_tenant_reads_its_own_kept_logs_only(store: EngineStore, where: str, tmp_path: Path) -> None:
+async def test_a_tenant_reads_its_own_kept_logs_only(store: RuntimeStore, where: str, tmp_path: Path) -> None:
     logs = run_logs(where, tmp_path)
     kept = Kept(store, logs)
     guarded = Service(auth=True, store=store, run_logs=logs)
@@ -477,7 +477,7 @@ async def test_a_tenant_reads_its_own_kept_logs_only(store: EngineStore, where: 
 
 
 @memory_only
-async def test_logs_stay_in_the_store_until_the_bucket_exists(store: EngineStore, tmp_path: Path) -> None:
+async def test_logs_stay_in_the_store_until_the_bucket_exists(store: RuntimeStore, tmp_path: Path) -> None:
     server = shared_s3()
     name = f"not-made-yet-{uuid.uuid4().hex}"
     logs = run_logs(bucket_address(server, name), tmp_path)
@@ -504,7 +504,7 @@ async def test_logs_stay_in_the_store_until_the_bucket_exists(store: EngineStore
 
 
 @memory_only
-async def test_logs_stay_in_the_store_while_the_s3_server_is_stopped(store: EngineStore, tmp_path: Path) -> None:
+async def test_logs_stay_in_the_store_while_the_s3_server_is_stopped(store: RuntimeStore, tmp_path: Path) -> None:
     server = S3(tmp_path)
     started(server)
     try:
@@ -578,7 +578,7 @@ async def failing(tmp_path: Path) -> AsyncIterator[Failing]:
 
 @memory_only
 async def test_logs_leave_the_store_even_if_old_ones_cannot_be_deleted(
-    store: EngineStore, failing: Failing, monkeypatch: pytest.MonkeyPatch
+    store: RuntimeStore, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = Kept(store, RunLogs(failing))
     # The pause after a step grows with its duration, so no time passes here.
@@ -595,7 +595,7 @@ async def test_logs_leave_the_store_even_if_old_ones_cannot_be_deleted(
 
 
 @memory_only
-async def test_the_keeper_stops_while_a_write_hangs(store: EngineStore, failing: Failing) -> None:
+async def test_the_keeper_stops_while_a_write_hangs(store: RuntimeStore, failing: Failing) -> None:
     kept = Kept(store, RunLogs(failing))
     held = await kept.start(*(a_run() for _ in range(30)))
     for one in held:
@@ -614,7 +614,7 @@ async def test_the_keeper_stops_while_a_write_hangs(store: EngineStore, failing:
 
 @memory_only
 async def test_lines_of_a_deleted_run_are_dropped_with_a_warning(
-    store: EngineStore, failing: Failing, monkeypatch: pytest.MonkeyPatch
+    store: RuntimeStore, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = Kept(store, RunLogs(failing))
     gone, held = await kept.printed("one\n"), await kept.printed("two\n")
@@ -637,7 +637,7 @@ async def test_lines_of_a_deleted_run_are_dropped_with_a_warning(
 
 @memory_only
 async def test_the_keeper_warns_before_waiting_logs_are_dropped(
-    store: EngineStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: RuntimeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = Kept(store, RunLogs(FolderBlobs(tmp_path / "not there")))
     await kept.printed("one\n")

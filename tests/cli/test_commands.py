@@ -180,8 +180,8 @@ def test_a_worker_releases_its_runs_at_once_on_a_second_sigterm(tmp_path: Path) 
         process.kill()
         process.communicate()
     show = (
-        "import asyncio\nfrom mainspring.config.engine import Engine\nfrom mainspring.config.loading import load\n"
-        "async def main():\n e = Engine(load()); await e.open(); print(await e.store.depths()); await e.close()\n"
+        "import asyncio\nfrom mainspring.config.runtime import Runtime\nfrom mainspring.config.loading import load\n"
+        "async def main():\n e = Runtime(load()); await e.open(); print(await e.store.depths()); await e.close()\n"
         "asyncio.run(main())"
     )
     found = subprocess.run([sys.executable, "-c", show], cwd=tmp_path, check=True, capture_output=True, text=True)

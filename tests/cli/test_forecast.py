@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import application
-from mainspring.config.engine import Engine
 from mainspring.config.loading import load
+from mainspring.config.runtime import Runtime
 from mainspring.core.model.base.instant import HOUR, MINUTE, parse_instant
 from mainspring.core.model.schedules.job import JobState
 from mainspring.features.forecast.commands import chart
@@ -82,17 +82,17 @@ def test_a_forecast_of_a_store_includes_waiting_runs_and_leaves_out_paused_jobs(
     start = parse_instant("2126-11-15T12:30:00Z")
 
     async def fill() -> None:
-        engine = Engine(load({"store": store}, environment={}))
-        await engine.open()
+        runtime = Runtime(load({"store": store}, environment={}))
+        await runtime.open()
         try:
             jobs = [a_job(spec=a_spec(name=name, schedule=every(HOUR))) for name in ("kept", "paused")]
             jobs.append(a_job(spec=a_spec(name="foreign", schedule=every(HOUR)), tenant="acme"))
-            put = await engine.store.put_jobs(jobs)
-            await engine.store.set_jobs_state([put[1].job.id], JobState.PAUSED)
-            await engine.store.submit([a_run(at=start + 40 * MINUTE) for _ in range(7)])
-            await engine.store.submit([a_run(at=start + 40 * MINUTE, tenant="acme")])
+            put = await runtime.store.put_jobs(jobs)
+            await runtime.store.set_jobs_state([put[1].job.id], JobState.PAUSED)
+            await runtime.store.submit([a_run(at=start + 40 * MINUTE) for _ in range(7)])
+            await runtime.store.submit([a_run(at=start + 40 * MINUTE, tenant="acme")])
         finally:
-            await engine.close()
+            await runtime.close()
 
     asyncio.run(fill())
     words = ("--store", store, "--json", "--hours", "2", "--from", "2126-11-15T12:30:00Z")

@@ -233,7 +233,7 @@ async def test_the_server_listens_on_every_host_that_the_settings_allow(host: st
         assert await asyncio.to_thread(_status, address) == 200
     finally:
         await node.stop()
-        await node.engine.close()
+        await node.runtime.close()
 
 
 def _status(address: str) -> int:

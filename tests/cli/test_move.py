@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import application
-from mainspring.config.engine import Engine
 from mainspring.config.loading import load
+from mainspring.config.runtime import Runtime
 from mainspring.core.model.access.access import ApiKey, Quotas, Role, Tenant
 from mainspring.core.model.base.errors import Conflict, Invalid, StoreUnavailable
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
@@ -494,29 +494,29 @@ async def test_move_of_a_real_installation_loses_no_tick(tmp_path: Path, postgre
     logs.mkdir()
 
     async def up(store: str, until: Callable[[Any], Awaitable[bool]]) -> None:
-        engine, port = Engine(load({"store": store})), free_port()
+        runtime, port = Runtime(load({"store": store})), free_port()
         async with Processes(store, logs, {"PYTHONPATH": f"{tmp_path}{os.pathsep}{PYTHONPATH}"}) as processes:
             process = processes.start("up", "moved_tasks:app", "--port", str(port))
             await asyncio.to_thread(wait_for_http, f"http://127.0.0.1:{port}", process)
-            await engine.open()
+            await runtime.open()
             try:
-                await eventually(lambda: until(engine), processes.logs)
+                await eventually(lambda: until(runtime), processes.logs)
             finally:
-                await engine.close()
+                await runtime.close()
             assert await asyncio.to_thread(terminate, process) == 0, processes.logs()
 
     submitted: list[RunId] = []
 
-    async def ticked_and_submitted(engine: Engine) -> bool:
-        job = await engine.store.job_named("default", "tick")
-        if job is None or len(await engine.store.ledger(job, 0, 2**60, 10)) < 3:
+    async def ticked_and_submitted(runtime: Runtime) -> bool:
+        job = await runtime.store.job_named("default", "tick")
+        if job is None or len(await runtime.store.ledger(job, 0, 2**60, 10)) < 3:
             return False
         runs = [a_run(task="work", payload=b'{"number": 7}', delay=delay) for delay in (0, 5 * SECOND, 40 * DAY)]
-        submitted.extend(answer.id for answer in await engine.jobs.submit_many(runs))
+        submitted.extend(answer.id for answer in await runtime.jobs.submit_many(runs))
         return True
 
-    async def future_job_ran(engine: Engine) -> bool:
-        views = await engine.store.runs(submitted)
+    async def future_job_ran(runtime: Runtime) -> bool:
+        views = await runtime.store.runs(submitted)
         assert all(view is not None for view in views)
         return [view.state for view in views if view is not None] == [
             RunState.SUCCEEDED,

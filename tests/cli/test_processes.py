@@ -17,8 +17,8 @@ from mainspring import Mainspring
 from mainspring.cli import processes
 from mainspring.cli.main import application
 from mainspring.cli.processes import PATIENCE, opened
-from mainspring.config.engine import Engine
 from mainspring.config.loading import load
+from mainspring.config.runtime import Runtime
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.run import RunState
@@ -115,10 +115,10 @@ class Commands:
 
     def view(self, run: RunView) -> RunView:
         async def view() -> RunView:
-            engine = Engine(load({"store": str(self.directory / "mainspring.db")}))
-            await engine.open()
-            (found,) = await engine.store.runs([run.id])
-            await engine.close()
+            runtime = Runtime(load({"store": str(self.directory / "mainspring.db")}))
+            await runtime.open()
+            (found,) = await runtime.store.runs([run.id])
+            await runtime.close()
             assert found is not None
             return found
 
@@ -226,12 +226,12 @@ def test_a_schedule_that_is_no_longer_in_the_code_can_be_cancelled(commands: Com
     assert "job old is cancelled\n" in commands.log.read_text()
 
     async def read_state() -> JobState:
-        engine = Engine(load({"store": str(commands.directory / "mainspring.db")}))
-        await engine.open()
-        job = await engine.store.job_named("default", "old")
+        runtime = Runtime(load({"store": str(commands.directory / "mainspring.db")}))
+        await runtime.open()
+        job = await runtime.store.job_named("default", "old")
         assert job is not None
-        (found,) = await engine.store.jobs([job])
-        await engine.close()
+        (found,) = await runtime.store.jobs([job])
+        await runtime.close()
         assert found is not None
         return found.state
 
@@ -263,7 +263,7 @@ HttpServer.start = hang
 
 
 class AbsentStore:
-    """An engine whose ``open`` has these outcomes, one after the other; the last one repeats."""
+    """A runtime whose ``open`` has these outcomes, one after the other; the last one repeats."""
 
     def __init__(self, *outcomes: Exception | None) -> None:
         self.clock = ManualClock()
@@ -277,7 +277,7 @@ class AbsentStore:
             raise outcome
 
     async def wait(self) -> None:
-        waiting = asyncio.create_task(opened(cast("Engine", self)))
+        waiting = asyncio.create_task(opened(cast("Runtime", self)))
         while not waiting.done():
             await asyncio.sleep(0)
             self.clock.advance(SECOND)

@@ -69,7 +69,7 @@ async def test_the_weighted_task_runs_where_it_fits(folder: Path) -> None:
     tasks = importlib.import_module(path.stem)
     given = {"worker.queues": {"default": 4}, "worker.priorities": {"5": 5}}
     node = Node(tasks.app.settings(given), {Role.SCHEDULER, Role.WORKER}, tasks.app, None)
-    await node.engine.open()
+    await node.runtime.open()
     await node.start()
     try:
         runs = [await tasks.render.submit("Alien"), await tasks.render.options(weight=8).submit("Brazil")]

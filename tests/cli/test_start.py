@@ -47,7 +47,7 @@ def test_an_unknown_word_is_compared_with_every_command(everything: Any) -> None
         ("from mainspring import Mainspring", "prometheus_client"),
         ("from mainspring import Mainspring", "mainspring.config.node"),
         ("import mainspring.cli.main", "mainspring.config.settings"),
-        ("import mainspring.features.jobs.commands.jobs", "mainspring.config.engine"),
+        ("import mainspring.features.jobs.commands.jobs", "mainspring.config.runtime"),
     ],
 )
 def test_what_is_not_needed_is_not_imported(code: str, without: str) -> None:

@@ -52,7 +52,7 @@ async def test_kafka_can_dispatch_the_jobs_with_a_topic_for_each_data_center(
     )
     assert output.count("0 missing, 0 twice") == 3, output
     async with Mainspring(postgres_database) as maintenance:
-        group = f"mainspring.{await (await maintenance.engine()).store.identity()}.cron-jobs"
+        group = f"mainspring.{await (await maintenance.runtime()).store.identity()}.cron-jobs"
     hints = {topic: await admin.lag(newcomer, [topic]) - before[topic] for topic in topics}
     # How many there are depends on how soon the topics exist: until then workers take runs from the store.
     assert min(hints.values()) >= 1, hints

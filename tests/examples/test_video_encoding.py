@@ -62,6 +62,6 @@ async def test_kafka_can_dispatch_the_jobs(
 
 async def load_runs(store: Path) -> list[RunView]:
     async with Mainspring(str(store)) as app:
-        catalog = (await app.engine()).store
+        catalog = (await app.runtime()).store
         listed = await catalog.list_runs(RunFilter(tenant="default"), None, 1_000)
         return [run for run in await catalog.runs([run.id for run in listed.items]) if run is not None]

@@ -218,7 +218,7 @@ async def test_a_task_without_heartbeats_times_out(app: Mainspring) -> None:
         last = s.runs(work).last
         assert (s.runs(work).failed, last.reason) == (1, "no heartbeat")
         assert "shown no life" in (last.error or "")
-        [attempt] = await (await app.engine()).store.attempts(handle.id)
+        [attempt] = await (await app.runtime()).store.attempts(handle.id)
         assert attempt.outcome is Outcome.TIMEOUT
 
 

@@ -51,13 +51,13 @@ async def test_a_run_goes_to_the_preferred_data_center(folder: Path) -> None:
     nodes = []
     for roles, place in (({Role.SCHEDULER}, "eu"), ({Role.WORKER}, "us-east"), ({Role.WORKER}, "eu")):
         node = Node(tasks.app.settings({"datacenter": place}), roles, tasks.app, None)
-        await node.engine.open()
+        await node.runtime.open()
         await node.start()
         nodes.append(node)
     try:
         run = await tasks.daily_report.submit()
         await run.result("2m")
-        store = nodes[0].engine.store
+        store = nodes[0].runtime.store
         [view] = await store.runs([run.id])
         assert view is not None
         assert view.state is RunState.SUCCEEDED
@@ -75,7 +75,7 @@ async def test_a_run_goes_to_the_preferred_data_center(folder: Path) -> None:
         await tasks.app.close()
         for node in nodes:
             await node.stop()
-            await node.engine.close()
+            await node.runtime.close()
 
 
 def test_commands_and_settings_set_the_data_center(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     for roles, labels in (({Role.SCHEDULER, Role.WORKER, Role.HTTP}, {}), ({Role.WORKER}, {"gpu": "a100"})):
         app = an_application(path)
         node = Node(app.settings({"port": port, "worker.labels": labels}), roles, app, None)
-        await node.engine.open()
+        await node.runtime.open()
         await node.start()
         nodes.append(node)
     client = an_application(path)
@@ -53,12 +53,12 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 async def test_a_run_goes_to_a_worker_with_the_required_labels(site: Site) -> None:
-    sessions = await site.nodes[0].engine.store.sessions("worker")
+    sessions = await site.nodes[0].runtime.store.sessions("worker")
     [labelled] = [session.id for session in sessions if session.labels == ("gpu=a100",)]
     calls = [site.client.named("train").options(requires={"gpu": "a100"}).prepare() for _ in range(20)]
     for handle in await site.client.submit_many(calls):
         assert await handle.result("2m") == "trained"
-        [view] = await site.nodes[0].engine.store.runs([handle.id])
+        [view] = await site.nodes[0].runtime.store.runs([handle.id])
         assert view is not None
         assert view.session == labelled
 
@@ -74,8 +74,8 @@ async def test_a_run_waits_if_no_worker_has_the_labels_it_requires(site: Site) -
 async def test_a_broadcast_runs_once_on_every_worker(site: Site) -> None:
     handles = await site.client.broadcast(site.client.named("reload").prepare(what="config"))
     assert [await handle.result("2m") for handle in handles] == ["config", "config"]
-    views = await site.nodes[0].engine.store.runs([handle.id for handle in handles])
-    sessions = await site.nodes[0].engine.store.sessions("worker")
+    views = await site.nodes[0].runtime.store.runs([handle.id for handle in handles])
+    sessions = await site.nodes[0].runtime.store.sessions("worker")
     assert {view.session for view in views if view is not None} == {session.id for session in sessions}
     assert all(view is not None and view.session == view.target for view in views)
 

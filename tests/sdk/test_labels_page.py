@@ -32,7 +32,7 @@ async def test_the_code_of_the_labels_page(folder: Path) -> None:
     nodes = []
     for roles, given in (({Role.SCHEDULER, Role.WORKER}, {}), ({Role.WORKER}, labels)):
         node = Node(tasks.app.settings({"worker.labels": given}), roles, tasks.app, None)
-        await node.engine.open()
+        await node.runtime.open()
         await node.start()
         nodes.append(node)
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mainspring import Conflict, Invalid, Mainspring, NotFound
-from mainspring.config.engine import Engine
 from mainspring.config.node import Node, Role
+from mainspring.config.runtime import Runtime
 from mainspring.core.model.base.instant import from_datetime
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import Author
@@ -18,19 +18,19 @@ from tests.support.processes import free_port
 
 
 class Site:
-    def __init__(self, app: Mainspring, engine: Engine) -> None:
+    def __init__(self, app: Mainspring, runtime: Runtime) -> None:
         self.app = app
-        self.engine = engine
+        self.runtime = runtime
 
     async def job(self, name: str = "nightly") -> Job:
-        found = await self.engine.store.job_named("default", name)
+        found = await self.runtime.store.job_named("default", name)
         assert found is not None
-        [job] = await self.engine.store.jobs([found])
+        [job] = await self.runtime.store.jobs([found])
         assert job is not None
         return job
 
     async def pauses(self) -> list[Pause]:
-        return await self.engine.store.pauses()
+        return await self.runtime.store.pauses()
 
 
 @pytest.fixture(params=["store", "api"])
@@ -45,12 +45,12 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     async def nightly_report() -> None: ...
 
     node = Node(app.settings({"port": port}), {Role.HTTP}, app, None)
-    await node.engine.open()
-    app.use(node.engine)
+    await node.runtime.open()
+    app.use(node.runtime)
     await app.declare()
     await node.start()
     client = app if request.param == "store" else Mainspring.connect(f"http://127.0.0.1:{port}", name="site")
-    yield Site(client, node.engine)
+    yield Site(client, node.runtime)
     await client.close()
     await node.stop()
 
@@ -79,7 +79,7 @@ async def test_a_pause_can_have_an_end_time(site: Site) -> None:
 
 
 async def test_resuming_a_queue_ends_the_pause_of_its_own_tenant_only(site: Site) -> None:
-    await site.engine.store.pause(Pause(tenant=None, queue="mail"), Author("ada", None, "everybody"))
+    await site.runtime.store.pause(Pause(tenant=None, queue="mail"), Author("ada", None, "everybody"))
     await site.app.pause_queue("mail")
     assert len(await site.pauses()) == 2
     await site.app.resume_queue("mail")
@@ -90,7 +90,7 @@ async def test_pausing_a_missing_or_cancelled_schedule_fails(site: Site) -> None
     with pytest.raises(NotFound, match="no recurring job 'night'"):
         await site.app.pause("night")
     job = await site.job()
-    await site.engine.jobs.cancel_jobs([job.id])
+    await site.runtime.jobs.cancel_jobs([job.id])
     for change in (site.app.pause("nightly"), site.app.resume("nightly")):
         with pytest.raises(Conflict, match="cancelled"):
             await change

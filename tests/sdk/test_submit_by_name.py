@@ -22,7 +22,7 @@ class Site:
         self.node = node
 
     async def view(self, handle: RunHandle[object]) -> RunView:
-        [view] = await self.node.engine.store.runs([handle.id], payloads=True)
+        [view] = await self.node.runtime.store.runs([handle.id], payloads=True)
         assert view is not None
         return view
 
@@ -39,14 +39,14 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         return f"{subject} {user_id}"
 
     node = Node(app.settings({"port": port}), {Role.HTTP, Role.WORKER, Role.SCHEDULER}, app, None)
-    await node.engine.open()
-    app.use(node.engine)
+    await node.runtime.open()
+    app.use(node.runtime)
     await node.start()
     client = Mainspring(store) if request.param == "store" else Mainspring.connect(f"http://127.0.0.1:{port}")
     yield Site(client, node)
     await client.close()
     await node.stop()
-    await node.engine.close()
+    await node.runtime.close()
 
 
 async def test_a_submit_by_name_has_the_options_of_the_task(site: Site) -> None:
@@ -110,7 +110,7 @@ async def test_a_task_of_the_program_itself_is_submitted_by_name() -> None:
 
     async with app:
         handle = await app.submit("add", {"self": 1}, priority=1)
-        [view] = await (await app.engine()).store.runs([handle.id], payloads=True)
+        [view] = await (await app.runtime()).store.runs([handle.id], payloads=True)
         assert view is not None
         assert (view.queue, view.priority, view.payload) == ("q", 1, b'{"self":1}')
 
@@ -124,6 +124,6 @@ async def test_members_of_a_fan_out_by_name_have_the_options_of_their_task(site:
     handle = await site.client.named("send").options(queue="mail", timeout="7m").map([{"user_id": 1}])
     found = await handle.result()
     assert found.results == ["hi 1"]
-    runs = (await site.node.engine.store.list_runs(RunFilter(tenant=None, task="send"), None, 10)).items
+    runs = (await site.node.runtime.store.list_runs(RunFilter(tenant=None, task="send"), None, 10)).items
     [(weight, timeout)] = {(run.policy.weight, run.policy.timeout) for run in runs}
     assert (weight, timeout) == (4, 7 * MINUTE)

@@ -88,8 +88,8 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     app = Mainspring(str(tmp_path / "site.db"))
     define(app)
     node = Node(app.settings({"port": port}), {Role.SCHEDULER, Role.WORKER, Role.HTTP}, app, None)
-    await node.engine.open()
-    app.use(node.engine)
+    await node.runtime.open()
+    app.use(node.runtime)
     await node.start()
     url = f"http://127.0.0.1:{port}"
     client = Mainspring(str(tmp_path / "site.db")) if request.param == "store" else Mainspring.connect(url)
@@ -232,8 +232,8 @@ async def test_an_alias_runs_calls_submitted_under_the_old_name(tmp_path: Path) 
     with pytest.raises(Conflict, match="send_mail"):
         after.task(name="send_mail")(lambda: None)
     node = Node(after.settings(), {Role.SCHEDULER, Role.WORKER}, after, None)
-    await node.engine.open()
-    after.use(node.engine)
+    await node.runtime.open()
+    after.use(node.runtime)
     await node.start()
     try:
         assert await handle.result("2m") == "hello a@b.c"
@@ -296,7 +296,7 @@ async def test_a_lost_reply_does_not_create_a_second_run(site: Site, lossy_api: 
         await app.named("add").submit(left=1)
         assert len(proxy.seen) == 3
         assert len(set(proxy.seen)) == 1
-        assert await site.node.engine.store.count_runs(RunFilter(tenant="default"), 10) == 1
+        assert await site.node.runtime.store.count_runs(RunFilter(tenant="default"), 10) == 1
     finally:
         await app.close()
 

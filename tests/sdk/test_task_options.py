@@ -19,21 +19,21 @@ async def made(task: str, payload: object) -> RunView:
         return number
 
     node = Node(app.settings(), {Role.SCHEDULER, Role.WORKER}, app, None)
-    await node.engine.open()
-    app.use(node.engine)
+    await node.runtime.open()
+    app.use(node.runtime)
     await node.start()
     try:
         await app.named(task).options(queue="stamps").submit(**json.loads(json.dumps(payload)))
 
         async def find() -> list[RunView]:
-            page = await node.engine.store.list_runs(RunFilter(tenant=None, task="stamp"), None, 10)
+            page = await node.runtime.store.list_runs(RunFilter(tenant=None, task="stamp"), None, 10)
             return list(page.items)
 
         [run] = await eventually(find)
         return run
     finally:
         await node.stop()
-        await node.engine.close()
+        await node.runtime.close()
 
 
 async def test_a_member_of_a_fan_out() -> None:

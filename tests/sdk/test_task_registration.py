@@ -21,17 +21,17 @@ from tests.support.waiting import eventually
 @asynccontextmanager
 async def started(app: Mainspring, *roles: Role) -> AsyncIterator[Node]:
     node = Node(app.settings(), set(roles) or {Role.WORKER}, app, None)
-    await node.engine.open()
+    await node.runtime.open()
     await node.start()
     try:
         yield node
     finally:
         await node.stop()
-        await node.engine.close()
+        await node.runtime.close()
 
 
 async def registered(node: Node) -> dict[str, KnownTask]:
-    return {known.entry.name: known for known in await node.engine.store.list_tasks()}
+    return {known.entry.name: known for known in await node.runtime.store.list_tasks()}
 
 
 def new_app(store: str = "memory:", queue: str = "video") -> Mainspring:
@@ -121,7 +121,7 @@ async def test_a_recycled_worker_does_not_replace_a_newer_one(tmp_path: Path, mo
 
 async def test_a_worker_registers_when_the_store_is_back() -> None:
     node = Node(Mainspring("memory:").settings(), {Role.WORKER}, None, None)
-    await node.engine.open()
+    await node.runtime.open()
     calls = []
 
     class Registry(MemoryStore):
@@ -132,9 +132,9 @@ async def test_a_worker_registers_when_the_store_is_back() -> None:
             return await super().register_tasks(entries, worker)
 
     service = TaskRegistration(
-        Registry(node.engine.clock), [TaskEntry(name="t")], "w1", node.engine.clock, node.engine.wakeups.listen([])
+        Registry(node.runtime.clock), [TaskEntry(name="t")], "w1", node.runtime.clock, node.runtime.wakeups.listen([])
     )
     await service.start()
     await eventually(lambda: len(calls) == 3)
     await service.stop()
-    await node.engine.close()
+    await node.runtime.close()

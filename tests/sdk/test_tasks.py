@@ -40,8 +40,8 @@ async def running(app: Mainspring) -> AsyncIterator[Mainspring]:
 
 async def start(app: Mainspring) -> Node:
     node = Node(app.settings(), {Role.SCHEDULER, Role.WORKER}, app, None)
-    await node.engine.open()
-    app.use(node.engine)
+    await node.runtime.open()
+    app.use(node.runtime)
     await node.start()
     await app.declare()
     return node
@@ -77,7 +77,7 @@ async def test_a_submitted_call_runs_with_its_arguments_and_keeps_its_result(run
         assert seen == [Address("Rue de la Paix", 5)]
     finally:
         await node.stop()
-        await node.engine.close()
+        await node.runtime.close()
 
 
 async def test_a_failing_call_is_retried_and_a_sync_task_runs_in_a_thread(running: Mainspring) -> None:
@@ -100,12 +100,12 @@ async def test_a_failing_call_is_retried_and_a_sync_task_runs_in_a_thread(runnin
         assert (await first.wait("2m")).result == b'"at last"'
         assert tries == [1, 2, 3]
         assert (await second.wait("2m")).result == b"0.5"
-        errors = await node.engine.store.attempts(first.id)
+        errors = await node.runtime.store.attempts(first.id)
         assert [attempt.number for attempt in errors] == [1, 2]
         assert all(attempt.error and "ConnectionError: not yet" in attempt.error for attempt in errors)
     finally:
         await node.stop()
-        await node.engine.close()
+        await node.runtime.close()
 
 
 async def test_options_set_time_priority_and_queue_of_a_call(app: Mainspring) -> None:
@@ -300,7 +300,7 @@ async def test_a_result_that_is_not_json_fails_the_run(running: Mainspring) -> N
         assert "result: holds nan" in (view.error or "")
     finally:
         await node.stop()
-        await node.engine.close()
+        await node.runtime.close()
 
 
 def test_a_schedule_that_can_never_fire_is_rejected_when_it_is_declared(app: Mainspring) -> None:
@@ -352,12 +352,12 @@ async def test_a_cron_runs_and_its_ticks_are_in_the_ledger(running: Mainspring) 
     try:
         await ticked.wait()
         (job,) = await running.declare()
-        entries = await node.engine.store.ledger(job.id, 0, 1 << 60, 100)
+        entries = await node.runtime.store.ledger(job.id, 0, 1 << 60, 100)
         assert entries
         assert all(entry.decision == "run" and entry.scheduled_at % SECOND == 0 for entry in entries)
     finally:
         await node.stop()
-        await node.engine.close()
+        await node.runtime.close()
 
 
 async def test_an_application_can_be_used_from_one_loop_after_another(tmp_path: Path) -> None:

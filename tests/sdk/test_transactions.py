@@ -62,7 +62,7 @@ class Site:
         return [row["number"] for row in await self.connection.fetch("SELECT number FROM orders ORDER BY number")]
 
     async def runs(self) -> list[RunView]:
-        return list((await (await self.app.engine()).store.list_runs(RunFilter(tenant="default"), None, 1_000)).items)
+        return list((await (await self.app.runtime()).store.list_runs(RunFilter(tenant="default"), None, 1_000)).items)
 
 
 @pytest.fixture
@@ -107,14 +107,14 @@ async def site(postgres_database: str) -> AsyncIterator[Site]:
         return how
 
     node = site.node = Node(app.settings(), {Role.SCHEDULER, Role.WORKER}, app, None)
-    await node.engine.open()
-    app.use(node.engine)
+    await node.runtime.open()
+    app.use(node.runtime)
     await node.start()
     yield site
     site.may_finish.set()
     await app.close()
     await node.stop()
-    await node.engine.close()
+    await node.runtime.close()
     await connection.close()
 
 
@@ -189,7 +189,7 @@ async def test_a_delay_counts_from_the_call_and_not_from_the_start_of_the_transa
     # The transaction began before this one, which took 0.3 s.
     assert view.created_at >= from_datetime(row["transaction_began"], "now") + 3 * SECOND // 10
     assert (await late.view()).about is not None
-    store = (await site.app.engine()).store
+    store = (await site.app.runtime()).store
     assert [run.id for run in (await store.list_runs(RunFilter(tenant="default", tag="b"), None, 10)).items] == [
         late.id
     ]
@@ -283,7 +283,7 @@ async def test_the_connection_must_be_to_the_store_itself(site: Site, postgres_d
             with pytest.raises(Invalid, match=problem):
                 async with connection.transaction():
                     await site.task("note").options(connection=connection).submit(1)
-            await other.engine()
+            await other.runtime()
         await connection.close()
     finally:
         await other.close()
@@ -331,7 +331,7 @@ async def test_sql_and_triggers_can_submit(site: Site) -> None:
     run = await connection.fetchval("""SELECT mainspring.submit('note', '{"number": 7}', queue => 'notes')""")
     assert is_id(run)
     assert abs(made_at(run) / SECOND - before) < 60
-    assert shard_of(run) < (await site.app.engine()).store.shards
+    assert shard_of(run) < (await site.app.runtime()).store.shards
     assert await site.app.handle(run).result("2m") == 7
     await connection.execute(
         """
@@ -356,7 +356,7 @@ async def test_sql_and_triggers_can_submit(site: Site) -> None:
 
 
 async def test_a_submit_in_a_transaction_keeps_the_retention_class(site: Site) -> None:
-    store = (await site.app.engine()).store
+    store = (await site.app.runtime()).store
     await store.put_tenant(Tenant(name="bank", quotas=Quotas(retention="long")), Author("test"))
     note = site.task("note")
     async with driver("asyncpg", site.dsn) as mine:
@@ -543,7 +543,7 @@ async def test_a_connection_lost_during_the_commit_does_not_repeat_the_work(site
         view = await handle.view()
     finally:
         await node.stop()
-        await node.engine.close()
+        await node.runtime.close()
     assert view.attempt == (1 if fate == "committed" else 2)
     assert await site.rows() == [13]
 
@@ -565,7 +565,7 @@ async def test_a_fixed_delay_counts_from_the_commit(postgres_database: str) -> N
         await db.execute("SELECT pg_sleep(0.5)")
 
     async with app.running():
-        store = (await app.engine()).store
+        store = (await app.runtime()).store
 
         async def find_completed() -> list[RunView]:
             runs = (await store.list_runs(RunFilter(tenant="default"), None, 100)).items
@@ -622,6 +622,6 @@ async def test_the_connection_of_a_task_has_the_settings_of_the_application(site
             await (await path.submit()).result("2m")
     finally:
         await node.stop()
-        await node.engine.close()
+        await node.runtime.close()
     # The role has the name of our schema, so "$user" must not be in the path.
     assert found == ["public", "on"] * 2

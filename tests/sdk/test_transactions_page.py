@@ -55,7 +55,7 @@ async def test_the_code_of_the_transactions_page(
             handle = await app.named("book").submit(9)
             await handle.result("2m")
             assert await connection.fetchval("SELECT pieces FROM stock") == 99
-            store = (await app.engine()).store
+            store = (await app.runtime()).store
 
             # Three orders placed, one by hand, one by the trigger, four reminders, a booking and its receipt.
             async def all_have_succeeded() -> bool:

@@ -24,7 +24,7 @@ async def test_units_are_summed_over_failed_and_successful_attempts() -> None:
     async with TestScheduler(app) as s:
         await ask.submit()
         await s.advance("10m")
-        store = s._session.site.store
+        store = s._session.cluster.store
         [line] = by_line(await store.usage(None, 0, LATEST, "task"))
     assert (line.key, line.attempts, line.units) == ("ask", 2, {"pages": 0.5, "tokens": 240})
     assert line.cpu == 0, "the CPU time of one task on a shared loop is unknown"

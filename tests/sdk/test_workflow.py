@@ -38,8 +38,8 @@ async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[M
     app = Mainspring(str(tmp_path / "site.db"))
     define(app)
     node = Node(app.settings({"port": port}), {Role.SCHEDULER, Role.WORKER, Role.HTTP}, app, None)
-    await node.engine.open()
-    app.use(node.engine)
+    await node.runtime.open()
+    app.use(node.runtime)
     await node.start()
     client = app if request.param == "store" else Mainspring.connect(f"http://127.0.0.1:{port}")
     if client is not app:

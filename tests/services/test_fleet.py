@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mainspring.config.engine import Engine
 from mainspring.config.health import make_health
+from mainspring.config.runtime import Runtime
 from mainspring.config.settings import Settings
 from mainspring.core.maintenance.fleet import Fleet
 from mainspring.core.maintenance.housekeeper import Housekeeper
@@ -33,7 +33,7 @@ from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.store import Depth, Want
 from mainspring.stores.memory import MemoryStore
-from mainspring.testing.virtual_time import virtual_loop
+from mainspring.testing.virtual_time import get_virtual_loop
 from tests.support.builders import a_job, a_limit, a_run, a_spec, a_worker
 from tests.support.clock import ManualClock
 from tests.support.memory_dispatch import MemoryDispatch
@@ -141,7 +141,7 @@ async def test_a_store_that_hangs_is_reported_as_down_within_one_time_limit() ->
     vitals = StoreVitals(HangingHealth(), watched.clock, 0)
     page = await Monitor(Fleet(watched.store, watched.clock, shards=SHARDS), vitals).render()
     assert b"mainspring_store_up 0.0" in page
-    assert virtual_loop().elapsed == 5 * SECOND
+    assert get_virtual_loop().elapsed == 5 * SECOND
 
 
 @in_virtual_time
@@ -309,31 +309,31 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def test_store_metrics_contain_waiting_runs_missed_objectives_and_sizes(store: str) -> None:
     kind = "postgres" if store.startswith("postgresql") else "sqlite"
     settings = Settings(store=store)
-    engine = Engine(settings)
-    await engine.open()
+    runtime = Runtime(settings)
+    await runtime.open()
     try:
         job = a_job(a_spec(slo=Slo(succeed_every=HOUR)))
-        await engine.store.put_jobs([job])
-        [due] = await engine.store.slos_due(10)
+        await runtime.store.put_jobs([job])
+        [due] = await runtime.store.slos_due(10)
         limited = [a_run(limits=(a_limit(),)) for _ in range(3)]
         keyed = [a_run(key="k") for _ in range(4)]
-        await engine.store.submit([*limited, *keyed, a_run(after=[limited[0]]), a_run(delay=HOUR)])
+        await runtime.store.submit([*limited, *keyed, a_run(after=[limited[0]]), a_run(delay=HOUR)])
         [vitals] = await make_health(settings).vitals()
         assert (vitals.scheduled, vitals.blocked) == (1, 2 + 3 + 1)
         assert (vitals.missed_objectives, vitals.dead_letters, vitals.staging_lag) == (0, 0, 0)
-        now = await engine.store.now()
+        now = await runtime.store.now()
         missed = SloSettled(
             job=due.job.id,
             rev=due.rev,
             state=type(due.state)(judged=now, watched_since=now, quiet_since=now),
             next_check=now + HOUR,
         )
-        assert await engine.store.settle_slos([missed]) == 1
-        vitals_metrics = StoreVitals(make_health(settings), engine.clock, 0)
+        assert await runtime.store.settle_slos([missed]) == 1
+        vitals_metrics = StoreVitals(make_health(settings), runtime.clock, 0)
         monitor = Monitor(None, vitals_metrics)
         page = (await monitor.render()).decode()
     finally:
-        await engine.close()
+        await runtime.close()
     assert "mainspring_missed_objectives 1.0" in page
     assert "mainspring_scheduled_runs 1.0" in page
     assert "mainspring_blocked_runs 6.0" in page

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.config.api import local_api
-from mainspring.config.engine import Engine
+from mainspring.config.runtime import Runtime
 from mainspring.config.settings import Settings
 from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.errors import StoreUnavailable
@@ -32,26 +32,26 @@ ADA = Author("ada")
 class Kit:
     """The ingest service with its log, one step at a time."""
 
-    def __init__(self, engine: Engine, maker: JobMaker) -> None:
-        assert isinstance(engine.store, MemoryStore)
-        self.store = engine.store
-        self.log = MemoryLog(engine.clock.now())
+    def __init__(self, runtime: Runtime, maker: JobMaker) -> None:
+        assert isinstance(runtime.store, MemoryStore)
+        self.store = runtime.store
+        self.log = MemoryLog(runtime.clock.now())
         self.away = False
         #: Payloads of the requests that became jobs, in order.
         self.made: list[object] = []
         self.maker = maker
-        self._engine = engine
+        self._runtime = runtime
         self._clock = ManualClock()
         self.service = self.make_service()
 
     def make_service(self) -> Ingest:
-        return Ingest(self.log, self._make, self._clock, self._engine.wakeups.listen([]))
+        return Ingest(self.log, self._make, self._clock, self._runtime.wakeups.listen([]))
 
     def send(self, key: str = "", tenant: str | None = None, **fields: object) -> None:
         self.log.send(msgspec.json.encode({"task": "greet"} | fields), key, tenant)
 
     def new_id(self) -> RunId:
-        return self._engine.jobs.new_run_id("", tenant="default")
+        return self._runtime.jobs.new_run_id("", tenant="default")
 
     async def step(self) -> None:
         await self.service.tick()
@@ -83,11 +83,11 @@ class Kit:
 
 @pytest.fixture
 async def make() -> AsyncIterator[Callable[[str | None], Kit]]:
-    engine = Engine(Settings(store="memory:"))
-    await engine.open()
-    async with local_api(engine) as api:
-        yield lambda tenant: Kit(engine, JobMaker(api, tenant))
-    await engine.close()
+    runtime = Runtime(Settings(store="memory:"))
+    await runtime.open()
+    async with local_api(runtime) as api:
+        yield lambda tenant: Kit(runtime, JobMaker(api, tenant))
+    await runtime.close()
 
 
 @pytest.fixture

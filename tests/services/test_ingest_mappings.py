@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.config.api import local_api
-from mainspring.config.engine import Engine
+from mainspring.config.runtime import Runtime
 from mainspring.config.settings import Settings
 from mainspring.core.model.access.access import Quotas, Tenant
 from mainspring.core.model.base.instant import SECOND
@@ -63,17 +63,17 @@ CLEANUP = {
 class Kit:
     """The ingest service with its log, one step at a time."""
 
-    def __init__(self, engine: Engine, maker: JobMaker) -> None:
-        assert isinstance(engine.store, MemoryStore)
-        self.store = engine.store
+    def __init__(self, runtime: Runtime, maker: JobMaker) -> None:
+        assert isinstance(runtime.store, MemoryStore)
+        self.store = runtime.store
         self.maker = maker
-        self.log = MemoryLog(engine.clock.now())
-        self._engine = engine
+        self.log = MemoryLog(runtime.clock.now())
+        self._runtime = runtime
         self._clock = ManualClock()
         self.service = self._make_service()
 
     def _make_service(self) -> Ingest:
-        return Ingest(self.log, self.maker.make, self._clock, self._engine.wakeups.listen([]))
+        return Ingest(self.log, self.maker.make, self._clock, self._runtime.wakeups.listen([]))
 
     def send(self, topic: str, value: object, key: str = "", tenant: str | None = None) -> None:
         self.log.send(msgspec.json.encode(value), key, tenant, topic=topic)
@@ -108,11 +108,11 @@ class Kit:
 
 @pytest.fixture
 async def make() -> AsyncIterator[Callable[[str | None, Mapping[str, object]], Kit]]:
-    engine = Engine(Settings(store="memory:"))
-    await engine.open()
-    async with local_api(engine) as api:
-        yield lambda tenant, topics: Kit(engine, JobMaker(api, tenant, read_mappings(topics)))
-    await engine.close()
+    runtime = Runtime(Settings(store="memory:"))
+    await runtime.open()
+    async with local_api(runtime) as api:
+        yield lambda tenant, topics: Kit(runtime, JobMaker(api, tenant, read_mappings(topics)))
+    await runtime.close()
 
 
 @pytest.fixture

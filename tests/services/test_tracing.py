@@ -477,12 +477,12 @@ async def main():
     from mainspring.core.model.runs.new_run import NewRun
     node = Node(app.settings(), {Role.WORKER, Role.SCHEDULER}, app)
     await node.start()
-    run = NewRun(id=node.engine.jobs.new_run_id(), task="hello")
-    await node.engine.jobs.submit(run)
-    while (await node.engine.store.runs([run.id]))[0].state.value != "succeeded":
+    run = NewRun(id=node.runtime.jobs.new_run_id(), task="hello")
+    await node.runtime.jobs.submit(run)
+    while (await node.runtime.store.runs([run.id]))[0].state.value != "succeeded":
         await asyncio.sleep(0.02)
     await node.stop()
-    await node.engine.close()
+    await node.runtime.close()
 asyncio.run(main())
 print([name for name in sys.modules if name.startswith("opentelemetry")])
 """

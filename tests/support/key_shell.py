@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typer.testing import CliRunner
 
 from mainspring.cli.main import application
-from mainspring.config.engine import Engine
+from mainspring.config.runtime import Runtime
 from mainspring.config.settings import Settings
 from mainspring.core.model.access.access import ApiKey, read_key
 from mainspring.core.ports.storage.access import AuditEntry
@@ -19,15 +19,15 @@ class Shell:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.engine = Engine(Settings(store="memory:", shards=4), self.clock)
-        self.store = self.engine.store
+        self.runtime = Runtime(Settings(store="memory:", shards=4), self.clock)
+        self.store = self.runtime.store
         self.stdout = ""
         self.stderr = ""
 
     @asynccontextmanager
-    async def open(self, settings: Settings, *, makes_store: bool) -> AsyncIterator[Engine]:
-        await self.engine.open()
-        yield self.engine
+    async def open(self, settings: Settings, *, makes_store: bool) -> AsyncIterator[Runtime]:
+        await self.runtime.open()
+        yield self.runtime
 
     def run(self, *words: str) -> None:
         found = CliRunner().invoke(application, ["keys", *words], catch_exceptions=False)

@@ -82,15 +82,15 @@ class Site:
     async def _serve(self) -> None:
         self.node = Node(self._settings, {Role.HTTP, Role.SCHEDULER, Role.WORKER}, app, "tests.support.ui_tasks:app")
         try:
-            await self.node.engine.open()
-            app.use(self.node.engine)
+            await self.node.runtime.open()
+            app.use(self.node.runtime)
             await app.declare()
             await self.node.start()
             self._started.set()
             await self._stop.wait()
         finally:
             await self.node.stop()
-            await self.node.engine.close()
+            await self.node.runtime.close()
 
     def ask(self, method: str, path: str, body: Any = None, key: str = "") -> Any:
         """Call the API over HTTP."""

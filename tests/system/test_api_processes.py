@@ -230,7 +230,7 @@ class HeldClock(SystemClock):
 async def test_a_stopping_api_is_not_ready_and_still_serves_requests_for_a_while(tmp_path: Path) -> None:
     port = free_port()
     node = Node(load({"store": str(tmp_path / "mainspring.db"), "port": str(port)}), {Role.HTTP})
-    node.engine.clock = clock = HeldClock()
+    node.runtime.clock = clock = HeldClock()
     await node.start()
     async with api_client(port) as client:
         assert (await client.get("/readyz")).status_code == 200
@@ -245,7 +245,7 @@ async def test_a_stopping_api_is_not_ready_and_still_serves_requests_for_a_while
         clock.released.set()
         await stopping
     assert await refuses(port)
-    await node.engine.close()
+    await node.runtime.close()
 
 
 async def find_worker(client: httpx2.AsyncClient, processes: Processes) -> str:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.config.engine import Engine
 from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
+from mainspring.config.runtime import Runtime
 from mainspring.core.model.runs.run import RunState
 from tests.support import stopping_tasks
 from tests.support.processes import until_written
@@ -20,10 +20,10 @@ async def test_a_cancel_reaches_a_running_task_without_waiting_for_a_heartbeat(a
     # A worker sends a heartbeat after three tenths of its lease: longer than this test waits.
     settings = load({"store": any_store, "worker.children": "1", "worker.lease": "1h"})
     node = Node(settings, {Role.WORKER, Role.SCHEDULER}, app, "tests.support.stopping_tasks:app")
-    other = Engine(settings)
-    await node.engine.open()
+    other = Runtime(settings)
+    await node.runtime.open()
     await other.open()
-    app.use(node.engine)
+    app.use(node.runtime)
     try:
         await node.start()
         for name, task in (("loop", stopping_tasks.on_the_loop), ("child", stopping_tasks.in_a_child)):
@@ -38,4 +38,4 @@ async def test_a_cancel_reaches_a_running_task_without_waiting_for_a_heartbeat(a
         await node.stop()
         await app.close()
         await other.close()
-        await node.engine.close()
+        await node.runtime.close()

@@ -256,8 +256,8 @@ async def test_a_node_replaces_children_by_its_settings(setting: str, tmp_path: 
     app = submitting_tasks.app
     settings = load({"store": str(tmp_path / "app.db"), "worker.children": "1", setting: "1"})
     node = Node(settings, {Role.WORKER}, app, "tests.support.submitting_tasks:app")
-    await node.engine.open()
-    app.use(node.engine)
+    await node.runtime.open()
+    app.use(node.runtime)
     try:
         await node.start()
         results = [(await (await submitting_tasks.identify.submit()).wait("2m")).result for _ in range(3)]
@@ -265,7 +265,7 @@ async def test_a_node_replaces_children_by_its_settings(setting: str, tmp_path: 
     finally:
         await node.stop()
         await app.close()
-        await node.engine.close()
+        await node.runtime.close()
 
 
 # Stopping

@@ -23,19 +23,19 @@ async def test_an_idle_node_commits_little_more_than_its_lease_renewals(tmp_path
     """
     app = Mainspring(str(tmp_path / "idle.db"))
     node = Node(app.settings({"port": free_port()}), {Role.SCHEDULER, Role.WORKER, Role.HTTP}, app, None)
-    await node.engine.open()
-    app.use(node.engine)
+    await node.runtime.open()
+    app.use(node.runtime)
     await node.start()
     watch = apsw.Connection(str(tmp_path / "idle.db"))
     versions: set[int] = set()
     leases: set[Instant] = set()
 
     async def owns_all_shards() -> bool:
-        return [session.shards for session in await node.engine.store.sessions("scheduler")] == [100]
+        return [session.shards for session in await node.runtime.store.sessions("scheduler")] == [100]
 
     async def renewed() -> bool:
         versions.add(watch.execute("PRAGMA data_version").get)
-        leases.update([session.lease_until for session in await node.engine.store.sessions("scheduler")])
+        leases.update([session.lease_until for session in await node.runtime.store.sessions("scheduler")])
         return len(leases) > RENEWALS
 
     try:

@@ -23,7 +23,7 @@ async def test_runs_and_broadcasts_reach_the_workers_with_the_required_labels(
         plain = processes.start("worker", APP)
         labelled = processes.start("worker", APP, "--label", "gpu=a100", "--label", "region=eu")
         try:
-            store = (await app.engine()).store
+            store = (await app.runtime()).store
 
             async def registered() -> bool:
                 found = {session.labels for session in await store.sessions("worker")}

@@ -27,25 +27,25 @@ HERE = "tests.support.reporting_tasks:app"
 async def a_node(tmp_path: Path) -> AsyncIterator[Node]:
     settings = load({"store": str(tmp_path / "app.db"), "worker.children": "1"})
     node = Node(settings, {Role.WORKER, Role.SCHEDULER}, app, HERE)
-    await node.engine.open()
-    app.use(node.engine)
+    await node.runtime.open()
+    app.use(node.runtime)
     try:
         await node.start()
         yield node
     finally:
         await node.stop()
         await app.close()
-        await node.engine.close()
+        await node.runtime.close()
 
 
 async def view_run(node: Node, run: str) -> RunView:
-    [view] = await node.engine.store.runs([RunId(run)])
+    [view] = await node.runtime.store.runs([RunId(run)])
     assert view is not None
     return view
 
 
 async def read_log(node: Node, run: str) -> list[str]:
-    pieces = await node.engine.store.log(RunId(run), 0, 1_000)
+    pieces = await node.runtime.store.log(RunId(run), 0, 1_000)
     return [line for piece in pieces for line in piece.text.splitlines()]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.config.engine import Engine
+from mainspring.config.runtime import Runtime
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import JobId
@@ -343,16 +343,16 @@ async def test_a_script_does_not_outlive_a_worker_that_is_killed(tmp_path: Path)
     script(folder, "stubborn.py", STUBBORN)
     script(folder, "quick.sh", "echo quick")
     store = str(tmp_path / "store.db")
-    engine = Engine(Settings(store=store))
-    await engine.open()
+    runtime = Runtime(Settings(store=store))
+    await runtime.open()
     try:
         async with Processes(store, tmp_path / "logs") as processes:
             worker = processes.start("worker", MAINSPRING_TASKS_SCRIPTS=str(folder))
             quick, stubborn = call(script="quick.sh"), call(script="stubborn.py")
-            await engine.store.submit([quick, stubborn])
+            await runtime.store.submit([quick, stubborn])
 
             async def succeeded() -> bool:
-                (view,) = await engine.store.runs([quick.id])
+                (view,) = await runtime.store.runs([quick.id])
                 return view is not None and view.state is RunState.SUCCEEDED
 
             pids = await read_pids(folder)
@@ -361,4 +361,4 @@ async def test_a_script_does_not_outlive_a_worker_that_is_killed(tmp_path: Path)
             kill(worker)
             await until_gone(*pids)
     finally:
-        await engine.close()
+        await runtime.close()

@@ -29,7 +29,7 @@ async def test_children_in_other_queues_start_when_their_parents_have_ended() ->
         return a_run(id=an_id(), task=task, queue=queue, payload=payload, after=parents)
 
     async with TestScheduler(app) as s:
-        jobs = (await app.engine()).jobs
+        jobs = (await app.runtime()).jobs
         top = a_call(extract.name, "first")
         parts = [a_call(load.name, "second", b'{"part":%d}' % part, (top.id,)) for part in range(250)]
         last = a_call(report.name, "third", after=tuple(part.id for part in parts))
@@ -49,7 +49,7 @@ async def test_a_run_whose_dependency_rule_can_no_longer_hold_is_skipped_at_once
     async def work() -> None: ...
 
     async with TestScheduler(app) as s:
-        jobs = (await app.engine()).jobs
+        jobs = (await app.runtime()).jobs
         parent = a_run(task=work.name, payload=b"{}", delay=3_600_000_000)
         child = a_run(task=work.name, payload=b"{}", after=[parent])
         done = a_run(task=work.name, payload=b"{}", after=[parent, child], rule=Rule.ALL_DONE)

@@ -50,7 +50,7 @@ async def test_a_fan_out_keeps_to_its_concurrency_while_workers_are_lost() -> No
         for _ in range(100):
             await s.advance("200ms")
             open_now = RunFilter(tenant=None, tag=tag_of(handle.id), states=frozenset(RunState) - ENDED)
-            most = max(most, await (await app.engine()).store.count_runs(open_now, 10_000))
+            most = max(most, await (await app.runtime()).store.count_runs(open_now, 10_000))
         await s.run_until_idle()
         done = await handle.result()
         assert (done.members, done.succeeded, done.results) == (3_000, 3_000, None)

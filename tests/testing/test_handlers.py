@@ -97,7 +97,7 @@ async def test_a_run_of_a_task_of_another_application_stays_scheduled(app: Mains
         await order.submit()
         await s.advance("365 days")
         assert (s.runs(order).succeeded, s.runs("billing.charge").scheduled) == (1, 1)
-        attempts = await (await app.engine()).store.attempts(s.runs("billing.charge").last.id)
+        attempts = await (await app.runtime()).store.attempts(s.runs("billing.charge").last.id)
         assert len(attempts) == 1, "it was claimed again and again"
 
 
@@ -222,7 +222,7 @@ async def test_a_handler_left_running_is_stopped_at_the_end(app: Mainspring) -> 
     async with TestScheduler(app):
         await forever.submit()
     assert ends == ["stopped"]
-    assert not [thread for thread in threading.enumerate() if thread.name == "mainspring test engine"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "mainspring test runtime"]
 
 
 async def test_a_handler_that_never_stops_does_not_hang_the_test(app: Mainspring) -> None:

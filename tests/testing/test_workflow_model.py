@@ -75,10 +75,10 @@ async def play(nodes: list[Planned]) -> None:
         healed = True
         chosen = to_retry(found)
         payloads = {name: b'{"number":%d}' % int(name) for name in chosen}
-        engine = await app.engine()
+        runtime = await app.runtime()
         for _ in range(2):
             # The second request has no effect.
-            await engine.jobs.submit_whole(retried(found, payloads, chosen, ""))
+            await runtime.jobs.submit_whole(retried(found, payloads, chosen, ""))
         await s.run_until_idle()
         after_it = newest(s.runs(work))
         assert all(run.state.ended for run in after_it.values())

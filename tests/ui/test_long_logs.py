@@ -18,7 +18,7 @@ class Printing:
         self.id = site.submit("print_nothing", {"seconds": 7_200})
         site.wait_for_state(self.id, "running")
         assert site.node is not None
-        self._store = site.node.engine.store
+        self._store = site.node.runtime.store
         [view] = site.do(self._store.runs([RunId(self.id)]))
         self._fence = view.fence
         self._printed = 0

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("ui-guarded")
 def make_user_key(site: Site, role: Role, tenant: str | None = None) -> tuple[str, str]:
     key, text = make_key(name=f"a {role.value}", role=role, tenant=tenant, author="test")
     assert site.node is not None
-    site.do(site.node.engine.store.put_key(key, Author("test", tenant)))
+    site.do(site.node.runtime.store.put_key(key, Author("test", tenant)))
     return key.id, text
 
 
@@ -86,6 +86,6 @@ def test_a_revoked_key_ends_the_session(guarded: Site, browser: Browser, watched
     sign_in(page, text)
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     assert guarded.node is not None
-    guarded.do(guarded.node.engine.store.revoke_key(identifier, None, Author("test", None)))
+    guarded.do(guarded.node.runtime.store.revoke_key(identifier, None, Author("test", None)))
     # The site caches keys for some seconds.
     wait_until(lambda: "/sign-in" in (page.goto("keys") or page).url, "the session is still valid")

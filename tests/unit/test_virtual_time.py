@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND, Micros
-from mainspring.testing.virtual_time import START, Stuck, VirtualClock, run_virtual
+from mainspring.testing.virtual_time import START, NoProgress, VirtualClock, run_virtual
 from tests.support.virtual import in_virtual_time
 
 
@@ -59,7 +59,7 @@ def test_a_program_that_waits_without_any_timer_is_stuck() -> None:
     async def scenario() -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(Stuck, match="no timer is set at 2026-03-01"):
+    with pytest.raises(NoProgress, match="no timer is set at 2026-03-01"):
         run_virtual(scenario())
 
 
@@ -68,7 +68,7 @@ def test_a_program_that_takes_longer_than_the_limit_is_stuck() -> None:
         while True:
             await VirtualClock().sleep(SECOND)
 
-    with pytest.raises(Stuck, match="not done by"):
+    with pytest.raises(NoProgress, match="not done by"):
         run_virtual(scenario(), longest=HOUR)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
-from mainspring.config.engine import Engine
+from mainspring.config.runtime import Runtime
 from mainspring.core.cluster.autoscale import others_of, read_loads
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
@@ -115,7 +115,7 @@ class Fleet:
 
 
 async def autoscale(
-    engine: Engine, fleet: Fleet, bounds: Bounds, queues: Mapping[str, int], asked: asyncio.Event
+    runtime: Runtime, fleet: Fleet, bounds: Bounds, queues: Mapping[str, int], asked: asyncio.Event
 ) -> None:
     """Start and stop workers by the load until ``asked`` is set.
 
@@ -126,21 +126,21 @@ async def autoscale(
     log = get_logger("mainspring.autoscale")
     while not asked.is_set():
         try:
-            wanted = await _wanted(engine, fleet, queues)
+            wanted = await _wanted(runtime, fleet, queues)
         except StoreUnavailable as error:
             log.warning("the load cannot be read: everything stays as it is", error=str(error))
             wanted = scale.workers
-        scale = rescale(scale, wanted, bounds, engine.clock.monotonic())
+        scale = rescale(scale, wanted, bounds, runtime.clock.monotonic())
         await fleet.resize(scale.workers)
         waiting = asyncio.create_task(asked.wait())
         await asyncio.wait([waiting], timeout=_LOOK_EVERY / SECOND)
         waiting.cancel()
 
 
-async def _wanted(engine: Engine, fleet: Fleet, queues: Mapping[str, int]) -> int:
+async def _wanted(runtime: Runtime, fleet: Fleet, queues: Mapping[str, int]) -> int:
     """Return how many workers of this fleet the queues need besides the workers of others."""
-    workers = await engine.store.sessions("worker")
-    loads = await read_loads(engine.store, workers, None, await engine.store.now())
+    workers = await runtime.store.sessions("worker")
+    loads = await read_loads(runtime.store, workers, None, await runtime.store.now())
     return max(
         (
             workers_for(load, queues[load.queue]) - others_of(load.queue, workers, fleet.names)

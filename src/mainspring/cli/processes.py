@@ -37,8 +37,8 @@ from mainspring.cli.options import (
     settings_of,
 )
 from mainspring.cli.output import Output
-from mainspring.config.engine import Engine
 from mainspring.config.node import DEFAULT_SLOTS, Node, Role
+from mainspring.config.runtime import Runtime
 from mainspring.config.settings import Settings
 from mainspring.config.tasks import make_builtin_tasks
 from mainspring.core.model.base.errors import Invalid, StoreDamaged, StoreUnavailable
@@ -237,18 +237,18 @@ def _autoscale(settings: Settings, app: Mainspring | None, bounds: Bounds) -> No
     queues = dict(settings.worker.queues) or dict.fromkeys(app.queues() if app else ("default",), DEFAULT_SLOTS)
 
     async def work() -> None:
-        engine = Engine(msgspec.structs.replace(settings, connections=2))
-        fleet = Fleet(command_of(sys.argv[1:]), settings.worker.name, engine.clock.monotonic)
-        with LastResort(engine.clock) as last_resort:
+        runtime = Runtime(msgspec.structs.replace(settings, connections=2))
+        fleet = Fleet(command_of(sys.argv[1:]), settings.worker.name, runtime.clock.monotonic)
+        with LastResort(runtime.clock) as last_resort:
             # The workers are killed after their own grace period; the same then applies to this process.
             async with StopSignals(last_resort, settings.worker.grace + _EXITING) as stop:
-                if await _first(stop.asked.wait(), opened(engine)) == 0:
+                if await _first(stop.asked.wait(), opened(runtime)) == 0:
                     return
                 try:
-                    await scale_by_load(engine, fleet, bounds, queues, stop.asked)
+                    await scale_by_load(runtime, fleet, bounds, queues, stop.asked)
                 finally:
                     await fleet.stop(stop.insisted)
-                    await engine.close()
+                    await runtime.close()
 
     asyncio.run(work())
 
@@ -278,7 +278,7 @@ def _run(settings: Settings, roles: set[Role], app: Mainspring | None, path: str
     logs.configure(settings.log)
     node = Node(settings, roles, app, path)
     with (
-        LastResort(node.engine.clock) as last_resort,
+        LastResort(node.runtime.clock) as last_resort,
         asyncio.Runner(loop_factory=OwnLoop) as runner,
     ):
         if runner.run(_serve(node, app, last_resort, settings.worker.grace)):
@@ -305,37 +305,37 @@ async def _serve(node: Node, app: Mainspring | None, last_resort: LastResort, gr
         finally:
             await node.stop()
             insisting.cancel()
-            await node.engine.close()
+            await node.runtime.close()
             # Threads and other leftovers of handlers must not keep the process alive.
             last_resort.end_within(_EXITING, status)
     return recycled
 
 
-async def opened(engine: Engine) -> None:
+async def opened(runtime: Runtime) -> None:
     """Open the store and the brokers, and retry for up to ``PATIENCE`` while the store is unavailable.
 
     The store's server may be starting or being replaced. ``StoreDamaged`` is raised at once.
     """
-    until = engine.clock.monotonic() + PATIENCE
+    until = runtime.clock.monotonic() + PATIENCE
     told = False
     while True:
         try:
-            await engine.open()
+            await runtime.open()
         except StoreDamaged:
             raise
         except StoreUnavailable as error:
-            if engine.clock.monotonic() >= until:
+            if runtime.clock.monotonic() >= until:
                 raise
             if not told:
                 get_logger("mainspring").warning("the store is away: waiting for it", error=str(error))
                 told = True
         else:
             return
-        await engine.clock.sleep(_TRIED_EVERY)
+        await runtime.clock.sleep(_TRIED_EVERY)
 
 
 async def _start(node: Node, app: Mainspring | None) -> None:
-    await opened(node.engine)
+    await opened(node.runtime)
     # Declare schedules first: if one is refused, nothing has been started.
     schedules = [] if app is None else await _declare(node, app)
     node.check()
@@ -349,7 +349,7 @@ async def _start(node: Node, app: Mainspring | None) -> None:
 
 async def _declare(node: Node, app: Mainspring) -> list[str]:
     """Declare the schedules of the application in the store. Returns lines that describe them for the banner."""
-    app.use(node.engine)
+    app.use(node.runtime)
     jobs = await app.declare()
     lines = [f"  schedule {job.spec.name}: {describe(job.spec.schedule, job.id)}; {_next_run(job)}" for job in jobs]
     lines += [f"  warning: {words}" for words in await node.find_obstacles(jobs)]

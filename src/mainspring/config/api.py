@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mainspring.config.engine import Engine
 from mainspring.config.health import examine
+from mainspring.config.runtime import Runtime
 from mainspring.config.sections.access import AuthSection, OidcSection
 from mainspring.config.sections.values import read_file
 from mainspring.config.settings import Settings, describe
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def local_api(engine: Engine) -> AsyncIterator["Api"]:
+async def local_api(runtime: Runtime) -> AsyncIterator["Api"]:
     """Yield the API on an open runtime, without a server. Commands that open a store directly use this."""
 
     async def health() -> Mapping[str, object]:
         return {"status": "ok", "roles": []}
 
     # No authentication: a caller with access to the store could do everything without the API.
-    api = make_api(engine, Authenticator(engine.store, engine.clock, required=False), health)
+    api = make_api(runtime, Authenticator(runtime.store, runtime.clock, required=False), health)
     await api.hub.start()
     try:
         yield api
@@ -46,7 +46,7 @@ async def local_api(engine: Engine) -> AsyncIterator["Api"]:
 
 
 def make_api(
-    engine: Engine,
+    runtime: Runtime,
     authenticator: Authenticator,
     health: Callable[[], Awaitable[Mapping[str, object]]],
     monitor: Monitor | None = None,
@@ -59,31 +59,31 @@ def make_api(
     from mainspring.http.metrics import Metrics
     from mainspring.http.streams.hub import Hub
 
-    settings = engine.settings
+    settings = runtime.settings
     return Api(
-        engine.store,
-        engine.jobs,
-        engine.wakeups,
-        engine.clock,
+        runtime.store,
+        runtime.jobs,
+        runtime.wakeups,
+        runtime.clock,
         auth=authenticator,
-        buckets=Buckets(engine.clock, settings.api.rate, settings.api.burst),
-        hub=Hub(engine.store, engine.clock, label()),
-        metrics=Metrics(monitor or Monitor(), engine.figures, engine.replica_staleness),
+        buckets=Buckets(runtime.clock, settings.api.rate, settings.api.burst),
+        hub=Hub(runtime.store, runtime.clock, label()),
+        metrics=Metrics(monitor or Monitor(), runtime.figures, runtime.replica_staleness),
         health=health,
         tasks=make_builtin_tasks(settings),
         proxies=read_networks("api.trusted_proxies", settings.api.trusted_proxies),
         production=settings.production,
-        acceptance=None if accepting is None else Acceptance(accepting, engine.clock, settings.ingest.bound_to),
+        acceptance=None if accepting is None else Acceptance(accepting, runtime.clock, settings.ingest.bound_to),
         system=_System(settings),
         notifications=settings.notifications.read(),
-        run_logs=engine.run_logs,
-        tracing=engine.tracing,
+        run_logs=runtime.run_logs,
+        tracing=runtime.tracing,
     )
 
 
-async def make_ingest(engine: Engine, health: Callable[[], Awaitable[Mapping[str, object]]]) -> Ingest | None:
+async def make_ingest(runtime: Runtime, health: Callable[[], Awaitable[Mapping[str, object]]]) -> Ingest | None:
     """Build the service that creates jobs from requests in a Kafka topic. Return None if no topic is configured."""
-    section = engine.settings.ingest
+    section = runtime.settings.ingest
     if not section.kafka:
         return None
     # Imported here, because the API's modules that read and check the requests take long to load.
@@ -94,10 +94,10 @@ async def make_ingest(engine: Engine, health: Callable[[], Awaitable[Mapping[str
         from mainspring.integrations.kafka.ingest import KafkaRequests
     topic = read_request_topic(section.kafka, "ingest.kafka", required=not section.topics)
     mappings = read_mappings(section.topics)
-    identity = await engine.store.identity()
-    requests = KafkaRequests(topic, identity, engine.clock, _voucher(engine.settings), mappings)
-    api = make_api(engine, Authenticator(engine.store, engine.clock, required=False), health)
-    return Ingest(requests, JobMaker(api, section.bound_to, mappings).make, engine.clock, engine.wakeups.listen([]))
+    identity = await runtime.store.identity()
+    requests = KafkaRequests(topic, identity, runtime.clock, _voucher(runtime.settings), mappings)
+    api = make_api(runtime, Authenticator(runtime.store, runtime.clock, required=False), health)
+    return Ingest(requests, JobMaker(api, section.bound_to, mappings).make, runtime.clock, runtime.wakeups.listen([]))
 
 
 def make_acceptance(settings: Settings) -> "KafkaAcceptance | None":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mainspring.config.sections.addresses import read_store_servers
 from mainspring.config.settings import Settings
-from mainspring.config.stores import POSTGRES, EngineStore, make_store, missing, path_of
+from mainspring.config.stores import POSTGRES, RuntimeStore, make_store, missing, path_of
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.runs.restored import Restored, Unfinished
 from mainspring.core.ports.upkeep.backup import Backups, Manifest, Tell
@@ -70,7 +70,7 @@ async def restore_backup(
 
 
 @asynccontextmanager
-async def opened_store(settings: Settings) -> AsyncIterator[EngineStore]:
+async def opened_store(settings: Settings) -> AsyncIterator[RuntimeStore]:
     """Yield the opened store. Raises ``StoreUnavailable`` if an SQLite file does not exist."""
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")

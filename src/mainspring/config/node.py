@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from mainspring.config.api import make_acceptance, make_api, make_ingest, make_tokens, oidc
-from mainspring.config.engine import Engine
 from mainspring.config.health import make_health, make_watched
+from mainspring.config.runtime import Runtime
 from mainspring.config.sections.addresses import hide_secrets, read_store_servers
 from mainspring.config.sections.monitoring import LogSection
 from mainspring.config.servers.blobs import make_blobs
@@ -27,7 +27,7 @@ from mainspring.config.service_metrics import (
     tell_of_sinks,
 )
 from mainspring.config.settings import Settings
-from mainspring.config.stores import POSTGRES, EngineStore, label, retention_of, stores_of
+from mainspring.config.stores import POSTGRES, RuntimeStore, label, retention_of, stores_of
 from mainspring.config.tasks import Application, Offer, check_surroundings
 from mainspring.core.cluster.clock_guard import ClockGuard
 from mainspring.core.cluster.datacenters import DatacenterKeeper
@@ -125,13 +125,13 @@ class Node:
         listens: bool = True,
     ) -> None:
         """``listens``: False if another server serves the API through ``asgi``."""
-        self.engine = Engine(settings)
+        self.runtime = Runtime(settings)
         #: The ASGI application, while the node runs.
         self.asgi: Callable[[Any, Any, Any], Awaitable[None]] | None = None
         self._listens = listens
         self._settings = settings
         self._roles = roles
-        self._application = Offer(settings, application, self.engine)
+        self._application = Offer(settings, application, self.runtime)
         self._path = path
         self._keepers: list[ShardKeeper] = []
         self._archivers: list[Archiver] = []
@@ -140,13 +140,13 @@ class Node:
         self._monitor = Monitor()
         self._worker: Worker | None = None
         self._registration: TaskRegistration | None = None
-        self._guard = _make_guard(self.engine, self._sessions, schedules=Role.SCHEDULER in roles)
+        self._guard = _make_guard(self.runtime, self._sessions, schedules=Role.SCHEDULER in roles)
         self._brokers: Brokers | None = None
         self._publishers: list[Publisher] = []
         self._log_keepers: list[LogKeeper] = []
         self._ingest: Ingest | None = None
         self._supervisor = Supervisor()
-        self._attempt_log = _make_attempt_log(settings.log, self.engine.clock)
+        self._attempt_log = _make_attempt_log(settings.log, self.runtime.clock)
 
     def check(self) -> None:
         """Refuse to start if a port is taken or a folder is missing, before this process claims work."""
@@ -157,24 +157,24 @@ class Node:
 
     async def start(self) -> None:
         self.check()
-        await self.engine.open()
+        await self.runtime.open()
         self._monitor = self._make_monitor()
         services: list[Service] = [] if self._guard is None else [self._guard]
-        self._brokers = await make_brokers(self.engine)
+        self._brokers = await make_brokers(self.runtime)
         if self._brokers is not None:
-            services += [self._brokers, BrokerWatch(self._brokers, self.engine.wakeups, self.engine.clock)]
+            services += [self._brokers, BrokerWatch(self._brokers, self.runtime.wakeups, self.runtime.clock)]
         if Role.SCHEDULER in self._roles:
             services += self._scheduler_services()
-            self._ingest = await make_ingest(self.engine, self.health)
+            self._ingest = await make_ingest(self.runtime, self.health)
             if self._ingest is not None:
                 services.append(self._ingest)
         if Role.WORKER in self._roles:
             worker = self._worker_service(self._application)
             services.append(self._registration_service())
-            services += [worker, Pulse(worker, self._attempt_log, self.engine.wakeups, self.engine.clock)]
-            if (status_cache := self.engine.status_cache) is not None:
-                services.append(WorkerStatusWriter(worker, status_cache, self.engine.wakeups, self.engine.clock))
-                services.append(FlagListener(worker, status_cache, self.engine.wakeups, self.engine.clock))
+            services += [worker, Pulse(worker, self._attempt_log, self.runtime.wakeups, self.runtime.clock)]
+            if (status_cache := self.runtime.status_cache) is not None:
+                services.append(WorkerStatusWriter(worker, status_cache, self.runtime.wakeups, self.runtime.clock))
+                services.append(FlagListener(worker, status_cache, self.runtime.wakeups, self.runtime.clock))
         if Role.HTTP in self._roles:
             services += self._http_services()
         elif self._settings.metrics.enabled:
@@ -208,7 +208,7 @@ class Node:
         while not (worker := self._worker) or not (
             worker.wants_recycling or (worker.drained and self._roles == {Role.WORKER})
         ):
-            await self.engine.clock.sleep(SECOND)
+            await self.runtime.clock.sleep(SECOND)
         await worker.left()
         return worker.wants_recycling
 
@@ -217,9 +217,9 @@ class Node:
         found: dict[str, object] = {"status": "ok", "roles": sorted(role.value for role in self._roles)}
         if self._keepers:
             found["shards"] = sum(len(keeper.owned()) for keeper in self._keepers)
-            engine = read_coordination(self._settings.coordination)
+            coordinator = read_coordination(self._settings.coordination)
             # The address is omitted, because this answer is public.
-            found["coordination"] = STORE if engine is None else engine.kind
+            found["coordination"] = STORE if coordinator is None else coordinator.kind
         if self._brokers is not None:
             found["dispatch"] = self._brokers.health()
         if self._publishers:
@@ -240,11 +240,11 @@ class Node:
 
         Only processes with an API or a scheduler report the fleet, because workers are many.
         """
-        engine, every = self.engine, self._settings.metrics.interval
+        runtime, every = self.runtime, self._settings.metrics.interval
         fleet = Fleet(
-            engine.store,
-            engine.clock,
-            shards=sum(store.shards for store in stores_of(engine.store)),
+            runtime.store,
+            runtime.clock,
+            shards=sum(store.shards for store in stores_of(runtime.store)),
             every=every,
             most_names=self._settings.metrics.max_names,
             brokers=lambda: self._brokers,
@@ -252,13 +252,13 @@ class Node:
         schedules, lasting = Role.SCHEDULER in self._roles, self._settings.store != "memory:"
         monitor = Monitor(
             None if self._roles == {Role.WORKER} else fleet,
-            StoreVitals(make_health(self._settings), engine.clock, every) if schedules and lasting else None,
+            StoreVitals(make_health(self._settings), runtime.clock, every) if schedules and lasting else None,
         )
-        if engine.figures is not None:
-            engine.figures.schedules = schedules
-            monitor.add(engine.figures.tell)
-        if engine.tracing is not None:
-            monitor.add(engine.tracing.tell, harmless=True)
+        if runtime.figures is not None:
+            runtime.figures.schedules = schedules
+            monitor.add(runtime.figures.tell)
+        if runtime.tracing is not None:
+            monitor.add(runtime.tracing.tell, harmless=True)
         monitor.add(self._tell)
         monitor.add(self._tell_of_process, harmless=True)
         return monitor
@@ -277,7 +277,7 @@ class Node:
         book.put(declared.BUILD, 1, _VERSION, ",".join(sorted(role.value for role in self._roles)))
         if self._guard is not None and (reading := self._guard.reading()) is not None:
             book.put(declared.PROCESS_CLOCK, reading.offset / SECOND)
-        if pools := self.engine.pools():
+        if pools := self.runtime.pools():
             book.put(declared.POOL, sum(pool.used for pool in pools), "used")
             book.put(declared.POOL, sum(pool.idle for pool in pools), "idle")
             book.put(declared.POOL_LIMIT, sum(pool.most for pool in pools))
@@ -340,7 +340,7 @@ class Node:
             tasks=tuple(application.handlers()),
             labels=label_words("worker.labels", settings.worker.labels),
         )
-        obstacles = Obstacles([*await self.engine.store.sessions("worker"), own])
+        obstacles = Obstacles([*await self.runtime.store.sessions("worker"), own])
         return obstacles.describe(jobs[0].tenant, (job.spec for job in jobs))
 
     def _scheduler_services(self) -> list[Service]:
@@ -348,28 +348,28 @@ class Node:
 
         With one set per server, a server that is unavailable does not stop the others.
         """
-        engine = self.engine
+        runtime = self.runtime
         if self._settings.retention.archive:
             self._blobs = make_blobs(self._settings.retention.archive, "retention.archive", self._settings.blobs)
         addresses = read_store_servers(self._settings.store) or (self._settings.store,)
         return [
             *(
                 service
-                for address, store in zip(addresses, stores_of(engine.store), strict=True)
+                for address, store in zip(addresses, stores_of(runtime.store), strict=True)
                 for service in self._services_of_server(store, address)
             ),
-            BudgetKeeper(engine.store, engine.wakeups, engine.clock, engine.random),
-            DeadLetterService(engine.store, engine.jobs, engine.wakeups, engine.clock),
+            BudgetKeeper(runtime.store, runtime.wakeups, runtime.clock, runtime.random),
+            DeadLetterService(runtime.store, runtime.jobs, runtime.wakeups, runtime.clock),
         ]
 
-    def _services_of_server(self, store: EngineStore, address: str) -> list[Service]:
-        engine = self.engine
-        sealed = make_coordinator(engine)
+    def _services_of_server(self, store: RuntimeStore, address: str) -> list[Service]:
+        runtime = self.runtime
+        sealed = make_coordinator(runtime)
         keeper = ShardKeeper(
             sealed or store,
             store.shards,
-            engine.wakeups,
-            engine.clock,
+            runtime.wakeups,
+            runtime.clock,
             name=self._settings.scheduler.name or label(),
             ttl=self._settings.scheduler.lease,
             fit=_always if self._guard is None else self._guard.fit,
@@ -377,16 +377,16 @@ class Node:
         retention = retention_of(self._settings)
         self._keepers.append(keeper)
         watched = make_watched(self._settings, address)
-        watch = None if watched is None else HealthGuard(watched, engine.wakeups, engine.clock, keeper.owned)
+        watch = None if watched is None else HealthGuard(watched, runtime.wakeups, runtime.clock, keeper.owned)
 
         def pressed() -> bool:
             return watch is not None and watch.pressed
 
         archiver = None
         if self._blobs is not None and isinstance(store, Archiving):
-            archiver = Archiver(store, self._blobs, engine.clock, keeper.owned, pressed)
+            archiver = Archiver(store, self._blobs, runtime.clock, keeper.owned, pressed)
             self._archivers.append(archiver)
-        scheduler = Scheduler(store, keeper, engine.wakeups, engine.clock, figures=engine.figures)
+        scheduler = Scheduler(store, keeper, runtime.wakeups, runtime.clock, figures=runtime.figures)
         self._schedulers.append(scheduler)
         if sealed is not None:
             sealed.on_change(keeper.bell.ring)
@@ -394,14 +394,14 @@ class Node:
             *([] if sealed is None else [sealed]),
             keeper,
             scheduler,
-            Reaper(store, engine.wakeups, engine.clock, engine.random, engine.figures),
-            Housekeeper(store, engine.wakeups, engine.clock, engine.figures),
-            LoadSampler(store, engine.wakeups, engine.clock, keeper.owned),
-            SloKeeper(store, engine.wakeups, engine.clock, engine.figures),
+            Reaper(store, runtime.wakeups, runtime.clock, runtime.random, runtime.figures),
+            Housekeeper(store, runtime.wakeups, runtime.clock, runtime.figures),
+            LoadSampler(store, runtime.wakeups, runtime.clock, keeper.owned),
+            SloKeeper(store, runtime.wakeups, runtime.clock, runtime.figures),
             DatacenterKeeper(
                 store,
-                engine.wakeups,
-                engine.clock,
+                runtime.wakeups,
+                runtime.clock,
                 datacenter=self._settings.datacenter,
                 version=_VERSION,
                 member=lambda: keeper.member,
@@ -409,37 +409,37 @@ class Node:
             *([] if watch is None else [watch]),
             RetentionKeeper(
                 store,
-                engine.wakeups,
-                engine.clock,
-                engine.random,
+                runtime.wakeups,
+                runtime.clock,
+                runtime.random,
                 retention,
                 pressed=pressed,
                 archiver=archiver,
             ),
             *(
                 []
-                if engine.status_cache is None
-                else [StatusWriter(store, engine.status_cache, engine.wakeups, engine.clock, keeper.owned)]
+                if runtime.status_cache is None
+                else [StatusWriter(store, runtime.status_cache, runtime.wakeups, runtime.clock, keeper.owned)]
             ),
             *(
                 []
                 if self._brokers is None
-                else [Dispatcher(store, self._brokers, engine.wakeups, engine.clock, keeper.owned)]
+                else [Dispatcher(store, self._brokers, runtime.wakeups, runtime.clock, keeper.owned)]
             ),
             *self._log_keepers_of(store, keeper, pressed),
             *self._publishers_of(store, keeper),
         ]
 
-    def _log_keepers_of(self, store: EngineStore, keeper: ShardKeeper, pressed: Callable[[], bool]) -> list[LogKeeper]:
+    def _log_keepers_of(self, store: RuntimeStore, keeper: ShardKeeper, pressed: Callable[[], bool]) -> list[LogKeeper]:
         """Return the service that moves logs out of the store; none if logs stay in the store."""
-        engine = self.engine
-        if engine.run_logs is None:
+        runtime = self.runtime
+        if runtime.run_logs is None:
             return []
         made = LogKeeper(
             store,
-            engine.run_logs,
-            engine.wakeups,
-            engine.clock,
+            runtime.run_logs,
+            runtime.wakeups,
+            runtime.clock,
             keeper.owned,
             self._settings.run_logs.keep,
             retention_of(self._settings),
@@ -448,17 +448,17 @@ class Node:
         self._log_keepers.append(made)
         return [made]
 
-    def _publishers_of(self, store: EngineStore, keeper: ShardKeeper) -> list[Service]:
+    def _publishers_of(self, store: RuntimeStore, keeper: ShardKeeper) -> list[Service]:
         """Return one publisher per sink, so that a sink that is unavailable does not delay the others."""
-        engine, section = self.engine, self._settings.events
+        runtime, section = self.runtime, self._settings.events
         sinks: list[Sink] = make_sinks(section.kafka, section.redis, section.redis_length, section.status_updates)
-        sinks += [WebhookSink(webhook, engine.jobs) for webhook in read_webhooks(section.webhooks)]
+        sinks += [WebhookSink(webhook, runtime.jobs) for webhook in read_webhooks(section.webhooks)]
         rules = self._settings.notifications.read()
         notifiers: list[Notifier] = []
         if rules.rules:
-            notifiers.append(Notifier(store, engine.jobs, rules, engine.wakeups, engine.clock, keeper.owned))
+            notifiers.append(Notifier(store, runtime.jobs, rules, runtime.wakeups, runtime.clock, keeper.owned))
             sinks += notifiers
-        made = [Publisher(store, sink, engine.wakeups, engine.clock, keeper.owned, section.keep) for sink in sinks]
+        made = [Publisher(store, sink, runtime.wakeups, runtime.clock, keeper.owned, section.keep) for sink in sinks]
         self._publishers += made
         return [*made, *notifiers]
 
@@ -468,17 +468,17 @@ class Node:
         from mainspring.http.app import make_app
         from mainspring.http.server import HttpServer
 
-        engine, settings = self.engine, self._settings
+        runtime, settings = self.runtime, self._settings
         auth = settings.auth
         authenticator = Authenticator(
-            engine.store,
-            engine.clock,
+            runtime.store,
+            runtime.clock,
             required=auth.mode != "none",
             keys=auth.takes_keys,
-            tokens=make_tokens(auth, engine.clock),
+            tokens=make_tokens(auth, runtime.clock),
         )
         acceptance = make_acceptance(settings)
-        api = make_api(engine, authenticator, self.health, self._monitor, acceptance)
+        api = make_api(runtime, authenticator, self.health, self._monitor, acceptance)
         app = make_app(api, RESOURCES)
         if settings.ui.enabled:
             from mainspring.config.pages import PAGES
@@ -487,8 +487,8 @@ class Node:
             ui = settings.ui
             app = make_ui(api, app, PAGES, UiSettings(ui.secret, ui.read_only, ui.redact, oidc(settings.oidc)))
         self.asgi = app
-        keeper = KeyKeeper(authenticator, engine.wakeups, engine.clock)
-        server = HttpServer(settings.host, settings.port, app, engine.clock, leave=api.leave)
+        keeper = KeyKeeper(authenticator, runtime.wakeups, runtime.clock)
+        server = HttpServer(settings.host, settings.port, app, runtime.clock, leave=api.leave)
         door: Service = server if self._listens else _Door(api.leave)
         return [api.hub, keeper, *([] if acceptance is None else [acceptance]), door]
 
@@ -514,34 +514,34 @@ class Node:
                 start_timeout=section.child_start,
                 recycle_after_runs=section.recycle_child_after_runs or None,
                 recycle_memory_bytes=section.recycle_child_memory or None,
-                adopts=msgspec.json.encode(self.engine.settings),
+                adopts=msgspec.json.encode(self.runtime.settings),
             ),
         )
-        engine = self.engine
+        runtime = self.runtime
         self._worker = Worker(
-            engine.store,
-            engine.wakeups,
-            engine.clock,
+            runtime.store,
+            runtime.wakeups,
+            runtime.clock,
             application,
             settings,
             source=self._path,
-            open_workforce=engine.workforce(),
-            jitter=engine.random,
+            open_workforce=runtime.workforce(),
+            jitter=runtime.random,
             brokers=self._brokers_of(settings),
-            figures=engine.figures,
-            tracing=engine.tracing,
+            figures=runtime.figures,
+            tracing=runtime.tracing,
             attempt_log=self._attempt_log,
         )
         return self._worker
 
     def _registration_service(self) -> TaskRegistration:
-        engine = self.engine
+        runtime = self.runtime
         self._registration = TaskRegistration(
-            engine.store,
+            runtime.store,
             self._application.entries(),
             self._settings.worker.name or label(),
-            engine.clock,
-            engine.wakeups.listen([]),
+            runtime.clock,
+            runtime.wakeups.listen([]),
             os.environ.get(REGISTERED, ""),
         )
         return self._registration
@@ -581,13 +581,13 @@ def _always() -> bool:
     return True
 
 
-def _make_guard(engine: Engine, sessions: Callable[[], list[SessionId]], *, schedules: bool) -> ClockGuard | None:
+def _make_guard(runtime: Runtime, sessions: Callable[[], list[SessionId]], *, schedules: bool) -> ClockGuard | None:
     """Return the clock guard, or None if the store uses the clock of this machine."""
-    if not engine.settings.store.startswith(POSTGRES) and not read_store_servers(engine.settings.store):
+    if not runtime.settings.store.startswith(POSTGRES) and not read_store_servers(runtime.settings.store):
         return None
-    section = engine.settings.clock
+    section = runtime.settings.clock
     rules = ClockRules(section.warn_offset, section.max_offset)
-    return ClockGuard(engine.store, engine.wakeups, engine.clock, rules, sessions, schedules=schedules)
+    return ClockGuard(runtime.store, runtime.wakeups, runtime.clock, rules, sessions, schedules=schedules)
 
 
 def _pools(given: Mapping[str, int]) -> dict[int, int]:
@@ -595,22 +595,22 @@ def _pools(given: Mapping[str, int]) -> dict[int, int]:
     return {int(priority): slots for priority, slots in given.items()}
 
 
-def make_coordinator(engine: Engine) -> EpochCheckedCoordinator | None:
+def make_coordinator(runtime: Runtime) -> EpochCheckedCoordinator | None:
     """Build the coordinator outside the store, or None if the store assigns shards."""
-    found = read_coordination(engine.settings.coordination)
-    return None if found is None else EpochCheckedCoordinator(engine.store, make_registry(found, engine.clock))
+    found = read_coordination(runtime.settings.coordination)
+    return None if found is None else EpochCheckedCoordinator(runtime.store, make_registry(found, runtime.clock))
 
 
-async def make_brokers(engine: Engine) -> Brokers | None:
+async def make_brokers(runtime: Runtime) -> Brokers | None:
     """Build the brokers for the open store, or None if there are none."""
-    section = engine.settings.dispatch
+    section = runtime.settings.dispatch
     routes = read_routes(section.broker, section.queues)
     if not routes:
         return None
-    identity = await engine.store.identity()
-    sealer = Sealer((section.key or await engine.store.hint_key()).encode())
+    identity = await runtime.store.identity()
+    sealer = Sealer((section.key or await runtime.store.hint_key()).encode())
     made = {
-        url: GuardedBroker(make_dispatch(url, engine.clock, sealer, engine.settings.datacenter), engine.clock)
+        url: GuardedBroker(make_dispatch(url, runtime.clock, sealer, runtime.settings.datacenter), runtime.clock)
         for url in dict.fromkeys(routes.values())
         if url != STORE
     }

@@ -47,7 +47,7 @@ POSTGRES = ("postgresql://", "postgres://")
 _ADDRESS = re.compile(r"[^/]*://|(sqlite|file|postgres|postgresql):", re.IGNORECASE)
 
 
-class EngineStore(
+class RuntimeStore(
     Store,
     Sealing,
     Clocks,
@@ -76,7 +76,7 @@ class Pooled(Protocol):
 
 def make_store(
     settings: Settings, clock: Clock, wakeups: Wakeups | None = None, connections: int | None = None
-) -> EngineStore:
+) -> RuntimeStore:
     if settings.store == MEMORY:
         from mainspring.stores.memory import MemoryStore
 
@@ -154,14 +154,14 @@ def retention_of(settings: Settings) -> Retention:
     )
 
 
-def stores_of(store: EngineStore) -> list[EngineStore]:
+def stores_of(store: RuntimeStore) -> list[RuntimeStore]:
     """Return the store of each server. Without sharding it is the store itself."""
     found = getattr(store, "stores", None)
     return [store] if found is None else [part for _, part in found]
 
 
 def make_jobs(
-    store: EngineStore,
+    store: RuntimeStore,
     wakeups: Wakeups,
     clock: Clock,
     random: random.Random,

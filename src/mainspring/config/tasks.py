@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from mainspring.config.engine import Engine, system_time
+from mainspring.config.runtime import Runtime, system_time
 from mainspring.config.sections.tasks import TasksSection, VaultSection
 from mainspring.config.sections.values import read_file
 from mainspring.config.settings import Settings
@@ -59,25 +59,25 @@ class Application(HandlerSource, Protocol):
 class Offer:
     """All tasks of a worker. Tasks of the application override built-in tasks with the same name."""
 
-    def __init__(self, settings: Settings, application: Application | None, engine: "Engine | None" = None) -> None:
+    def __init__(self, settings: Settings, application: Application | None, runtime: "Runtime | None" = None) -> None:
         self._settings = settings
         self._application = application
         #: The runtime that the workflow and fan-out tasks submit through; None: these tasks are not offered.
-        self._engine = engine
+        self._runtime = runtime
 
     def handlers(self) -> Mapping[str, Handler]:
         tasks = make_builtin_tasks(self._settings)
         egress = functools.cache(lambda: make_egress(self._settings.tasks))
         found = dict(tasks.handlers(egress, now=system_time))
-        if self._engine is not None:
-            found[WORKFLOW] = make_workflow_handler(self._engine)
-            found |= make_fan_handlers(self._engine)
+        if self._runtime is not None:
+            found[WORKFLOW] = make_workflow_handler(self._runtime)
+            found |= make_fan_handlers(self._runtime)
         return found if self._application is None else found | dict(self._application.handlers())
 
     def entries(self) -> list[TaskEntry]:
         """Return the entries for the task catalog. Entries of the application replace those of built-in tasks."""
         found = {entry.name: entry for entry in make_builtin_tasks(self._settings).entries()}
-        if self._engine is not None:
+        if self._runtime is not None:
             found |= {entry.name: entry for entry in (WORKFLOW_ENTRY, FAN_OUT_ENTRY)}
         if self._application is not None:
             found |= {entry.name: entry for entry in self._application.entries()}
@@ -85,7 +85,7 @@ class Offer:
 
     def describe(self) -> str:
         """Return the number of tasks as text for the banner."""
-        builtin = Offer(self._settings, None, self._engine).handlers().keys()
+        builtin = Offer(self._settings, None, self._runtime).handlers().keys()
         words = f"{len(builtin)} built-in tasks"
         if self._application is None:
             return words
@@ -124,11 +124,11 @@ def make_builtin_tasks(settings: Settings) -> BuiltinTasks:
     )
 
 
-def make_workflow_handler(engine: "Engine | Callable[[], Awaitable[Engine]]") -> Handler:
+def make_workflow_handler(runtime: "Runtime | Callable[[], Awaitable[Runtime]]") -> Handler:
     """Build the task ``workflow``, which submits through an open runtime, or through one that is opened on use."""
 
     async def opened() -> tuple[Jobs, Store]:
-        found = engine if isinstance(engine, Engine) else await engine()
+        found = runtime if isinstance(runtime, Runtime) else await runtime()
         return found.jobs, found.store
 
     async def invoke(held: HeldRun) -> bytes | None:
@@ -140,11 +140,11 @@ def make_workflow_handler(engine: "Engine | Callable[[], Awaitable[Engine]]") ->
     return AsyncHandler(WORKFLOW, invoke, harmless=True)
 
 
-def make_fan_handlers(engine: "Engine | Callable[[], Awaitable[Engine]]") -> dict[str, Handler]:
+def make_fan_handlers(runtime: "Runtime | Callable[[], Awaitable[Runtime]]") -> dict[str, Handler]:
     """Build the tasks ``fan_out`` and ``fan_in``, which submit through a runtime that is open or opened on use."""
 
     async def opened() -> tuple[Jobs, Store]:
-        found = engine if isinstance(engine, Engine) else await engine()
+        found = runtime if isinstance(runtime, Runtime) else await runtime()
         return found.jobs, found.store
 
     async def fan_out(held: HeldRun) -> bytes | None:

@@ -25,8 +25,8 @@ from typing import (
 
 import msgspec
 
-from mainspring.config.engine import Engine, system_clock
 from mainspring.config.loading import load
+from mainspring.config.runtime import Runtime, system_clock
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.checks import check_word
 from mainspring.core.model.base.errors import Conflict, Invalid
@@ -154,7 +154,7 @@ class Mainspring(Hooks, Pausing):
             self._flags["tasks.scripts"] = str(scripts)
         self.tenant = check_tenant("tenant", tenant)
         self.name = check_name("name", name or _calling_module())
-        self._engines = PerLoop(self._new_engine)
+        self._runtimes = PerLoop(self._new_runtime)
         self._remote: PerLoop[RemoteBackend] | None = None
         self._blocking = BlockingLoop()
         self._tasks: dict[str, Task[..., Any, Any]] = {}
@@ -162,7 +162,7 @@ class Mainspring(Hooks, Pausing):
         #: The settings that the process was started with, including flags, if known.
         self._completed: Settings | None = None
         #: Returns the runtime while a test replaces the store.
-        self._stand_in: Callable[[], Engine] | None = None
+        self._stand_in: Callable[[], Runtime] | None = None
 
     @classmethod
     def connect(cls, url: str, *, key: str | None = None, tenant: str = "default", name: str | None = None) -> Self:
@@ -467,12 +467,12 @@ class Mainspring(Hooks, Pausing):
         """Return the handlers that a worker can run, by task name."""
         from mainspring.config.tasks import make_fan_handlers, make_workflow_handler
 
-        found = make_fan_handlers(self.engine)
+        found = make_fan_handlers(self.runtime)
         for task in self._tasks.values():
             handler = task.handler()
             found.update(dict.fromkeys((task.name, *task.aliases), handler))
         if any(spec.task == WORKFLOW for spec, _ in self._jobs.values()):
-            found.setdefault(WORKFLOW, make_workflow_handler(self.engine))
+            found.setdefault(WORKFLOW, make_workflow_handler(self.runtime))
         return found
 
     def entries(self) -> list[TaskEntry]:
@@ -490,7 +490,7 @@ class Mainspring(Hooks, Pausing):
         """
         if not self._jobs:
             return []
-        jobs = (await self.engine()).jobs
+        jobs = (await self.runtime()).jobs
         put = await jobs.put_jobs(
             [
                 NewJob(id=jobs.new_job_id(self.tenant, spec.name), spec=spec, payload=payload, tenant=self.tenant)
@@ -501,7 +501,7 @@ class Mainspring(Hooks, Pausing):
 
     async def left_over(self) -> list[str]:
         """Return the names of active schedules that this application declared earlier and no longer declares."""
-        store = (await self.engine()).store
+        store = (await self.runtime()).store
         ticking = frozenset({JobState.SCHEDULED, JobState.PAUSED})
         wanted = JobFilter(tenant=self.tenant, source=self.source, states=ticking)
         names: list[str] = []
@@ -646,15 +646,15 @@ class Mainspring(Hooks, Pausing):
         """Return the statements that submit calls on a connection of the caller."""
         if self._remote is not None:
             raise Invalid("connection", "is of no use to an API", "give the application the store itself")
-        engine = await self.engine()
-        store = transactional(engine.store)
-        ids = engine.jobs.new_run_ids([call.options.policy.ordering_key for call in wanted], tenant=self.tenant)
+        runtime = await self.runtime()
+        store = transactional(runtime.store)
+        ids = runtime.jobs.new_run_ids([call.options.policy.ordering_key for call in wanted], tenant=self.tenant)
         runs = new_runs(ids, wanted, self.tenant)
-        runs = list(await engine.catalog.fill_in(runs, given_options(runs, wanted)))
+        runs = list(await runtime.catalog.fill_in(runs, given_options(runs, wanted)))
         for run in runs:
             run.check()
-        await check_times(engine, runs)
-        if engine.tracing is not None and (submitting := engine.tracing.submitting(runs, engine.clock)) is not None:
+        await check_times(runtime, runs)
+        if runtime.tracing is not None and (submitting := runtime.tracing.submitting(runs, runtime.clock)) is not None:
             # The span ends when the statements are built, because the caller decides when they commit.
             with submitting:
                 return store, await store.requests_for(submitting.runs)
@@ -686,37 +686,37 @@ class Mainspring(Hooks, Pausing):
         """Return the store or API that calls are submitted to."""
         if self._remote is not None and self._stand_in is None:
             return await self._remote.get()
-        return StoreBackend(await self.engine())
+        return StoreBackend(await self.runtime())
 
-    async def engine(self) -> Engine:
+    async def runtime(self) -> Runtime:
         """Return the open runtime of this event loop. It is opened on first use and closed when the loop ends."""
         if self._stand_in is not None:
             return self._stand_in()
-        engine = await self._engines.get()
-        await engine.open()
-        return engine
+        runtime = await self._runtimes.get()
+        await runtime.open()
+        return runtime
 
-    def _new_engine(self) -> Engine:
+    def _new_runtime(self) -> Runtime:
         if self._remote is not None:
             raise Conflict("this application goes through an API and has no store of its own")
         if self._completed is not None and self._completed.store == "memory:":
             raise Invalid("store", "memory: is there for one event loop alone", "a path, or submit from there")
-        return Engine(self.settings())
+        return Runtime(self.settings())
 
-    def use(self, engine: Engine) -> None:
+    def use(self, runtime: Runtime) -> None:
         """Submit from this loop through a runtime that the caller opened and will close.
 
         Other loops use the same store.
         """
-        self._completed = engine.settings
-        self._engines.lend(engine)
+        self._completed = runtime.settings
+        self._runtimes.lend(runtime)
 
     @contextmanager
-    def standing_in(self, engine: Callable[[], Engine]) -> Iterator[None]:
+    def standing_in(self, runtime: Callable[[], Runtime]) -> Iterator[None]:
         """Replace the runtime of every loop by an open one. ``mainspring.testing`` uses this to replace the store."""
         if self._stand_in is not None:
             raise Conflict("the application is in a test already")
-        self._stand_in = engine
+        self._stand_in = runtime
         try:
             yield
         finally:
@@ -728,7 +728,7 @@ class Mainspring(Hooks, Pausing):
 
     async def close(self) -> None:
         """Close the connections of this loop, and those of blocking code."""
-        await self._engines.close()
+        await self._runtimes.close()
         if self._remote is not None:
             await self._remote.close()
         await asyncio.to_thread(self._blocking.close)
@@ -747,9 +747,9 @@ class Mainspring(Hooks, Pausing):
 
         wanted = {Role.SCHEDULER: scheduler, Role.WORKER: worker, Role.HTTP: http}
         node = Node(self.settings(), {role for role, is_wanted in wanted.items() if is_wanted}, self, path)
-        await node.engine.open()
+        await node.runtime.open()
         try:
-            self.use(node.engine)
+            self.use(node.runtime)
             await self.declare()
             await node.start()
             try:
@@ -757,8 +757,8 @@ class Mainspring(Hooks, Pausing):
             finally:
                 await node.stop()
         finally:
-            await self._engines.close()
-            await node.engine.close()
+            await self._runtimes.close()
+            await node.runtime.close()
 
     def __enter__(self) -> Self:
         return self

@@ -72,7 +72,7 @@ def invoke_in_transaction(
 
     async def invoke(held: HeldRun) -> bytes | None:
         first, named = arguments.decode(held)
-        store = (await app.engine()).store
+        store = (await app.runtime()).store
         if not isinstance(store, Transactional):
             hint = f"in a test, call the function with a connection of your own: {parameter}=…"
             raise NoTransactions(parameter, "asks for a transaction, and the store is not on PostgreSQL", hint)

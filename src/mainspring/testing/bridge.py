@@ -4,14 +4,14 @@ import asyncio
 import inspect
 from typing import Any, cast
 
-from mainspring.config.engine import Engine
-from mainspring.testing.loop import EngineLoop
+from mainspring.config.runtime import Runtime
+from mainspring.testing.loop import RuntimeLoop
 
 
-class _Part:
+class _LoopProxy:
     """A part of the runtime. Its coroutines run on the runtime's loop, and virtual time passes as far as they need."""
 
-    def __init__(self, part: object, loop: EngineLoop) -> None:
+    def __init__(self, part: object, loop: RuntimeLoop) -> None:
         self._part = part
         self._loop = loop
 
@@ -27,21 +27,21 @@ class _Part:
 
 
 class _Bridge:
-    def __init__(self, engine: Engine, loop: EngineLoop) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime, loop: RuntimeLoop) -> None:
+        self._runtime = runtime
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._engine, name)
-        return _Part(found, self._loop) if name in _PARTS else found
+        found = getattr(self._runtime, name)
+        return _LoopProxy(found, self._loop) if name in _PROXIED else found
 
     async def open(self) -> None:
         """Do nothing: the runtime is open as long as the test lasts."""
 
 
-_PARTS = ("clock", "jobs", "store", "wakeups")
+_PROXIED = ("clock", "jobs", "store", "wakeups")
 
 
-def bridge_to(engine: Engine, loop: EngineLoop) -> Engine:
+def build_bridge(runtime: Runtime, loop: RuntimeLoop) -> Runtime:
     """Wrap the runtime for use on any other loop."""
-    return cast(Engine, _Bridge(engine, loop))
+    return cast(Runtime, _Bridge(runtime, loop))

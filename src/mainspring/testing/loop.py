@@ -23,53 +23,53 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
 
 from mainspring.core.model.base.instant import SECOND, Instant, Micros
-from mainspring.testing.virtual_time import VirtualLoop, VirtualSelector, whole_micros
+from mainspring.testing.virtual_time import VirtualLoop, VirtualSelector, round_to_micros
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 #: Timers that are set in a context with this flag are polls.
-looking: ContextVar[bool] = ContextVar("looking", default=False)
+polling: ContextVar[bool] = ContextVar("polling", default=False)
 
 #: Real seconds without activity on open files after which a running handler counts as waiting for virtual time.
 _SILENCE = 0.1
 #: Virtual seconds that the remaining tasks get to end.
 _GOODBYE = 60
-#: So many cancelled polls may stay in the heap.
+#: The number of cancelled polls that may stay in the heap.
 _FEW = 100
 #: Half a microsecond: instants are microseconds, but the loop counts in floats.
 _HALF_A_STEP = 0.5 / SECOND
 
 
-class Engine(Protocol):
-    """The parts of the runtime that the loop calls."""
+class ChangeHandler(Protocol):
+    """Predicts and handles the changes in the store that time alone causes."""
 
     def next_change(self) -> Instant | None:
         """Return when time alone next changes the store; a past time means that a change has not been handled."""
         ...
 
-    def look(self) -> None:
+    def handle_change(self) -> None:
         """Handle a change that happens now."""
         ...
 
 
-class EngineLoop(VirtualLoop):
+class RuntimeLoop(VirtualLoop):
     """An event loop that is created in one thread and runs in another."""
 
     def __init__(self, start: Instant) -> None:
-        self._selector_of_time = _EngineSelector(start, self)
-        self.engine: Engine | None = None
+        self._selector_of_time = _RuntimeSelector(start, self)
+        self.handler: ChangeHandler | None = None
         #: Number of handlers in progress.
         self.handlers = 0
         self._commands = 0
         #: Commands that came while a thread was busy: most likely the thread sent them and waits for the answer.
         self._asked_by_threads = 0
         self._threads = 0
-        self._looks = _Looks()
+        self._polls = _PollTimers()
         self._resting: list[asyncio.Future[None]] = []
         self._moving: list[asyncio.Future[None]] = []
         super().__init__(start=start, selector=self._selector_of_time)
-        self._thread = threading.Thread(target=self._live, name="mainspring test engine", daemon=True)
+        self._thread = threading.Thread(target=self._live, name="mainspring test runtime", daemon=True)
 
     # Called from other threads.
 
@@ -86,7 +86,7 @@ class EngineLoop(VirtualLoop):
         self._thread.join()
 
     @property
-    def is_here(self) -> bool:
+    def runs_here(self) -> bool:
         """Report whether the caller runs on the loop's own thread."""
         return threading.get_ident() == self._thread.ident
 
@@ -95,7 +95,7 @@ class EngineLoop(VirtualLoop):
 
         The future is done when no task can proceed without time passing.
         """
-        return asyncio.run_coroutine_threadsafe(self._obey(work), self)
+        return asyncio.run_coroutine_threadsafe(self._run_command(work), self)
 
     # Called on the loop.
 
@@ -111,7 +111,7 @@ class EngineLoop(VirtualLoop):
         self._moving.append(waiter)
         await waiter
 
-    async def _obey(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _run_command(self, work: Coroutine[Any, Any, T]) -> T:
         by_thread = self._threads > 0
         self._commands += 1
         self._asked_by_threads += by_thread
@@ -131,11 +131,11 @@ class EngineLoop(VirtualLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        if not (looking.get() if context is None else context.get(looking, False)):
+        if not (polling.get() if context is None else context.get(polling, False)):
             return super().call_at(when, callback, *args, context=context)
-        look = asyncio.TimerHandle(when, callback, args, self, context)
-        self._looks.add(look)
-        return look
+        poll = asyncio.TimerHandle(when, callback, args, self, context)
+        self._polls.add(poll)
+        return poll
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Arguments], T], *args: *Arguments
@@ -143,10 +143,10 @@ class EngineLoop(VirtualLoop):
         """Run a function in a thread. Time stands still meanwhile."""
         future = asyncio.BaseEventLoop.run_in_executor(self, executor, func, *args)
         self._threads += 1
-        future.add_done_callback(self._thread_done)
+        future.add_done_callback(self._on_thread_done)
         return future
 
-    def _thread_done(self, _: object) -> None:
+    def _on_thread_done(self, _: object) -> None:
         self._threads -= 1
 
     # Called by the selector when no task can proceed, with the time until the next timer that is not a poll.
@@ -175,45 +175,45 @@ class EngineLoop(VirtualLoop):
     def _move(self, timeout: float | None) -> None:
         """Advance to the next timer or the next change, whichever is sooner."""
         now = self.now
-        timer = None if timeout is None else now + whole_micros(timeout)
-        change = None if self.engine is None else self.engine.next_change()
+        timer = None if timeout is None else now + round_to_micros(timeout)
+        change = None if self.handler is None else self.handler.next_change()
         if change is not None and change <= now:
             # A change has happened that the runtime has not handled yet.
-            if self.look_now():
+            if self.run_due_polls():
                 return
-            to = min(moment for moment in (timer, self._next_look(), now + SECOND) if moment is not None)
+            to = min(moment for moment in (timer, self._find_next_poll(), now + SECOND) if moment is not None)
         elif change is not None and (timer is None or change <= timer):
             to = change
         else:
             to = now + SECOND if timer is None else timer
         self._selector_of_time.elapsed = to - self.start
-        if to == change and self.engine is not None:
-            self.engine.look()
+        if to == change and self.handler is not None:
+            self.handler.handle_change()
 
-    def look_now(self) -> bool:
+    def run_due_polls(self) -> bool:
         """Run the polls that are due; report whether there were any."""
-        due = self._looks.take(self.time() + _HALF_A_STEP)
-        for look in due:
-            self.call_soon(_go_off, look)
+        due = self._polls.take(self.time() + _HALF_A_STEP)
+        for poll in due:
+            self.call_soon(_run_poll, poll)
         return bool(due)
 
-    def _next_look(self) -> Instant | None:
-        when = self._looks.next()
-        return None if when is None else self.now + whole_micros(when - self.time())
+    def _find_next_poll(self) -> Instant | None:
+        when = self._polls.next()
+        return None if when is None else self.now + round_to_micros(when - self.time())
 
     def _live(self) -> None:
         asyncio.set_event_loop(self)
         try:
             self.run_forever()
             self._commands += 1
-            self.run_until_complete(self._cancel_what_is_left())
+            self.run_until_complete(self._cancel_remaining_tasks())
             self.run_until_complete(self.shutdown_asyncgens())
             self.run_until_complete(self.shutdown_default_executor())
         finally:
             asyncio.set_event_loop(None)
             self.close()
 
-    async def _cancel_what_is_left(self) -> None:
+    async def _cancel_remaining_tasks(self) -> None:
         left = asyncio.all_tasks(self) - {asyncio.current_task(self)}
         for task in left:
             task.cancel()
@@ -226,18 +226,18 @@ class EngineLoop(VirtualLoop):
                 cast(Coroutine[Any, Any, Any], task.get_coro()).close()
 
 
-class _Looks:
+class _PollTimers:
     """Polling timers of the runtime, the earliest first."""
 
     def __init__(self) -> None:
         self._heap: list[asyncio.TimerHandle] = []
         self._tidy_at = _FEW
 
-    def add(self, look: asyncio.TimerHandle) -> None:
-        heappush(self._heap, look)
+    def add(self, poll: asyncio.TimerHandle) -> None:
+        heappush(self._heap, poll)
         if len(self._heap) > self._tidy_at:
             # Nearly all are cancelled, because a notification came first.
-            self._heap = [look for look in self._heap if not look.cancelled()]
+            self._heap = [poll for poll in self._heap if not poll.cancelled()]
             heapify(self._heap)
             self._tidy_at = _FEW + 2 * len(self._heap)
 
@@ -249,22 +249,22 @@ class _Looks:
     def take(self, end: float) -> list[asyncio.TimerHandle]:
         taken = []
         while self._heap and self._heap[0].when() < end:
-            look = heappop(self._heap)
-            if not look.cancelled():
-                taken.append(look)
+            poll = heappop(self._heap)
+            if not poll.cancelled():
+                taken.append(poll)
         return taken
 
 
-def _go_off(look: asyncio.TimerHandle) -> None:
+def _run_poll(poll: asyncio.TimerHandle) -> None:
     """Run a poll unless it was cancelled at the last moment."""
-    if not look.cancelled():
-        look._run()
+    if not poll.cancelled():
+        poll._run()
 
 
-class _EngineSelector(VirtualSelector):
+class _RuntimeSelector(VirtualSelector):
     """Polls real files first; if none is ready, the loop decides how time advances."""
 
-    def __init__(self, start: Instant, loop: EngineLoop) -> None:
+    def __init__(self, start: Instant, loop: RuntimeLoop) -> None:
         super().__init__(start, longest=_FOREVER)
         self._files = selectors.DefaultSelector()
         self._loop = loop

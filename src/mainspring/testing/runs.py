@@ -16,7 +16,7 @@ class Run(RunView, frozen=True, kw_only=True, omit_defaults=True):
     result: Any = None
 
 
-def _decoded(view: RunView) -> Run:
+def _decode(view: RunView) -> Run:
     fields = {name: getattr(view, name) for name in view.__struct_fields__}
     return Run(**fields | {"result": None if view.result is None else msgspec.json.decode(view.result)})
 
@@ -25,7 +25,7 @@ class Runs:
     """A snapshot of runs, in the order they were created."""
 
     def __init__(self, views: Sequence[RunView]) -> None:
-        self._views = tuple(map(_decoded, views))
+        self._views = tuple(map(_decode, views))
 
     def __len__(self) -> int:
         return len(self._views)

@@ -33,7 +33,7 @@ _SPINNING = 1_000_000
 _UPTIME: Micros = 1_000 * SECOND
 
 
-class Stuck(RuntimeError):
+class NoProgress(RuntimeError):
     """No task can ever proceed: all wait without a timer, the program spins, or it takes too long."""
 
 
@@ -53,17 +53,17 @@ class VirtualSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise Stuck(f"everything waits and no timer is set at {isoformat(self.start + self.elapsed)}")
+            raise NoProgress(f"everything waits and no timer is set at {isoformat(self.start + self.elapsed)}")
         if timeout > 0:
-            self.elapsed += whole_micros(timeout)
+            self.elapsed += round_to_micros(timeout)
             self._turns = 0
             if self.elapsed > self._longest:
-                raise Stuck(f"not done by {isoformat(self.start + self.elapsed)}")
+                raise NoProgress(f"not done by {isoformat(self.start + self.elapsed)}")
         else:
             self._turns += 1
             if self._turns > _SPINNING:
                 self._turns = 0
-                raise Stuck(f"{_SPINNING} turns without time moving on at {isoformat(self.start + self.elapsed)}")
+                raise NoProgress(f"{_SPINNING} turns without time moving on at {isoformat(self.start + self.elapsed)}")
         return []
 
     def register(self, fileobj: int | _HasNumber, events: int, data: object = None) -> selectors.SelectorKey:
@@ -79,7 +79,7 @@ class VirtualSelector(selectors.BaseSelector):
         return self._keys
 
 
-def whole_micros(timeout: float) -> Micros:
+def round_to_micros(timeout: float) -> Micros:
     """Round a timeout to whole microseconds despite float errors; at least one, or time could stand still."""
     return max(1, ceil(timeout * SECOND - 0.01))
 
@@ -142,7 +142,7 @@ class VirtualClock:
     """The clock of one node on a virtual loop. ``skew`` offsets its wall clock, never its monotonic clock."""
 
     def __init__(self, loop: VirtualLoop | None = None, skew: Micros = 0) -> None:
-        self._loop = virtual_loop() if loop is None else loop
+        self._loop = get_virtual_loop() if loop is None else loop
         self.skew = skew
 
     def now(self) -> Instant:
@@ -155,7 +155,7 @@ class VirtualClock:
         await asyncio.sleep(duration / SECOND)
 
 
-def virtual_loop() -> VirtualLoop:
+def get_virtual_loop() -> VirtualLoop:
     """Return the virtual loop that the caller runs on."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop), "not in virtual time: start it by run_virtual"

@@ -24,7 +24,7 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.ports.clock import Clock
 
 if TYPE_CHECKING:
-    from mainspring.config.engine import Engine
+    from mainspring.config.runtime import Runtime
     from mainspring.sdk.backends.client import ApiClient
 
 P = ParamSpec("P")
@@ -283,7 +283,7 @@ def store_settings(profile: str | None, store: str | None, config: Path | None) 
 
 
 @asynccontextmanager
-async def open_engine(settings: Settings, *, makes_store: bool) -> AsyncIterator["Engine"]:
+async def open_runtime(settings: Settings, *, makes_store: bool) -> AsyncIterator["Runtime"]:
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
     if not makes_store and not settings.store.startswith(("postgresql://", "postgres://", "[")):
@@ -293,14 +293,14 @@ async def open_engine(settings: Settings, *, makes_store: bool) -> AsyncIterator
         if not path.exists():
             # Otherwise a mistyped path would create an empty store, and the command would report that there is nothing.
             raise StoreUnavailable(f"there is no store {path}; mainspring up or mainspring migrate makes one")
-    from mainspring.config.engine import Engine
+    from mainspring.config.runtime import Runtime
 
-    engine = Engine(settings)
-    await engine.open()
+    runtime = Runtime(settings)
+    await runtime.open()
     try:
-        yield engine
+        yield runtime
     finally:
-        await engine.close()
+        await runtime.close()
 
 
 @asynccontextmanager
@@ -309,7 +309,7 @@ async def connected(where: Where, *, makes_store: bool = False) -> AsyncIterator
     from mainspring.sdk.backends.client import ApiClient
 
     if where.settings is None:
-        from mainspring.config.engine import system_clock
+        from mainspring.config.runtime import system_clock
 
         remote = ApiClient(where.url, where.key, system_clock(), patience=_PATIENCE)
         try:
@@ -321,8 +321,8 @@ async def connected(where: Where, *, makes_store: bool = False) -> AsyncIterator
     from mainspring.config.api import local_api
 
     logs.configure(LogSection(level="error"))
-    async with open_engine(where.settings, makes_store=makes_store) as engine, local_api(engine) as api:
-        local = ApiClient("http://store", None, engine.clock, transport=LocalTransport(api))
+    async with open_runtime(where.settings, makes_store=makes_store) as runtime, local_api(runtime) as api:
+        local = ApiClient("http://store", None, runtime.clock, transport=LocalTransport(api))
         try:
             yield Client(local, where.tenant, is_local=True)
         finally:

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from django.conf import settings as django_settings
 
-from mainspring.config.engine import Engine
 from mainspring.config.loading import load
+from mainspring.config.runtime import Runtime
 from mainspring.config.settings import Settings
 from mainspring.contrib.django.connections import around_run
 from mainspring.contrib.django.database import atomic_connection, database_store
@@ -59,11 +59,11 @@ class DjangoMainspring(Mainspring):
             connection = self._atomic_connection()
         return super().submit_many_sync(wanted, connection=connection)
 
-    def _new_engine(self) -> Engine:
+    def _new_runtime(self) -> Runtime:
         if self._completed is None and self.settings().store == "memory:":
             # In a test database nothing would ever run without a worker in this process.
             raise Invalid("store", "memory: reaches no worker from here", "in a test, MainspringTestMixin runs tasks")
-        return super()._new_engine()
+        return super()._new_runtime()
 
     def _atomic_connection(self) -> object | None:
         # A test in virtual time uses the memory store.

@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from mainspring.cli.client.target import Profile, open_engine, store_settings
+from mainspring.cli.client.target import Profile, open_runtime, store_settings
 from mainspring.cli.options import Application, Config, Store, load_application
 from mainspring.cli.output import AsJson, console, echo_json, table
-from mainspring.config.engine import system_time
+from mainspring.config.runtime import system_time
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import (
@@ -126,13 +126,13 @@ async def _stored(
     settings: Settings, tenant: str | None, begin: Instant, until: Instant, notes: list[str]
 ) -> tuple[list[Planned], list[tuple[Instant, int]]]:
     # A missing store is an error: an empty forecast would be misleading.
-    async with open_engine(settings, makes_store=False) as engine:
-        closed_times = ClosedTimes(engine.store, get_logger("mainspring.forecast"))
-        places = await engine.store.places()
-        planned, more = await read_planned(engine.store, closed_times, places, tenant, MOST_SCHEDULES)
+    async with open_runtime(settings, makes_store=False) as runtime:
+        closed_times = ClosedTimes(runtime.store, get_logger("mainspring.forecast"))
+        places = await runtime.store.places()
+        planned, more = await read_planned(runtime.store, closed_times, places, tenant, MOST_SCHEDULES)
         if more:
             notes.append(f"there are more than {MOST_SCHEDULES:,} schedules; only the newest are counted")
-        return planned, await engine.store.due_by_minute(tenant, begin, until)
+        return planned, await runtime.store.due_by_minute(tenant, begin, until)
 
 
 def _notes(found: Forecast, *, by_name: bool, planned: list[Planned]) -> list[str]:

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from mainspring.cli.options import Config, settings_of
 from mainspring.cli.output import AsJson, console, echo_json, table
-from mainspring.config.engine import system_clock
 from mainspring.config.health import move as move_store
+from mainspring.config.runtime import system_clock
 from mainspring.config.sections.addresses import hide_secrets
 from mainspring.core.model.base.instant import SECOND
 

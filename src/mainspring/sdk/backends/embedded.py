@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from mainspring.config.engine import Engine
+from mainspring.config.runtime import Runtime
 from mainspring.core.model.base.errors import Conflict, NotFound
 from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant, check_ahead, explain_past
@@ -85,87 +85,87 @@ def new_ids(backend: Backend, calls: Sequence[Prepared[Any]], tenant: str) -> li
     return [ids[number] for number in range(len(calls))]
 
 
-async def check_times(engine: Engine, runs: Sequence[NewRun]) -> None:
+async def check_times(runtime: Runtime, runs: Sequence[NewRun]) -> None:
     """Refuse due times in the past, as the API does.
 
     A run with an idempotency key that was used before is accepted, because its time may have passed since the first
     submit.
     """
     for run in runs:
-        if run.at is None or (past := explain_past(run.at, engine.clock.now(), "at")) is None:
+        if run.at is None or (past := explain_past(run.at, runtime.clock.now(), "at")) is None:
             continue
         key = run.idempotency
-        if key is None or not await engine.store.used_keys(run.tenant, [key.key]):
+        if key is None or not await runtime.store.used_keys(run.tenant, [key.key]):
             raise past
 
 
 class StoreBackend:
     """Uses a store directly, through an open runtime."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.clock = engine.clock
-        self._engine = engine
+    def __init__(self, runtime: Runtime) -> None:
+        self.clock = runtime.clock
+        self._runtime = runtime
 
     def new_run_ids(self, ordering_keys: Sequence[str], tenant: str, placement: str = "") -> list[RunId]:
-        return self._engine.jobs.new_run_ids(ordering_keys, tenant=tenant, placement=placement)
+        return self._runtime.jobs.new_run_ids(ordering_keys, tenant=tenant, placement=placement)
 
     async def submit(self, runs: Sequence[NewRun], given: Given) -> list[Accepted]:
         if given:
-            runs = await self._engine.catalog.fill_in(runs, given)
-        await check_times(self._engine, runs)
+            runs = await self._runtime.catalog.fill_in(runs, given)
+        await check_times(self._runtime, runs)
         if len(runs) == 1:
             # Concurrent single submits share a commit.
-            return [await self._engine.jobs.submit(runs[0])]
-        return await self._engine.jobs.submit_many(runs)
+            return [await self._runtime.jobs.submit(runs[0])]
+        return await self._runtime.jobs.submit_many(runs)
 
     async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
-        [run] = await self._engine.catalog.fill_in([run], given)
-        await check_times(self._engine, [run])
-        copies = copies_of(run, await self._engine.store.sessions("worker"))
-        return await self._engine.jobs.submit_many(copies)
+        [run] = await self._runtime.catalog.fill_in([run], given)
+        await check_times(self._runtime, [run])
+        copies = copies_of(run, await self._runtime.store.sessions("worker"))
+        return await self._runtime.jobs.submit_many(copies)
 
     async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:
-        jobs = self._engine.jobs
-        await check_times(self._engine, [node.run for node in nodes])
+        jobs = self._runtime.jobs
+        await check_times(self._runtime, [node.run for node in nodes])
         workflow, *ids = jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)], tenant=tenant)
         return workflow, await jobs.submit_whole(wired(workflow, name, nodes, ids))
 
     async def parents(self, run: RunId) -> list[RunView]:
-        return await self._engine.store.parents(run)
+        return await self._runtime.store.parents(run)
 
     async def runs(self, runs: Sequence[RunId]) -> list[RunView | None]:
-        return await self._engine.store.runs(runs)
+        return await self._runtime.store.runs(runs)
 
     async def cancel(self, runs: Collection[RunId]) -> dict[RunId, RunState]:
-        return await self._engine.jobs.cancel_runs(runs)
+        return await self._runtime.jobs.cancel_runs(runs)
 
     async def pause_job(self, name: str, author: Author, until: Instant | None) -> None:
         await self._check_end(until)
         job = await self._named(name, author)
-        states = await self._engine.jobs.pause([job], author, resume_at=until)
+        states = await self._runtime.jobs.pause([job], author, resume_at=until)
         _check_state(name, states.get(job), JobState.PAUSED)
 
     async def resume_job(self, name: str, author: Author) -> None:
         job = await self._named(name, author)
-        _check_state(name, (await self._engine.jobs.resume([job], author)).get(job), JobState.SCHEDULED)
+        _check_state(name, (await self._runtime.jobs.resume([job], author)).get(job), JobState.SCHEDULED)
 
     async def pause_queue(self, queue: str, author: Author, until: Instant | None) -> None:
         await self._check_end(until)
-        await self._engine.store.pause(Pause(tenant=author.tenant, queue=queue, until=until), author)
+        await self._runtime.store.pause(Pause(tenant=author.tenant, queue=queue, until=until), author)
 
     async def resume_queue(self, queue: str, author: Author) -> None:
-        await self._engine.store.resume(author.tenant, queue, author)
-        self._engine.wakeups.ring([queue_topic(queue)])
+        await self._runtime.store.resume(author.tenant, queue, author)
+        self._runtime.wakeups.ring([queue_topic(queue)])
 
     async def _named(self, name: str, author: Author) -> JobId:
-        job = await self._engine.store.job_named(author.tenant or "", name)
+        job = await self._runtime.store.job_named(author.tenant or "", name)
         if job is None:
             raise no_job(name)
         return job
 
     async def _check_end(self, until: Instant | None) -> None:
         if until is not None:
-            check_ahead(until, await self._engine.store.now(), "until")
+            check_ahead(until, await self._runtime.store.now(), "until")
 
 
 def no_job(name: str) -> NotFound:

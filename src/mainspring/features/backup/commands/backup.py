@@ -18,7 +18,7 @@ from mainspring.cli.client.target import Profile, store_settings
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.config.backups import opened_store, restore_backup, take_backup, verify_backup
-from mainspring.config.engine import system_clock
+from mainspring.config.runtime import system_clock
 from mainspring.config.sections.addresses import hide_secrets
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.instant import SECOND, isoformat

@@ -22,7 +22,7 @@ from mainspring.cli.client.target import (
     segment,
 )
 from mainspring.cli.output import AsJson, console, distance, echo_json, table
-from mainspring.config.engine import system_time
+from mainspring.config.runtime import system_time
 from mainspring.core.model.base.instant import DAY, Instant, isoformat, parse_instant, to_datetime
 from mainspring.core.model.schedules.calendar import WhenClosed
 from mainspring.core.model.schedules.closed_periods import Closed, Closings

@@ -1,4 +1,4 @@
-"""The engine: the open store, brokers and other clients of one process."""
+"""The runtime: the open store, brokers and other clients of one process."""
 
 import asyncio
 import random
@@ -44,7 +44,7 @@ def system_time() -> Instant:
     return system_clock().now()
 
 
-class Engine:
+class Runtime:
     """The open store and brokers of one process. Clients submit through them, and services are built on them."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
@@ -66,7 +66,7 @@ class Engine:
     @property
     def jobs(self) -> Jobs:
         if self._jobs is None:
-            raise StoreUnavailable("the engine is not open")
+            raise StoreUnavailable("the runtime is not open")
         return self._jobs
 
     @cached_property

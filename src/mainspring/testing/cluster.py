@@ -7,8 +7,8 @@ from random import Random
 
 import msgspec
 
-from mainspring.config.engine import Engine
 from mainspring.config.node import DEFAULT_SLOTS
+from mainspring.config.runtime import Runtime
 from mainspring.config.settings import Settings
 from mainspring.core.cluster.shards import ShardKeeper
 from mainspring.core.maintenance.reaper import Reaper
@@ -27,8 +27,8 @@ from mainspring.features.slo.service import SloKeeper
 from mainspring.sdk.app import Mainspring
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.memory.rows import ANY_LABEL
-from mainspring.testing.loop import EngineLoop, looking
-from mainspring.testing.rig import Rig
+from mainspring.testing.faults import FaultInjector
+from mainspring.testing.loop import RuntimeLoop, polling
 from mainspring.testing.virtual_time import VirtualClock
 
 #: Leases must outlast jumps in time. Only a test makes a worker die here.
@@ -37,47 +37,47 @@ _LONG: Micros = 100 * 366 * DAY
 _LEASE = WorkerSettings().lease
 
 
-class Site:
+class VirtualCluster:
     """Runs the scheduler and the worker of a test. Every method runs on the loop.
 
     Nothing is pruned: a test may read a run from a year ago.
     """
 
-    def __init__(self, app: Mainspring, loop: EngineLoop) -> None:
+    def __init__(self, app: Mainspring, loop: RuntimeLoop) -> None:
         self._app = app
         self._loop = loop
-        self.engine = Engine(Settings(store="memory:", shards=1), VirtualClock(loop))
+        self.runtime = Runtime(Settings(store="memory:", shards=1), VirtualClock(loop))
         # The same test must see the same backoffs every time.
-        self.engine.random = Random(0)
-        assert isinstance(self.engine.store, MemoryStore)
-        self.store = self.engine.store
-        loop.engine = self
-        self.rig = Rig(app, loop, self._kill_worker)
-        self._keeper: _Keeper | None = None
+        self.runtime.random = Random(0)
+        assert isinstance(self.runtime.store, MemoryStore)
+        self.store = self.runtime.store
+        loop.handler = self
+        self.faults = FaultInjector(app, loop, self._kill_worker)
+        self._keeper: _ShardKeeper | None = None
         self._services: list[Service] = []
         self._worker: Worker | None = None
-        self._line: _Line | None = None
-        self._burial: asyncio.Task[None] | None = None
+        self._connection: _WorkerConnection | None = None
+        self._takeover: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        await self.engine.open()
+        await self.runtime.open()
         await self._app.declare()
-        await self._as_engine(self._start())
+        await self._spawn_polling(self._start())
 
     async def close(self) -> None:
         await self._stop()
-        self.rig.close()
-        await self.engine.close()
+        self.faults.close()
+        await self.runtime.close()
 
     async def outage(self, duration: Micros) -> None:
         until = self._loop.now + duration
         await self._stop()
         await self.sleep_until(until)
-        await self._as_engine(self._start())
+        await self._spawn_polling(self._start())
 
     async def sleep_until(self, moment: Instant) -> None:
-        await self.engine.clock.sleep(max(moment - self._loop.now, 0))
-        self._loop.look_now()
+        await self.runtime.clock.sleep(max(moment - self._loop.now, 0))
+        self._loop.run_due_polls()
 
     async def run_until_idle(self) -> None:
         while True:
@@ -85,7 +85,7 @@ class Site:
             change = self.store.next_change()
             late = change is not None and change <= self._loop.now
             if not late and not any(depth.running for depth in await self.store.depths()):
-                self._loop.look_now()
+                self._loop.run_due_polls()
                 return
             await self._loop.moved()
 
@@ -97,29 +97,29 @@ class Site:
         silence = None if self._worker is None else self._worker.next_silence
         if silence is None:
             return change
-        silent = self._loop.now + silence - self.engine.clock.monotonic()
+        silent = self._loop.now + silence - self.runtime.clock.monotonic()
         return silent if change is None else min(change, silent)
 
-    def look(self) -> None:
+    def handle_change(self) -> None:
         if self._keeper is not None:
-            self._keeper.tell_again()
+            self._keeper.notify_again()
 
     async def _start(self) -> None:
-        engine = self.engine
-        self._keeper = _Keeper(self.store, self.store.shards, engine.wakeups, engine.clock, ttl=_LONG)
+        runtime = self.runtime
+        self._keeper = _ShardKeeper(self.store, self.store.shards, runtime.wakeups, runtime.clock, ttl=_LONG)
         self._services = [
             self._keeper,
             # The wheel would time the scheduler's polls; here the loop does.
-            Scheduler(self.store, self._keeper, engine.wakeups, engine.clock, use_wheel=False),
-            Reaper(self.store, engine.wakeups, engine.clock, engine.random),
-            SloKeeper(self.store, engine.wakeups, engine.clock),
+            Scheduler(self.store, self._keeper, runtime.wakeups, runtime.clock, use_wheel=False),
+            Reaper(self.store, runtime.wakeups, runtime.clock, runtime.random),
+            SloKeeper(self.store, runtime.wakeups, runtime.clock),
         ]
         for service in self._services:
             await service.start()
         await self._start_worker()
 
     async def _start_worker(self) -> None:
-        self._line = _Line(self.store, self._app.handlers())
+        self._connection = _WorkerConnection(self.store, self._app.handlers())
         settings = WorkerSettings(
             queues=dict.fromkeys(sorted(self._app.queues()), DEFAULT_SLOTS),
             lease=_LONG,
@@ -128,13 +128,13 @@ class Site:
             grace=0,
         )
         self._worker = Worker(
-            self._line,
-            self.engine.wakeups,
-            self.engine.clock,
-            self.rig,
+            self._connection,
+            self.runtime.wakeups,
+            self.runtime.clock,
+            self.faults,
             settings,
-            jitter=self.engine.random,
-            attempt_log=AttemptLog(self.engine.clock),
+            jitter=self.runtime.random,
+            attempt_log=AttemptLog(self.runtime.clock),
         )
         await self._worker.start()
 
@@ -149,37 +149,37 @@ class Site:
     def _kill_worker(self) -> None:
         """Stop the handlers of the worker, cut its connection to the store, and start another worker in its place."""
         worker, self._worker = self._worker, None
-        if worker is None or worker.holding is None or self._line is None:
+        if worker is None or worker.holding is None or self._connection is None:
             return
-        self._line.cut = True
-        self._burial = self._as_engine(self._bury(worker, worker.holding.session, list(worker.holding.held)))
+        self._connection.cut = True
+        self._takeover = self._spawn_polling(self._expire(worker, worker.holding.session, list(worker.holding.held)))
 
-    async def _bury(self, worker: Worker, session: SessionId, held: Sequence[RunId]) -> None:
+    async def _expire(self, worker: Worker, session: SessionId, held: Sequence[RunId]) -> None:
         await self.store.beat(session, _LEASE, held, (), 0)
         worker.stop_now()
         await self._start_worker()
         await worker.left()
 
-    def _as_engine(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def _spawn_polling(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Start a task of the runtime: its timers are polls."""
         context = copy_context()
-        context.run(looking.set, True)
+        context.run(polling.set, True)
         return self._loop.create_task(work, context=context)
 
 
-class _Keeper(ShardKeeper):
+class _ShardKeeper(ShardKeeper):
     """Makes the scheduler poll after a jump in time. It uses the callback for new shards, which causes no delay."""
 
-    def tell_again(self) -> None:
+    def notify_again(self) -> None:
         for listener in self._listeners:
             listener()
 
 
 #: The data center of jobs that target all data centers.
-_PLACE = "test"
+_DATACENTER = "test"
 
 
-class _Line:
+class _WorkerConnection:
     """The connection of a worker to the store. Once it is cut, no call returns.
 
     Runs of tasks that the application does not have are deferred for good. A worker would release them every few
@@ -194,7 +194,8 @@ class _Line:
     async def open_session(self, session: NewSession) -> SessionId:
         await self._check()
         # There is no other worker, so this one accepts every label set and every data center.
-        return await self._store.open_session(msgspec.structs.replace(session, labels=(ANY_LABEL,), datacenter=_PLACE))
+        accepting = msgspec.structs.replace(session, labels=(ANY_LABEL,), datacenter=_DATACENTER)
+        return await self._store.open_session(accepting)
 
     async def beat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int

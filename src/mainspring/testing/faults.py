@@ -10,54 +10,54 @@ from contextvars import copy_context
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.worker.handler import AsyncHandler, Handler, HandlerSource, Host
 from mainspring.core.worker.reporting.capture import capture
-from mainspring.testing.loop import EngineLoop, looking
+from mainspring.testing.loop import RuntimeLoop, polling
 
 #: What an attempt does instead of calling its function: it raises this error or, if None, its worker dies.
-Fate = BaseException | None
+Fault = BaseException | None
 
 
-class Rig:
+class FaultInjector:
     """A source of handlers that all run on the runtime's loop; blocking functions run one at a time on a thread."""
 
-    def __init__(self, source: HandlerSource, loop: EngineLoop, kill_worker: Callable[[], None]) -> None:
+    def __init__(self, source: HandlerSource, loop: RuntimeLoop, kill_worker: Callable[[], None]) -> None:
         self._source = source
         self._loop = loop
         self._kill_worker = kill_worker
-        self._fates: defaultdict[str, deque[Fate]] = defaultdict(deque)
+        self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self._thread = ThreadPoolExecutor(1, "mainspring test handlers")
 
     def handlers(self) -> Mapping[str, Handler]:
-        return {name: self._rigged(handler) for name, handler in self._source.handlers().items()}
+        return {name: self._wrap(handler) for name, handler in self._source.handlers().items()}
 
     def hosting(self) -> AbstractAsyncContextManager[None] | None:
         inner = self._source.hosting() if isinstance(self._source, Host) else None
-        return None if inner is None else _on_time(inner)
+        return None if inner is None else _enter_in_virtual_time(inner)
 
-    def doom(self, task: str, fate: Fate, times: int) -> None:
-        self._fates[task].extend([fate] * times)
+    def inject(self, task: str, fault: Fault, times: int) -> None:
+        self._faults[task].extend([fault] * times)
 
     def close(self) -> None:
         self._thread.shutdown()
 
-    def _rigged(self, handler: Handler) -> AsyncHandler:
-        call = self._caller(handler)
+    def _wrap(self, handler: Handler) -> AsyncHandler:
+        call = self._build_call(handler)
 
         async def invoke(held: HeldRun) -> bytes | None:
-            token = looking.set(False)
+            token = polling.set(False)
             # Pytest replaces ``sys.stdout`` between two phases of a test.
             capture.renew()
             self._loop.handlers += 1
             try:
-                await self._meet_fate(handler.task)
+                await self._apply_fault(handler.task)
                 return await call(held)
             finally:
                 self._loop.handlers -= 1
-                looking.reset(token)
+                polling.reset(token)
 
         # There are no child processes to isolate a suspect in.
         return AsyncHandler(handler.task, invoke, harmless=True, heartbeat=handler.heartbeat)
 
-    def _caller(self, handler: Handler) -> Callable[[HeldRun], Coroutine[None, None, bytes | None]]:
+    def _build_call(self, handler: Handler) -> Callable[[HeldRun], Coroutine[None, None, bytes | None]]:
         if isinstance(handler, AsyncHandler):
             return handler.invoke
         blocking = handler.invoke
@@ -68,28 +68,28 @@ class Rig:
 
         return call
 
-    async def _meet_fate(self, task: str) -> None:
-        fates = self._fates[task]
-        if not fates:
+    async def _apply_fault(self, task: str) -> None:
+        faults = self._faults[task]
+        if not faults:
             return
-        fate = fates.popleft()
-        if fate is not None:
-            raise fate.with_traceback(None)
+        fault = faults.popleft()
+        if fault is not None:
+            raise fault.with_traceback(None)
         self._kill_worker()
         await asyncio.Event().wait()
 
 
 @asynccontextmanager
-async def _on_time(inner: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
+async def _enter_in_virtual_time(inner: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
     """Keep the timers of the application's resources from counting as polls.
 
     The context has a task of its own, created on entry.
     """
-    token = looking.set(False)
+    token = polling.set(False)
     try:
         await inner.__aenter__()
     finally:
-        looking.reset(token)
+        polling.reset(token)
     try:
         yield
     finally:

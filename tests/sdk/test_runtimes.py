@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mainspring import Invalid, Mainspring
-from mainspring.config.engine import Engine
 from mainspring.config.loading import load
 from mainspring.config.node import Node, Role
+from mainspring.config.runtime import Runtime
 from mainspring.core.model.runs.run import RunState
 from tests.support import submitting_tasks
 
@@ -39,20 +39,20 @@ async def test_each_loop_opens_the_store_of_the_process(tmp_path: Path) -> None:
     @app.task
     async def noop() -> None: ...
 
-    engine = Engine(load({"store": str(tmp_path / "flag.db")}))
-    await engine.open()
+    runtime = Runtime(load({"store": str(tmp_path / "flag.db")}))
+    await runtime.open()
     try:
-        app.use(engine)
+        app.use(runtime)
         # Like a task that runs in a thread.
         elsewhere = await asyncio.to_thread(asyncio.run, noop.submit())
-        assert await app.engine() is engine
-        assert (await engine.store.runs([elsewhere.id]))[0] is not None
+        assert await app.runtime() is runtime
+        assert (await runtime.store.runs([elsewhere.id]))[0] is not None
         assert not (tmp_path / "code.db").exists()
         # The application does not close a runtime that it was given.
         await app.close()
-        assert await engine.store.now()
+        assert await runtime.store.now()
     finally:
-        await engine.close()
+        await runtime.close()
 
 
 async def test_a_store_in_memory_rejects_submits_from_other_loops() -> None:
@@ -61,14 +61,14 @@ async def test_a_store_in_memory_rejects_submits_from_other_loops() -> None:
     @app.task
     async def noop() -> None: ...
 
-    engine = Engine(app.settings())
-    await engine.open()
+    runtime = Runtime(app.settings())
+    await runtime.open()
     try:
-        app.use(engine)
+        app.use(runtime)
         with pytest.raises(Invalid, match="memory: is there for one event loop alone"):
             await asyncio.to_thread(asyncio.run, noop.submit())
     finally:
-        await engine.close()
+        await runtime.close()
 
 
 @pytest.mark.system
@@ -81,8 +81,8 @@ async def test_a_task_submits_to_the_store_of_its_worker(
     node = Node(
         app.settings({"store": "flag.db"}), {Role.SCHEDULER, Role.WORKER}, app, "tests.support.submitting_tasks:app"
     )
-    await node.engine.open()
-    app.use(node.engine)
+    await node.runtime.open()
+    app.use(node.runtime)
     try:
         await node.start()
         for _ in range(2):
@@ -93,4 +93,4 @@ async def test_a_task_submits_to_the_store_of_its_worker(
     finally:
         await node.stop()
         await app.close()
-        await node.engine.close()
+        await node.runtime.close()
