@@ -25,7 +25,7 @@ from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import NewSession, Retention, Want
-from mainspring.features.archive.service import Archiver, manifests
+from mainspring.features.archive.service import Archiver, list_manifests
 from mainspring.integrations.files.folder import FolderBlobs
 from mainspring.stores.postgres import PostgresStore
 from tools.much_history import write_history
@@ -101,7 +101,7 @@ async def keep(dsn: str, folder: str, kept: int) -> None:
             break
         await asyncio.sleep(0.1)
     await store.close()
-    parts = await manifests(blobs)
+    parts = await list_manifests(blobs)
     size, runs = sum(part.size for part in parts), sum(part.runs for part in parts)
     print(f"archived {runs:,} runs in {sum(len(part.files) for part in parts)} files, {size / 1e6:,.0f} MB", flush=True)
 

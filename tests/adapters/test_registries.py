@@ -15,7 +15,7 @@ from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Micros
 from mainspring.core.model.cluster.diagnosis import Level
 from mainspring.core.ports.registry import Registry, View
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.features.doctor.registry_health import examine_registry
+from mainspring.features.doctor.coordinator_health import check_coordinator
 from mainspring.integrations.zookeeper import wire
 from mainspring.integrations.zookeeper.coordination import ZooKeeperRegistry
 from tests.support.coordination_harness import OUTSIDE, expire, make_registry
@@ -162,7 +162,7 @@ async def test_nodes_that_were_deleted_in_zookeeper_are_created_again(
 
 
 async def test_doctor_reports_the_granted_lease(address: str) -> None:
-    finding = await examine_registry(make_registry(address), "it", 3 * SECOND // 2, SystemClock())
+    finding = await check_coordinator(make_registry(address), "it", 3 * SECOND // 2, SystemClock())
     assert finding.level is Level.OK
     assert "grants leases of" in finding.says
 
@@ -229,7 +229,7 @@ async def test_a_registry_recovers_when_stopped_servers_answer_again(breakable: 
         for asked in (registry.look(ONE), registry.enter(OTHER, 2 * SECOND), registry.write(ONE, {1: ONE}, 0)):
             with pytest.raises(StoreUnavailable):
                 await asked
-        finding = await examine_registry(make_registry(breakable.address()), "it", SECOND, SystemClock())
+        finding = await check_coordinator(make_registry(breakable.address()), "it", SECOND, SystemClock())
         assert finding.level is Level.PROBLEM
         for node in breakable.nodes:
             node.signal(signal.SIGCONT)

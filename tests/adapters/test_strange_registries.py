@@ -10,7 +10,7 @@ import pytest
 from mainspring.core.model.base.instant import MINUTE, SECOND
 from mainspring.core.model.cluster.diagnosis import Level
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.features.doctor.registry_health import examine_registry
+from mainspring.features.doctor.coordinator_health import check_coordinator
 from tests.support.coordination_harness import make_registry
 
 
@@ -37,7 +37,7 @@ async def a_server_that_says(words: bytes) -> AsyncIterator[int]:
 
 
 async def read_finding(address: str, patience: int = MINUTE) -> str:
-    finding = await examine_registry(make_registry(address), "it", patience, SystemClock())
+    finding = await check_coordinator(make_registry(address), "it", patience, SystemClock())
     assert finding.level is Level.PROBLEM
     return finding.says
 

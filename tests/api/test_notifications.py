@@ -8,7 +8,7 @@ from mainspring.core.model.alerts.notices import Message, On
 from mainspring.core.model.alerts.notification_rules import Trouble, read_notifications
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.reserved import NOTIFICATION
-from mainspring.features.alerts.grouping import Situation
+from mainspring.features.alerts.alert_state import AlertState
 from tests.api.conftest import Service
 
 RULES = read_notifications(
@@ -31,8 +31,8 @@ async def test_alerts_are_empty_by_default(client: httpx2.AsyncClient) -> None:
 
 async def test_channels_alert_rules_and_open_problems_are_listed(service: Service, client: httpx2.AsyncClient) -> None:
     service.api.notifications = RULES
-    situation = Situation(RULES, "store")
-    situation.trouble(
+    state = AlertState(RULES, "store")
+    state.add_failure(
         Trouble(
             stage=On.DEAD,
             tenant="default",
@@ -44,7 +44,7 @@ async def test_channels_alert_rules_and_open_problems_are_listed(service: Servic
             error="ValueError: no",
         )
     )
-    assert await service.store.change_notification_rows(0, situation.changes())
+    assert await service.store.change_notification_rows(0, state.take_changes())
     shown = (await client.get("/v1/notifications")).json()
     ops, mail = shown["channels"]
     assert (ops["name"], ops["kind"], ops["ratePerHour"], ops["waiting"]) == ("ops", "slack", 5, 1)
@@ -55,7 +55,7 @@ async def test_channels_alert_rules_and_open_problems_are_listed(service: Servic
     ]
     [problem] = shown["problems"]
     assert (problem["name"], problem["state"], problem["error"]) == ("charge", "dead", "ValueError: no")
-    assert (problem["told"], shown["problemCount"]) == (["ops"], 1)
+    assert (problem["notified"], shown["problemCount"]) == (["ops"], 1)
     assert "SLACK_URL" not in str(shown)
 
 

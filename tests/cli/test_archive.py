@@ -114,17 +114,17 @@ def test_archive_restore_reports_unfinished_parts_and_several_stores(archive: Pa
     )
     done = run("archive", "restore", "--into", "october.db")
     assert done.exit_code == 0, done.output
-    assert "1 parts of that time are not whole yet, and were left out" in done.output
-    assert "these are the runs of 2 stores" in done.output
+    assert "1 incomplete parts in this time range were skipped" in done.output
+    assert "the runs come from 2 stores" in done.output
     first.write_text("{")
     failed = run("archive", "list")
-    assert "manifest.json is damaged, or of a newer version" in str(failed.exception or failed.output)
+    assert "manifest.json is damaged, or was written by a newer version" in str(failed.exception or failed.output)
 
 
 def test_archive_commands_refuse_wrong_options_and_folders(archive: Past, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, words in (
         (("list", "--since", "yesterday"), "--since"),
-        (("restore", "--since", "2030-01-01", "--into", "x.db"), "nothing of that time"),
+        (("restore", "--since", "2030-01-01", "--into", "x.db"), "no complete part in this time range"),
     ):
         failed = run("archive", *arguments)
         assert failed.exit_code != 0

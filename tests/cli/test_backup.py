@@ -175,8 +175,8 @@ async def test_restored_runs_are_held_until_they_are_released(site: Site, tmp_pa
     ]
     finished.write_text("\n".join([done[0], *map(json.dumps, events)]))
     assert await command("restore", "finished", str(finished), "--store", site.target) == {
-        "settled": {"succeeded": 2},
-        "passedOver": 2 * len(doubts) + 1,
+        "completed": {"succeeded": 2},
+        "skipped": 2 * len(doubts) + 1,
     }
     assert (await command("restore", "release", "--store", site.target))["released"]
     async with site.open(site.target) as store:
@@ -272,7 +272,7 @@ async def test_restore_completes_runs_that_are_listed_as_finished(site: Site, tm
     await command("backup", file, "--store", site.source)
     finished.write_text(f'{{"type": "job.submitted", "runId": "{ended.id}"}}\n{ended.id}\n{a_run().id}\n')
     report = await command("restore", file, "--store", site.target, "--finished", str(finished))
-    assert (report["settled"], report["cancelled"], report["passedOver"]) == ({"succeeded": 1}, 0, 1)
+    assert (report["completed"], report["cancelled"], report["skipped"]) == ({"succeeded": 1}, 0, 1)
 
 
 async def test_dependents_of_finished_runs_continue_after_a_restore(site: Site, tmp_path: Path) -> None:
@@ -302,9 +302,9 @@ async def test_dependents_of_finished_runs_continue_after_a_restore(site: Site, 
     ]
     finished.write_text("\n".join(map(json.dumps, lines)))
     report = await command("restore", "finished", str(finished), "--store", site.target)
-    assert report == {"settled": {"failed": 1, "succeeded": 2}, "passedOver": 1}
+    assert report == {"completed": {"failed": 1, "succeeded": 2}, "skipped": 1}
     # A second call completes nothing more.
-    assert (await command("restore", "finished", str(finished), "--store", site.target))["settled"] == {}
+    assert (await command("restore", "finished", str(finished), "--store", site.target))["completed"] == {}
     async with site.open(site.target) as store:
         await store.lost_runs(100)
         while await store.resolve(1_000):

@@ -28,7 +28,7 @@ def test_only_the_key_is_printed_and_it_is_valid(shell: Shell) -> None:
     assert (key.id, key.role, key.tenant, key.name, key.made_by) == (identifier, Role.ADMIN, None, "admin", "cli:ada")
     assert key.is_valid(secret, START)
     assert secret not in shell.stderr
-    assert f"key {identifier}: admin of all tenants, for ever" in shell.stderr
+    assert f"key {identifier}: admin of all tenants, without expiry" in shell.stderr
 
 
 def test_a_key_has_the_tenant_queues_and_expiry_of_its_options(shell: Shell) -> None:
@@ -50,10 +50,10 @@ def test_a_key_without_a_tenant_is_for_the_default_tenant(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--role", "root"], "--role: 'root' is no role"),
+        (["--role", "root"], "--role: 'root' is not a role"),
         (["--role", "admin", "--tenant", "acme", "--all-tenants"], "--tenant: contradicts --all-tenants"),
         (["--role", "admin", "--expires", "soon"], "--expires: 'soon' is not a duration"),
-        (["--role", "admin", "--expires", "0s"], "--expires: is no time at all"),
+        (["--role", "admin", "--expires", "0s"], "--expires: must be longer than zero"),
         (["--role", "admin", "--expires", "999999w"], "--expires: is out of range"),
         (["--role", "admin", "--name", "a\nb"], "name: 'a\\\\nb' is not a name"),
         (["--role", "admin", "--tenant", " x"], "tenant: ' x' is not a name"),

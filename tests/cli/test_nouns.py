@@ -595,8 +595,8 @@ def test_an_invalid_address_is_refused(site: Site, words: list[str], message: st
         (["jobs", "list", "--status", "odd"], 2, "status: 'odd' is no status"),
         (["jobs", "list", "--json", "--quiet"], 2, "--quiet: contradicts --json"),
         (["jobs", "pause", "weekly-report", "--flag"], 2, "No such option: --flag"),
-        (["dead-letters", "replay"], 2, "nothing says which are meant"),
-        (["dead-letters", "replay", "x", "--all"], 2, "cannot be named together with a filter"),
+        (["dead-letters", "replay"], 2, "no selection"),
+        (["dead-letters", "replay", "x", "--all"], 2, "cannot be combined with a filter"),
         (["workers", "drain", "0"], 4, "there is no worker '0'"),
     ],
 )

@@ -21,7 +21,7 @@ from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Retention
 from mainspring.features.archive import service as archive
 from mainspring.features.archive.model import Manifest
-from mainspring.features.archive.service import Archiver, archived, manifests
+from mainspring.features.archive.service import Archiver, list_manifests, read_archived
 from mainspring.integrations.files.folder import FolderBlobs
 from mainspring.stores.sqlite import SqliteStore
 from tests.support.buckets import credentials_file, new_bucket, shared_s3
@@ -63,7 +63,7 @@ async def end_some_runs(harness: Harness) -> list[RunView]:
 
 
 async def read_archive(blobs: Blobs) -> dict[str, RunView]:
-    return {one.run.id: one.run for part in await manifests(blobs) async for one in archived(blobs, part)}
+    return {one.run.id: one.run for part in await list_manifests(blobs) async for one in read_archived(blobs, part)}
 
 
 def without_live_fields(view: RunView) -> RunView:
@@ -86,12 +86,12 @@ async def test_pruned_runs_are_in_the_archive(harness: Harness, tmp_path: Path) 
     assert {run: without_live_fields(view) for run, view in there.items()} == {
         view.id: without_live_fields(view) for view in views
     }
-    parts = await manifests(blobs)
+    parts = await list_manifests(blobs)
     assert sum(part.runs for part in parts) == 10
     assert all(part.complete for part in parts)
     ends = [(part.since, part.first_at or 0, part.last_at or 0, part.until - 1) for part in parts if part.runs]
     assert ends == [tuple(sorted(four)) for four in ends]
-    [failed] = [one for part in parts async for one in archived(blobs, part) if one.run.state is RunState.FAILED]
+    [failed] = [one for part in parts async for one in read_archived(blobs, part) if one.run.state is RunState.FAILED]
     assert len(failed.attempts) == 1
 
 
@@ -115,7 +115,7 @@ async def test_no_run_is_pruned_while_the_archive_is_unavailable(harness: Harnes
 async def test_an_archiver_continues_where_another_one_stopped(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "_RUNS", 2)
+    monkeypatch.setattr(archive, "_MAX_RUNS", 2)
     blobs = FolderBlobs(tmp_path)
     make_archiver(harness, blobs)
     views = await end_some_runs(harness)
@@ -129,8 +129,8 @@ async def test_an_archiver_continues_where_another_one_stopped(
         if not more:
             break
     assert len(await read_archive(blobs)) == 10
-    assert sum(part.runs for part in await manifests(blobs)) == 10
-    assert max(len(part.files) for part in await manifests(blobs)) >= 4
+    assert sum(part.runs for part in await list_manifests(blobs)) == 10
+    assert max(len(part.files) for part in await list_manifests(blobs)) >= 4
 
 
 async def test_only_the_owner_of_shard_0_archives_and_the_others_wait_for_it(harness: Harness, tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ async def test_an_archive_is_restored_into_a_database(harness: Harness, tmp_path
     views = await end_some_runs(harness)
     await harness.advance(40 * DAY)
     await archive_and_prune(harness, archiver)
-    assert await restore(blobs, await manifests(blobs), None, into) == (10, 10)
-    assert await restore(blobs, await manifests(blobs), "default", into) == (10, 0)
-    assert await restore(blobs, await manifests(blobs), "nobody", into) == (0, 0)
+    assert await restore(blobs, await list_manifests(blobs), None, into) == (10, 10)
+    assert await restore(blobs, await list_manifests(blobs), "default", into) == (10, 0)
+    assert await restore(blobs, await list_manifests(blobs), "nobody", into) == (0, 0)
     store = SqliteStore(into, SystemClock())
     await store.open()
     try:
@@ -178,9 +178,9 @@ async def test_a_changed_archive_file_is_rejected(harness: Harness, tmp_path: Pa
     await end_some_runs(harness)
     await harness.advance(40 * DAY)
     await archive_and_prune(harness, archiver)
-    [first, *_] = [file for part in await manifests(blobs) for file in part.files]
+    [first, *_] = [file for part in await list_manifests(blobs) for file in part.files]
     await blobs.put(first.name, (await blobs.get(first.name) or b"")[:-1] + b"x")
-    with pytest.raises(Conflict, match="not as it was written"):
+    with pytest.raises(Conflict, match="different from what was written"):
         await read_archive(blobs)
 
 
@@ -260,7 +260,7 @@ async def test_a_damaged_manifest_stops_only_its_retention_class(harness: Harnes
             await blobs.put(f"{folder}/manifest.json", b'{"format": 2}')
     await archive_and_prune(harness, archiver)
     assert [view is not None for view in await harness.store.runs([good.id, other.id])] == [True, False]
-    assert "manifest.json is damaged, or of a newer version" in archiver.trouble
+    assert "manifest.json is damaged, or was written by a newer version" in archiver.trouble
 
 
 async def test_archiving_works_with_a_bucket(harness: Harness, tmp_path: Path) -> None:

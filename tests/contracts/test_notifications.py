@@ -12,13 +12,13 @@ async def test_a_new_store_has_no_alert_rows(harness: Harness) -> None:
 
 async def test_alert_rows_are_set_changed_and_removed_in_one_call(harness: Harness) -> None:
     store = harness.store
-    assert await store.change_notification_rows(0, {"problem:1": b'{"name":"a"}', "lane:ops": b'{"more":1}'})
+    assert await store.change_notification_rows(0, {"problem:1": b'{"name":"a"}', "target:ops": b'{"more":1}'})
     assert await store.change_notification_rows(
-        1, {"problem:1": None, "lane:ops": b"{}", "problem:2": '{"ü":1}'.encode()}
+        1, {"problem:1": None, "target:ops": b"{}", "problem:2": '{"ü":1}'.encode()}
     )
     kept = await store.notification_rows()
     assert kept.rev == 2
-    assert dict(kept.rows) == {"lane:ops": b"{}", "problem:2": '{"ü":1}'.encode()}
+    assert dict(kept.rows) == {"target:ops": b"{}", "problem:2": '{"ü":1}'.encode()}
 
 
 async def test_removing_a_missing_alert_row_is_no_error(harness: Harness) -> None:

@@ -18,7 +18,7 @@ from mainspring.core.store import Retention
 from mainspring.features.archive import service as archive
 from mainspring.features.archive.model import ROOT, Manifest
 from mainspring.features.archive.retention import RetentionKeeper
-from mainspring.features.archive.service import Archiver, archived, kept_since, manifests
+from mainspring.features.archive.service import Archiver, compute_kept_since, list_manifests, read_archived
 from mainspring.integrations.files.folder import FolderBlobs
 from mainspring.stores.memory import MemoryStore
 from tests.support.clock import ManualClock
@@ -82,7 +82,9 @@ async def write_all(archiver: Archiver) -> None:
 
 async def read_all(folder: Path) -> list[RunId]:
     blobs = FolderBlobs(folder)
-    return [one.run.id for part in await manifests(blobs) if part.complete async for one in archived(blobs, part)]
+    return [
+        one.run.id for part in await list_manifests(blobs) if part.complete async for one in read_archived(blobs, part)
+    ]
 
 
 @pytest.mark.parametrize("why", ["owned", "stopped"])
@@ -123,7 +125,7 @@ async def test_the_retention_keeper_stops_without_finishing_its_archive_file(tmp
 async def test_an_archiver_under_pressure_writes_the_runs_it_has_read_and_reads_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "_READ", 3)
+    monkeypatch.setattr(archive, "_READ_RUNS", 3)
     owner = Owner()
 
     async def press() -> None:
@@ -131,7 +133,7 @@ async def test_an_archiver_under_pressure_writes_the_runs_it_has_read_and_reads_
 
     archiver = owner.archiver(Past(press), tmp_path)
     await write_all(archiver)
-    [part] = await manifests(FolderBlobs(tmp_path))
+    [part] = await list_manifests(FolderBlobs(tmp_path))
     assert (part.runs, part.complete) == (3, False)
     owner.pressed = False
     await write_all(archiver)
@@ -145,10 +147,10 @@ async def test_an_archiver_that_resumes_after_another_one_wrote_keeps_the_archiv
     past = Past()
 
     async def write_concurrently() -> None:
-        monkeypatch.setattr(archive, "_RUNS", runs)
+        monkeypatch.setattr(archive, "_MAX_RUNS", runs)
         await write_all(Owner().archiver(Past(), tmp_path))
 
-    monkeypatch.setattr(archive, "_RUNS", 4)
+    monkeypatch.setattr(archive, "_MAX_RUNS", 4)
     late_archiver = Owner().archiver(past, tmp_path)
     await late_archiver.step(Retention())
     past.meanwhile = write_concurrently
@@ -161,7 +163,7 @@ async def test_an_archiver_that_resumes_after_another_one_wrote_keeps_the_archiv
 
 
 async def test_concurrent_archivers_keep_the_archive_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "_RUNS", 2)
+    monkeypatch.setattr(archive, "_MAX_RUNS", 2)
     past = Past()
     await asyncio.gather(*(write_all(Owner().archiver(past, tmp_path)) for _ in range(3)))
     assert await read_all(tmp_path) == [run.id for run in past.runs]
@@ -174,6 +176,6 @@ def test_a_week_and_its_first_day_have_different_folders() -> None:
 
 
 def test_a_day_is_kept_until_its_last_run_is_past_retention() -> None:
-    kept = kept_since(Retention(succeeded=7 * DAY, short=DAY), NOW, {"short": 5 * DAY})
+    kept = compute_kept_since(Retention(succeeded=7 * DAY, short=DAY), NOW, {"short": 5 * DAY})
     assert kept["succeeded"] == 19_993 * DAY
     assert kept["short"] == 5 * DAY

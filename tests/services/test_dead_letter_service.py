@@ -28,7 +28,7 @@ class World:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.store = MemoryStore(self.clock, 4)
-        self.undertaker = self.make_service()
+        self.service = self.make_service()
         self._claims = 0
 
     def make_service(self) -> DeadLetterService:
@@ -70,7 +70,7 @@ class World:
 
     async def drive(self, steps: int = 4) -> None:
         for _ in range(steps):
-            await self.undertaker.tick()
+            await self.service.tick()
 
     async def list_replayed(self) -> list[RunView]:
         """The runs that a replay has made."""
@@ -129,7 +129,7 @@ async def test_a_replay_keeps_to_its_rate() -> None:
     await world.make_dead_runs(50)
     await world.start(per_second=10.0)
     began = world.clock.monotonic()
-    async with world.undertaker:
+    async with world.service:
         counts = []
         for _ in range(4):
             await world.clock.sleep(SECOND)

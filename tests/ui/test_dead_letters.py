@@ -93,7 +93,7 @@ def test_dead_letters_are_discarded_after_a_preview_and_brought_back(
     page.get_by_role("button", name="Discard 2 dead letters").click()
     expect(page.locator(".toast")).to_contain_text("2 dead letters discarded")
     page.locator(".toast").get_by_role("button", name="Undo").click()
-    expect(page.locator(".toast").last).to_contain_text("2 dead letters brought back")
+    expect(page.locator(".toast").last).to_contain_text("2 dead letters restored")
     page.goto(f"dead-letters/discard?fingerprint={fingerprint}")
     page.get_by_role("button", name="Discard 2 dead letters").click()
     expect(page.locator(".toast")).to_contain_text("discarded")

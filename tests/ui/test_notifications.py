@@ -9,7 +9,7 @@ from mainspring.core.model.access.access import Role
 from mainspring.core.model.alerts.notices import QUEUE, On
 from mainspring.core.model.alerts.notification_rules import Trouble
 from mainspring.core.ports.storage.catalog import RunFilter
-from mainspring.features.alerts.grouping import Situation
+from mainspring.features.alerts.alert_state import AlertState
 from mainspring.web.navigation import SECTIONS
 from tests.api.conftest import Service
 from tests.api.test_notifications import NOW, RULES
@@ -23,9 +23,9 @@ _POST = re.compile(r'<form method="post" action="/notifications/channels/(\w+)/t
 async def local() -> Service:
     service = Service(auth=False)
     service.api.notifications = RULES
-    situation = Situation(RULES, "store")
+    state = AlertState(RULES, "store")
     for number in range(3):
-        situation.trouble(
+        state.add_failure(
             Trouble(
                 stage=On.DEAD,
                 tenant="default",
@@ -38,7 +38,7 @@ async def local() -> Service:
                 error="<script>alert(1)</script>",
             )
         )
-    assert await service.store.change_notification_rows(0, situation.changes())
+    assert await service.store.change_notification_rows(0, state.take_changes())
     return service
 
 

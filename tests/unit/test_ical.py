@@ -150,7 +150,7 @@ def test_a_rule_that_never_matches_costs_little_per_event() -> None:
 
 
 def test_all_events_of_a_file_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.features.calendars.ical._MOST_STEPS", 20_000)
+    monkeypatch.setattr("mainspring.features.calendars.ical._MAX_STEPS", 20_000)
     event = "DTSTART;VALUE=DATE:20260101\nRRULE:FREQ=DAILY;BYMONTHDAY=31"
     assert len(holidays(event)) > 50
     with pytest.raises(Invalid) as refused:

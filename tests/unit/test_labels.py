@@ -11,7 +11,7 @@ from mainspring.core.model.runs.new_run import Idempotency, NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import SessionView
-from mainspring.features.broadcasts.service import copies_of
+from mainspring.features.broadcasts.service import build_copies
 from tests.support.builders import a_policy, a_run
 from tests.support.views import a_run_view
 
@@ -100,16 +100,16 @@ def test_a_broadcast_is_one_run_for_each_worker_that_can_take_it() -> None:
         a_worker_view(4, labels=("gpu=a100",), tasks=("other",)),
         a_worker_view(5, labels=("gpu=a100",), draining=True),
     ]
-    copies = copies_of(run, workers)
+    copies = build_copies(run, workers)
     assert [(copy.target, copy.queue) for copy in copies] == [(1, "mail"), (2, "default")]
     assert len({copy.id for copy in (*copies, run)}) == 3
-    assert copies_of(run, workers) == copies
+    assert build_copies(run, workers) == copies
 
 
 def test_a_broadcast_with_an_idempotency_key_is_rejected() -> None:
     run: NewRun = a_run(idempotency=Idempotency("k", b""))
     with pytest.raises(Invalid, match="broadcast"):
-        copies_of(run, [])
+        build_copies(run, [])
 
 
 def a_queued_run(requires: tuple[str, ...] = (), target: int | None = None) -> RunView:

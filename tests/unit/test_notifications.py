@@ -16,7 +16,9 @@ from mainspring.core.model.alerts.notices import MOST_TOLD, Entry, Notice, On
 from mainspring.core.model.alerts.notification_rules import NotificationRules, Trouble, read_notifications
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, Instant, parse_instant
-from mainspring.features.alerts.grouping import FORGOTTEN_AFTER, SLO, Situation, open_problems, waiting_of
+from mainspring.features.alerts.alert_state import DROPPED_AFTER, SLO, AlertState
+from mainspring.features.alerts.problems import decode_open_problems
+from mainspring.features.alerts.target_alerts import count_pending
 
 NOON = parse_instant("2026-11-16T12:00:00Z")
 SLACK = ("slack", "secret=SLACK_URL")
@@ -39,22 +41,22 @@ class Recorder:
     """A situation whose outgoing messages are delivered at once and recorded."""
 
     def __init__(self, rules: NotificationRules) -> None:
-        self.situation = Situation(rules, "store")
+        self.state = AlertState(rules, "store")
         self.rows: dict[str, bytes] = {}
         self.messages: list[tuple[str, Instant, Notice]] = []
 
     def deliver(self, now: Instant) -> list[tuple[str, Notice]]:
         """Advance to ``now`` and deliver what is due."""
-        self.situation.advance(now)
-        found = [(target, each.notice) for target, all_of in self.situation.outgoing().items() for each in all_of]
-        for target in self.situation.outgoing():
-            self.situation.delivered(target)
+        self.state.advance(now)
+        found = [(target, each.notice) for target, all_of in self.state.list_outgoing().items() for each in all_of]
+        for target in self.state.list_outgoing():
+            self.state.mark_submitted(target)
         self.messages += [(target, now, notice) for target, notice in found]
         self.save()
         return found
 
     def save(self) -> None:
-        for name, body in self.situation.changes().items():
+        for name, body in self.state.take_changes().items():
             if body is None:
                 self.rows.pop(name, None)
             else:
@@ -62,7 +64,7 @@ class Recorder:
 
     def restart(self) -> None:
         self.save()
-        self.situation = Situation(self.situation.rules, "store", self.rows)
+        self.state = AlertState(self.state.rules, "store", self.rows)
 
     def deliver_stages(self, now: Instant) -> list[tuple[str, list[str]]]:
         return [(target, [entry.stage.value for entry in notice.entries]) for target, notice in self.deliver(now)]
@@ -71,14 +73,14 @@ class Recorder:
 def test_failures_of_one_kind_are_sent_once_in_one_message() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=failed to=ops"))
     for second in range(10):
-        recorder.situation.trouble(trouble(at=NOON + second * SECOND))
-    recorder.situation.trouble(trouble(at=NOON + SECOND, fingerprint="other"))
+        recorder.state.add_failure(trouble(at=NOON + second * SECOND))
+    recorder.state.add_failure(trouble(at=NOON + SECOND, fingerprint="other"))
     assert recorder.deliver(NOON + 29 * SECOND) == []
     [(target, notice)] = recorder.deliver(NOON + 30 * SECOND)
     assert target == "ops"
     assert [(entry.count, entry.stage) for entry in notice.entries] == [(10, On.FAILED), (1, On.FAILED)]
     for hour in range(1, 9):
-        recorder.situation.trouble(trouble(at=NOON + hour * HOUR))
+        recorder.state.add_failure(trouble(at=NOON + hour * HOUR))
         assert recorder.deliver(NOON + hour * HOUR + MINUTE) == []
 
 
@@ -86,43 +88,43 @@ def test_a_problem_is_sent_again_when_it_gets_worse_and_once_when_it_ends() -> N
     recorder = Recorder(
         make_rules({"ops": SLACK, "pager": PAGER}, "on=failed on=dead on=recovered to=ops", "on=dead to=pager")
     )
-    recorder.situation.trouble(trouble())
+    recorder.state.add_failure(trouble())
     assert recorder.deliver_stages(NOON + MINUTE) == [("ops", ["failed"])]
-    recorder.situation.trouble(trouble(On.DEAD, NOON + 2 * MINUTE))
+    recorder.state.add_failure(trouble(On.DEAD, NOON + 2 * MINUTE))
     assert recorder.deliver_stages(NOON + 2 * MINUTE) == [("pager", ["dead"])]
     assert recorder.deliver_stages(NOON + 3 * MINUTE) == [("ops", ["dead"])]
-    recorder.situation.trouble(trouble(On.DEAD, NOON + 4 * MINUTE))
-    recorder.situation.succeeded("default", "task:other", NOON + 5 * MINUTE)
+    recorder.state.add_failure(trouble(On.DEAD, NOON + 4 * MINUTE))
+    recorder.state.add_success("default", "task:other", NOON + 5 * MINUTE)
     assert recorder.deliver_stages(NOON + 5 * MINUTE) == []
-    recorder.situation.succeeded("default", "task:charge", NOON + 6 * MINUTE)
+    recorder.state.add_success("default", "task:charge", NOON + 6 * MINUTE)
     assert recorder.deliver_stages(NOON + 6 * MINUTE) == [("pager", ["recovered"])]
     assert recorder.deliver_stages(NOON + 7 * MINUTE) == [("ops", ["recovered"])]
-    assert recorder.situation.problems == {}
-    assert recorder.situation.rests
+    assert not recorder.state.problems
+    assert recorder.state.is_idle
 
 
 def test_a_channel_that_did_not_get_a_problem_does_not_get_its_recovery() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=dead on=recovered to=ops"))
-    recorder.situation.trouble(trouble(On.FAILED))
-    recorder.situation.succeeded("default", "task:charge", NOON + SECOND)
+    recorder.state.add_failure(trouble(On.FAILED))
+    recorder.state.add_success("default", "task:charge", NOON + SECOND)
     assert recorder.deliver_stages(NOON + MINUTE) == recorder.deliver_stages(NOON + HOUR) == []
-    assert recorder.situation.rests
+    assert recorder.state.is_idle
 
 
 def test_a_channel_that_got_a_problem_gets_its_recovery_after_lesser_failures() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=dead on=recovered to=ops"))
-    recorder.situation.trouble(trouble(On.DEAD))
+    recorder.state.add_failure(trouble(On.DEAD))
     assert recorder.deliver_stages(NOON + MINUTE) == [("ops", ["dead"])]
-    recorder.situation.trouble(trouble(On.FAILED, NOON + 2 * MINUTE))
-    recorder.situation.succeeded("default", "task:charge", NOON + 3 * MINUTE)
+    recorder.state.add_failure(trouble(On.FAILED, NOON + 2 * MINUTE))
+    recorder.state.add_success("default", "task:charge", NOON + 3 * MINUTE)
     recorder.deliver(NOON + 4 * MINUTE)
     assert recorder.deliver_stages(NOON + 5 * MINUTE) == [("ops", ["recovered"])]
 
 
 def test_a_rule_for_recoveries_only_sends_every_recovery() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=recovered to=ops"))
-    recorder.situation.trouble(trouble(On.FAILED))
-    recorder.situation.succeeded("default", "task:charge", NOON + SECOND)
+    recorder.state.add_failure(trouble(On.FAILED))
+    recorder.state.add_success("default", "task:charge", NOON + SECOND)
     recorder.deliver(NOON + MINUTE)
     assert recorder.deliver_stages(NOON + 2 * MINUTE) == [("ops", ["recovered"])]
 
@@ -130,8 +132,8 @@ def test_a_rule_for_recoveries_only_sends_every_recovery() -> None:
 def test_a_flapping_problem_recovers_only_after_a_minute_without_failures() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=failed on=recovered to=ops"))
     for second in range(0, 600, 10):
-        recorder.situation.trouble(trouble(at=NOON + second * SECOND))
-        recorder.situation.succeeded("default", "task:charge", NOON + second * SECOND + 5 * SECOND)
+        recorder.state.add_failure(trouble(at=NOON + second * SECOND))
+        recorder.state.add_success("default", "task:charge", NOON + second * SECOND + 5 * SECOND)
         recorder.deliver(NOON + second * SECOND + 9 * SECOND)
     assert [notice.entries[0].stage for _, _, notice in recorder.messages] == [On.FAILED]
     assert recorder.deliver_stages(NOON + 590 * SECOND + 30 * SECOND) == []
@@ -146,20 +148,20 @@ def test_a_problem_that_ended_before_it_was_sent_is_one_line_and_no_incident() -
             "on=dead to=pager",
         )
     )
-    recorder.situation.trouble(trouble(On.DEAD))
-    recorder.situation.succeeded("default", "task:charge", NOON + SECOND)
+    recorder.state.add_failure(trouble(On.DEAD))
+    recorder.state.add_success("default", "task:charge", NOON + SECOND)
     recorder.deliver(NOON + MINUTE)
     assert recorder.deliver_stages(NOON + 10 * MINUTE) == [("ops", ["recovered"])]
 
 
 def test_an_incident_that_was_resolved_too_late_is_not_left_open() -> None:
     recorder = Recorder(make_rules({"pager": (*PAGER, "rate=1/h")}, "on=failed to=pager"))
-    recorder.situation.trouble(trouble())
+    recorder.state.add_failure(trouble())
     assert recorder.deliver_stages(NOON) == [("pager", ["failed"])]
-    recorder.situation.succeeded("default", "task:charge", NOON + MINUTE)
+    recorder.state.add_success("default", "task:charge", NOON + MINUTE)
     assert recorder.deliver_stages(NOON + 2 * MINUTE) == []
-    recorder.situation.trouble(trouble(at=NOON + 3 * MINUTE))
-    recorder.situation.succeeded("default", "task:charge", NOON + 4 * MINUTE)
+    recorder.state.add_failure(trouble(at=NOON + 3 * MINUTE))
+    recorder.state.add_success("default", "task:charge", NOON + 4 * MINUTE)
     recorder.deliver(NOON + 5 * MINUTE)
     [(_, notice)] = recorder.deliver(NOON + HOUR)
     [entry] = notice.entries
@@ -168,11 +170,11 @@ def test_an_incident_that_was_resolved_too_late_is_not_left_open() -> None:
 
 def test_a_missed_objective_recovers_when_it_is_met_and_not_by_a_success() -> None:
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=slo-missed on=recovered to=ops"))
-    recorder.situation.trouble(trouble(On.SLO_MISSED, subject="j1", fingerprint=SLO))
+    recorder.state.add_failure(trouble(On.SLO_MISSED, subject="j1", fingerprint=SLO))
     assert recorder.deliver_stages(NOON) == [("ops", ["slo-missed"])]
-    recorder.situation.succeeded("default", "j1", NOON + MINUTE)
+    recorder.state.add_success("default", "j1", NOON + MINUTE)
     assert recorder.deliver_stages(NOON + HOUR) == []
-    recorder.situation.met_again("default", "j1", NOON + HOUR)
+    recorder.state.add_slo_recovery("default", "j1", NOON + HOUR)
     assert recorder.deliver_stages(NOON + HOUR) == [("ops", ["recovered"])]
 
 
@@ -181,9 +183,9 @@ def test_quiet_hours_delay_all_but_urgent_problems_until_their_end() -> None:
     recorder = Recorder(make_rules({"ops": quiet}, "on=failed to=ops", "on=failed to=ops task=pay urgent"))
     night = parse_instant("2026-11-16T23:30:00+01:00")
     for number in range(3):
-        recorder.situation.trouble(trouble(at=night + number * HOUR, subject=f"task:{number}"))
+        recorder.state.add_failure(trouble(at=night + number * HOUR, subject=f"task:{number}"))
     assert recorder.deliver(night + 3 * HOUR) == []
-    recorder.situation.trouble(trouble(at=night + 3 * HOUR, subject="task:pay", task="pay"))
+    recorder.state.add_failure(trouble(at=night + 3 * HOUR, subject="task:pay", task="pay"))
     [(_, urgent)] = recorder.deliver(night + 3 * HOUR)
     assert [entry.task for entry in urgent.entries] == ["pay"]
     morning = parse_instant("2026-11-17T07:00:00+01:00")
@@ -216,7 +218,7 @@ def test_quiet_hours_follow_local_time_across_a_clock_change() -> None:
 def test_a_channel_sends_no_more_than_its_rate_and_later_what_was_held_back() -> None:
     recorder = Recorder(make_rules({"ops": (*SLACK, "rate=2/h", "group=0s")}, "on=failed to=ops"))
     for minute in range(50):
-        recorder.situation.trouble(trouble(at=NOON + minute * MINUTE, subject=f"task:{minute}"))
+        recorder.state.add_failure(trouble(at=NOON + minute * MINUTE, subject=f"task:{minute}"))
         recorder.deliver(NOON + minute * MINUTE)
     assert [len(notice.entries) for _, _, notice in recorder.messages] == [1, 1]
     [(_, notice)] = recorder.deliver(NOON + HOUR)
@@ -228,7 +230,7 @@ def test_a_channel_sends_no_more_than_its_rate_and_later_what_was_held_back() ->
 def test_pagerduty_gets_an_event_for_every_problem() -> None:
     recorder = Recorder(make_rules({"pager": (*PAGER, "rate=1000/h")}, "on=failed to=pager"))
     for number in range(50):
-        recorder.situation.trouble(trouble(subject=f"task:{number}"))
+        recorder.state.add_failure(trouble(subject=f"task:{number}"))
     for second in range(5):
         recorder.deliver(NOON + second * SECOND)
     sent = [entry.problem for _, _, notice in recorder.messages for entry in notice.entries]
@@ -237,79 +239,79 @@ def test_pagerduty_gets_an_event_for_every_problem() -> None:
 
 
 def test_problems_beyond_the_maximum_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.features.alerts.grouping.MOST_PROBLEMS", 3)
+    monkeypatch.setattr("mainspring.features.alerts.problems.MAX_PROBLEMS", 3)
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed to=ops"))
     for number in range(5):
-        recorder.situation.trouble(trouble(subject=f"task:{number}"))
+        recorder.state.add_failure(trouble(subject=f"task:{number}"))
     [(_, notice)] = recorder.deliver(NOON)
     assert (len(notice.entries), notice.more) == (3, 2)
-    recorder.situation.trouble(trouble(subject="task:5", at=NOON + MINUTE))
+    recorder.state.add_failure(trouble(subject="task:5", at=NOON + MINUTE))
     [(_, notice)] = recorder.deliver(NOON + MINUTE)
     assert (notice.entries, notice.more) == ((), 1)
-    assert recorder.situation.rests
+    assert recorder.state.is_idle
 
 
 def test_errors_of_a_task_beyond_the_maximum_of_kinds_share_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.features.alerts.grouping.MOST_KINDS", 3)
+    monkeypatch.setattr("mainspring.features.alerts.alert_state.MAX_KINDS", 3)
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed on=slo-missed on=recovered to=ops"))
     for number in range(10):
-        recorder.situation.trouble(trouble(fingerprint=f"f{number}", error=f"no {number}"))
+        recorder.state.add_failure(trouble(fingerprint=f"f{number}", error=f"no {number}"))
     recorder.restart()
-    recorder.situation.trouble(trouble(fingerprint="f1", error="no 1"))
-    recorder.situation.trouble(trouble(On.SLO_MISSED, fingerprint=SLO))
+    recorder.state.add_failure(trouble(fingerprint="f1", error="no 1"))
+    recorder.state.add_failure(trouble(On.SLO_MISSED, fingerprint=SLO))
     [(_, notice)] = recorder.deliver(NOON)
     others = [(entry.count, entry.error) for entry in notice.entries if entry.count > 2]
     assert others == [(7, "one of many kinds of errors: no 9")]
     assert len(notice.entries) == 5
-    recorder.situation.succeeded("default", "task:charge", NOON + SECOND)
-    recorder.situation.met_again("default", "task:charge", NOON + SECOND)
+    recorder.state.add_success("default", "task:charge", NOON + SECOND)
+    recorder.state.add_slo_recovery("default", "task:charge", NOON + SECOND)
     recorder.deliver(NOON + MINUTE)
-    assert recorder.situation.problems == {}
-    assert not recorder.situation.has_open_of("default")
+    assert not recorder.state.problems
+    assert not recorder.state.problems.has_tenant("default")
 
 
 def test_a_tenant_with_many_problems_does_not_crowd_out_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.features.alerts.grouping.MOST_OF_A_TENANT", 3)
+    monkeypatch.setattr("mainspring.features.alerts.problems.MAX_PROBLEMS_OF_TENANT", 3)
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed to=ops tenant=*"))
     for number in range(5):
-        recorder.situation.trouble(trouble(tenant="loud", subject=f"task:{number}"))
-    recorder.situation.trouble(trouble(tenant="calm"))
+        recorder.state.add_failure(trouble(tenant="loud", subject=f"task:{number}"))
+    recorder.state.add_failure(trouble(tenant="calm"))
     [(_, notice)] = recorder.deliver(NOON)
     assert [entry.tenant for entry in notice.entries] == ["loud", "loud", "loud", "calm"]
     assert notice.more == 2
 
 
 def test_the_incident_for_too_many_problems_ends_after_an_hour_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.features.alerts.grouping.MOST_PROBLEMS", 1)
+    monkeypatch.setattr("mainspring.features.alerts.problems.MAX_PROBLEMS", 1)
     recorder = Recorder(
         make_rules({"pager": PAGER, "ops": (*SLACK, "group=0s")}, "on=failed to=pager", "on=failed to=ops")
     )
     for number in range(3):
-        recorder.situation.trouble(trouble(subject=f"task:{number}"))
+        recorder.state.add_failure(trouble(subject=f"task:{number}"))
     opened = dict(recorder.deliver(NOON))
     assert (opened["pager"].more, opened["ops"].more) == (2, 2)
-    assert not recorder.situation.rests
+    assert not recorder.state.is_idle
     recorder.restart()
-    recorder.situation.trouble(trouble(subject="task:1", at=NOON + 50 * MINUTE))
+    recorder.state.add_failure(trouble(subject="task:1", at=NOON + 50 * MINUTE))
     again = dict(recorder.deliver(NOON + 50 * MINUTE))
     assert again["pager"].more_key == opened["pager"].more_key
     assert recorder.deliver(NOON + 100 * MINUTE) == []
     [(target, ended)] = recorder.deliver(NOON + 110 * MINUTE)
     assert (target, ended.more_over, ended.more_key) == ("pager", True, opened["pager"].more_key)
-    assert recorder.situation.rests
+    assert recorder.state.is_idle
 
 
 def test_two_installations_use_different_incident_keys() -> None:
     rules = make_rules({"pager": PAGER}, "on=failed to=pager")
-    assert Situation(rules, "one")._digest("pager") != Situation(rules, "other")._digest("pager")
+    assert AlertState(rules, "one")._hash("pager") != AlertState(rules, "other")._hash("pager")
 
 
 def test_a_problem_without_news_is_eventually_forgotten() -> None:
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed on=recovered to=ops"))
-    recorder.situation.trouble(trouble())
+    recorder.state.add_failure(trouble())
     recorder.deliver(NOON)
-    assert recorder.deliver(NOON + FORGOTTEN_AFTER) == []
-    assert recorder.situation.problems == {}
+    assert recorder.deliver(NOON + DROPPED_AFTER) == []
+    assert not recorder.state.problems
     assert not any(name.startswith("problem:") for name in recorder.rows)
 
 
@@ -317,13 +319,13 @@ def test_an_idle_channel_is_forgotten_and_its_message_numbers_stay_unique() -> N
     recorder = Recorder(make_rules({"ops": (*SLACK, "group=0s")}, "on=failed to=ops"))
     numbers = []
     for hour in range(0, 6, 2):
-        recorder.situation.trouble(trouble(at=NOON + hour * HOUR, subject=f"task:{hour}"))
-        recorder.situation.advance(NOON + hour * HOUR)
-        numbers += [each.number for each in recorder.situation.outgoing()["ops"]]
+        recorder.state.add_failure(trouble(at=NOON + hour * HOUR, subject=f"task:{hour}"))
+        recorder.state.advance(NOON + hour * HOUR)
+        numbers += [each.number for each in recorder.state.list_outgoing()["ops"]]
         recorder.deliver(NOON + hour * HOUR)
-        assert "lane:ops" in recorder.rows
+        assert "target:ops" in recorder.rows
         recorder.deliver(NOON + (hour + 1) * HOUR)
-        assert "lane:ops" not in recorder.rows
+        assert "target:ops" not in recorder.rows
         recorder.restart()
     assert len(set(numbers)) == 3
 
@@ -451,21 +453,19 @@ def test_owners_need_existing_channels() -> None:
 
 def test_open_problems_and_waiting_messages_are_read_from_saved_rows() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=failed to=ops"))
-    recorder.situation.trouble(trouble(subject="task:a"))
-    recorder.situation.trouble(trouble(subject="task:b", at=NOON + SECOND))
+    recorder.state.add_failure(trouble(subject="task:a"))
+    recorder.state.add_failure(trouble(subject="task:b", at=NOON + SECOND))
     recorder.save()
-    assert [problem.subject for problem in open_problems(recorder.rows)] == ["task:b", "task:a"]
-    assert waiting_of(recorder.rows) == {"ops": 2}
+    assert [problem.subject for problem in decode_open_problems(recorder.rows)] == ["task:b", "task:a"]
+    assert count_pending(recorder.rows) == {"ops": 2}
 
 
 def test_a_channel_that_was_removed_from_the_settings_is_forgotten() -> None:
     recorder = Recorder(make_rules({"ops": SLACK}, "on=failed on=recovered to=ops"))
-    recorder.situation.trouble(trouble())
+    recorder.state.add_failure(trouble())
     recorder.save()
-    recorder.situation = Situation(
-        make_rules({"other": SLACK}, "on=failed on=recovered to=other"), "store", recorder.rows
-    )
-    recorder.situation.succeeded("default", "task:charge", NOON + SECOND)
+    recorder.state = AlertState(make_rules({"other": SLACK}, "on=failed on=recovered to=other"), "store", recorder.rows)
+    recorder.state.add_success("default", "task:charge", NOON + SECOND)
     assert recorder.deliver(NOON + HOUR) == []
 
 
@@ -519,14 +519,14 @@ def run_history(channel: dict[str, str], kind: tuple[str, ...], steps: list[tupl
         now += seconds * SECOND
         subject = f"task:{number}"
         if what in ("failed", "dead"):
-            recorder.situation.trouble(trouble(On(what), now, subject=subject, fingerprint=fingerprint))
+            recorder.state.add_failure(trouble(On(what), now, subject=subject, fingerprint=fingerprint))
         elif what == "success":
-            recorder.situation.succeeded("default", subject, now)
+            recorder.state.add_success("default", subject, now)
         elif what == "restart":
             recorder.restart()
         recorder.deliver(now)
     for number in range(6):
-        recorder.situation.succeeded("default", f"task:{number}", now)
+        recorder.state.add_success("default", f"task:{number}", now)
     for hour in range(60):
         recorder.deliver(now + hour * HOUR + MINUTE)
     return recorder
@@ -537,7 +537,7 @@ def test_no_channel_exceeds_its_rate_or_sends_in_quiet_hours(
     channel: dict[str, str], steps: list[tuple[str, int, str, int]]
 ) -> None:
     recorder = run_history(channel, SLACK, steps)
-    made: Channel = recorder.situation.rules.channels["ops"]
+    made: Channel = recorder.state.rules.channels["ops"]
     times = [now for _, now, _ in recorder.messages]
     for now in times:
         assert sum(now - HOUR < other <= now for other in times) <= made.rate
@@ -549,8 +549,8 @@ def test_every_problem_and_its_end_are_sent_across_restarts(
     channel: dict[str, str], steps: list[tuple[str, int, str, int]], kind: tuple[str, ...]
 ) -> None:
     recorder = run_history(channel, kind, steps)
-    assert recorder.situation.problems == {}
-    assert recorder.situation.rests
+    assert not recorder.state.problems
+    assert recorder.state.is_idle
     assert all(not name.startswith("problem:") for name in recorder.rows)
     entries: dict[str, list[Entry]] = {}
     for _, _, notice in recorder.messages:

@@ -12,7 +12,7 @@ from mainspring.core.ports.blobs import Blobs, BlobsUnavailable
 from mainspring.core.ports.upkeep.archive import ArchivedRun
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.features.archive.model import Manifest
-from mainspring.features.archive.service import archived
+from mainspring.features.archive.service import read_archived
 from mainspring.integrations.files.folder import FolderBlobs
 
 _CHUNK = 1_000
@@ -44,7 +44,7 @@ async def restore(blobs: Blobs, parts: list[Manifest], tenant: str | None, into:
     try:
         chunk: list[ArchivedRun] = []
         for part in parts:
-            async for run in archived(blobs, part):
+            async for run in read_archived(blobs, part):
                 if tenant in (None, run.run.tenant):
                     chunk.append(run)
                     read += 1

@@ -22,8 +22,8 @@ from mainspring.core.model.cluster.hints import Sealer
 from mainspring.core.ports.health import Health, Watched
 from mainspring.core.ports.upkeep.schema import Migrated, Migrates, Migration
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.features.doctor.dispatch_health import examine_engine
-from mainspring.features.doctor.registry_health import examine_registry
+from mainspring.features.doctor.broker_health import check_broker
+from mainspring.features.doctor.coordinator_health import check_coordinator
 from mainspring.features.logs.service import examine_run_logs
 from mainspring.features.move.service import Moved, transfer
 from mainspring.integrations.files.folder import FolderBlobs
@@ -111,7 +111,7 @@ async def _examine_coordination(settings: Settings) -> list[Finding]:
     if found is None:
         return []
     registry = make_registry(found, SystemClock())
-    return [await examine_registry(registry, found.kind, settings.scheduler.lease, SystemClock())]
+    return [await check_coordinator(registry, found.kind, settings.scheduler.lease, SystemClock())]
 
 
 async def _examine_dispatch(settings: Settings, signs: Signs | None) -> list[Finding]:
@@ -124,7 +124,7 @@ async def _examine_dispatch(settings: Settings, signs: Signs | None) -> list[Fin
         if url != STORE:
             mine = [queue for queue in queues if routes.get(queue, routes[OTHERS]) == url]
             engine = make_dispatch(url, clock, Sealer(b""))
-            findings.append(await examine_engine(engine, clock, namespace, mine))
+            findings.append(await check_broker(engine, clock, namespace, mine))
     return findings
 
 

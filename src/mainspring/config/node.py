@@ -413,7 +413,7 @@ class Node:
                 runtime.clock,
                 runtime.random,
                 retention,
-                pressed=pressed,
+                is_loaded=pressed,
                 archiver=archiver,
             ),
             *(

@@ -187,10 +187,12 @@ async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
     tenant = call.principal.choose_tenant(body.tenant)
     queues = tuple(dict.fromkeys(body.queues)) or tuple(sorted(call.principal.queues))
     if not call.principal.reaches(queues):
-        raise Invalid("queues", "not all of them are yours", ", ".join(sorted(call.principal.queues)))
+        raise Invalid(
+            "queues", "your key does not have access to all of them", ", ".join(sorted(call.principal.queues))
+        )
     valid_for = None if body.expires_in is None else micros_of(body.expires_in, "expiresIn")
     if valid_for == 0:
-        raise Invalid("expiresIn", "is no time at all", 'for example "90d"')
+        raise Invalid("expiresIn", "must be longer than zero", 'for example "90d"')
     key, text = make_key(
         name=body.name,
         role=Role(body.role),
@@ -220,12 +222,12 @@ async def revoke_key(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     if not (identifier.isascii() and identifier.isalnum()):
         raise Missing
     if call.principal.name == f"key:{identifier}":
-        raise Refused(409, "Conflict", "a key cannot revoke itself", hint="use another administrator's")
+        raise Refused(409, "Conflict", "a key cannot revoke itself", hint="use the key of another administrator")
     known = await api.store.key(identifier)
     if known is None or call.principal.tenant not in (None, known.tenant):
         raise Missing
     if not call.principal.reaches(known.queues):
-        raise Refused(403, "Forbidden", "this key reaches further than yours")
+        raise Refused(403, "Forbidden", "this key has access to queues that yours does not")
     author = Author(call.principal.name, call.principal.tenant)
     key = await api.store.revoke_key(identifier, call.principal.tenant, author)
     if key is None:

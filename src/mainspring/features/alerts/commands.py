@@ -9,10 +9,10 @@ from mainspring.cli.client.target import Client, command, read, segment
 from mainspring.cli.client.waiting import wait_for
 from mainspring.cli.output import Output
 
-group = typer.Typer(name="notify", help="Try the channels that tell people of problems.", no_args_is_help=True)
+group = typer.Typer(name="notify", help="Test the channels that alerts are sent to.", no_args_is_help=True)
 
 
-class _Made(msgspec.Struct, rename="camel"):
+class _RunOut(msgspec.Struct, rename="camel"):
     run_id: str
 
 
@@ -24,12 +24,12 @@ def register(application: typer.Typer) -> None:
 async def try_channel(
     api: Client,
     out: Output,
-    channel: Annotated[str, typer.Argument(help="A channel of the settings.", show_default=False)],
+    channel: Annotated[str, typer.Argument(help="The name of a configured channel.", show_default=False)],
     owner: Annotated[
         str | None,
-        typer.Option("--owner", help="Of a channel that writes to owners: which one.", show_default=False),
+        typer.Option("--owner", help="The owner to write to, for a channel that addresses owners.", show_default=False),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until a worker has sent it.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until a worker has sent the message.")] = True,
 ) -> None:
     """Send a test message to a channel and report whether it arrived.
 
@@ -39,8 +39,8 @@ async def try_channel(
     """
     body = {} if owner is None else {"owner": owner}
     answer = await api.ask("POST", f"/v1/notifications/channels/{segment(channel)}/test", body=body)
-    made = read(answer, _Made)
+    run = read(answer, _RunOut)
     if wait:
-        await wait_for(api, out, made.run_id)
+        await wait_for(api, out, run.run_id)
     else:
-        out.tell(answer, [made.run_id], lambda: out.say(f"run {made.run_id} sends it"))
+        out.tell(answer, [run.run_id], lambda: out.say(f"run {run.run_id} sends the message"))

@@ -12,18 +12,19 @@ from mainspring.core.model.alerts.notification_rules import Rule
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import format_duration, isoformat
 from mainspring.core.model.runs.names import MAX_NAME
-from mainspring.features.alerts.grouping import Problem as OpenProblem
-from mainspring.features.alerts.grouping import open_problems, waiting_of
-from mainspring.features.alerts.service import message_run
+from mainspring.features.alerts.problems import Problem as OpenProblem
+from mainspring.features.alerts.problems import decode_open_problems
+from mainspring.features.alerts.service import build_message_run
+from mainspring.features.alerts.target_alerts import count_pending
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Missing, Problem
 from mainspring.http.schemas.common import Request, Wire
 
-notifications = Resource("Notifications", "Channels and rules for alerts, and the problems that are open now.")
+notifications = Resource("Notifications", "Alert channels, alert rules and open problems.")
 
 #: Open problems listed; the total is counted separately.
-_SHOWN = 200
+_MAX_LISTED = 200
 
 
 class ChannelOut(Wire):
@@ -65,7 +66,7 @@ class ProblemOut(Wire):
     count: int
     since: str
     last_at: str
-    told: list[str]
+    notified: list[str]
     """Targets that have been notified, or will be once their channel sends."""
     owner: str = ""
     run_id: str | None = None
@@ -100,14 +101,14 @@ async def show_notifications(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     `event_notification` in the queue `notifications`.
     """
     kept = await api.store.notification_rows()
-    waiting, problems = waiting_of(kept.rows), open_problems(kept.rows)
+    waiting, problems = count_pending(kept.rows), decode_open_problems(kept.rows)
     rules = api.notifications
     return Answer(
         200,
         NotificationsOut(
-            channels=[_channel(channel, waiting) for channel in rules.channels.values()],
-            rules=[_rule(rule) for rule in rules.rules],
-            problems=[_problem(problem) for problem in problems[:_SHOWN]],
+            channels=[_channel_out(channel, waiting) for channel in rules.channels.values()],
+            rules=[_rule_out(rule) for rule in rules.rules],
+            problems=[_problem_out(problem) for problem in problems[:_MAX_LISTED]],
             problem_count=len(problems),
         ),
     )
@@ -133,17 +134,19 @@ async def try_channel(api: Api, call: Call[ChannelTestIn, Nothing]) -> Answer:
     if channel.writes_to_owners:
         address = channel.address_of(call.body.owner)
         if not address:
-            raise Invalid("owner", "is no address that this channel writes to", f"in {', '.join(channel.domains)}")
+            raise Invalid(
+                "owner", "is not an address that this channel may write to", f"in {', '.join(channel.domains)}"
+            )
         target = f"{channel.name} {address}"
     elif call.body.owner:
-        raise Invalid("owner", "this channel does not write to owners", "leave it out")
+        raise Invalid("owner", "this channel does not address owners", "leave it out")
     notice = Notice(test=True, url=api.notifications.url)
-    run = message_run(api.jobs, api.notifications, target, notice)
+    run = build_message_run(api.jobs, api.notifications, target, notice)
     made = await api.jobs.submit(msgspec.structs.replace(run, author=call.principal.name))
     return Answer(201, ChannelTestOut(run_id=made.id))
 
 
-def _channel(channel: Channel, waiting: dict[str, int]) -> ChannelOut:
+def _channel_out(channel: Channel, waiting: dict[str, int]) -> ChannelOut:
     quiet = channel.quiet
     return ChannelOut(
         name=channel.name,
@@ -152,18 +155,18 @@ def _channel(channel: Channel, waiting: dict[str, int]) -> ChannelOut:
         group=format_duration(channel.group),
         rate_per_hour=channel.rate,
         to=list(channel.to),
-        quiet_from=None if quiet is None else _clock(quiet.start),
-        quiet_until=None if quiet is None else _clock(quiet.end),
+        quiet_from=None if quiet is None else _format_clock(quiet.start),
+        quiet_until=None if quiet is None else _format_clock(quiet.end),
         quiet_zone=None if quiet is None else quiet.zone,
         waiting=sum(count for target, count in waiting.items() if target.partition(" ")[0] == channel.name),
     )
 
 
-def _clock(minute: int) -> str:
+def _format_clock(minute: int) -> str:
     return f"{minute // 60:02}:{minute % 60:02}"
 
 
-def _rule(rule: Rule) -> RuleOut:
+def _rule_out(rule: Rule) -> RuleOut:
     return RuleOut(
         name=rule.name,
         on=sorted(rule.on),
@@ -177,7 +180,7 @@ def _rule(rule: Rule) -> RuleOut:
     )
 
 
-def _problem(problem: OpenProblem) -> ProblemOut:
+def _problem_out(problem: OpenProblem) -> ProblemOut:
     return ProblemOut(
         problem_id=problem.id,
         state=problem.stage.value,
@@ -192,5 +195,5 @@ def _problem(problem: OpenProblem) -> ProblemOut:
         count=problem.count,
         since=isoformat(problem.since),
         last_at=isoformat(problem.last),
-        told=sorted(target for target, told in problem.told.items() if told.stages),
+        notified=sorted(target for target, sent in problem.alerts.items() if sent.stages),
     )

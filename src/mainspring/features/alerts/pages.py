@@ -14,17 +14,17 @@ _RUNS = 10
 
 
 @notifications.page("GET", "/notifications", permission=Permission.ADMINISTER_ALL)
-async def look_at_notifications(visit: Visit[Any]) -> Reply:
-    found, runs, counts = await asyncio.gather(
+async def show_notifications_page(visit: Visit[Any]) -> Reply:
+    listed, runs, counts = await asyncio.gather(
         visit.ask(show_notifications),
         visit.ask("list_runs", query={"queue": QUEUE, "limit": _RUNS}),
         visit.ask("count_runs"),
     )
     failed = counts.counts.get("failed", 0)
-    told: NotificationsOut = found
+    found: NotificationsOut = listed
     return visit.show(
         "notifications/page.html",
-        told=told,
+        found=found,
         runs=runs.items,
         queue=QUEUE,
         failed=failed,
@@ -36,4 +36,4 @@ async def look_at_notifications(visit: Visit[Any]) -> Reply:
 async def do_test(visit: Visit[Any]) -> Reply:
     owner = visit.form.get("owner", "").strip()
     await visit.ask(try_channel, path=visit.path, body={"owner": owner} if owner else {})
-    return Done(words="A test is on its way: its run says whether it arrived.", to="notifications")
+    return Done(words="Test message submitted. Its run shows whether it arrived.", to="notifications")

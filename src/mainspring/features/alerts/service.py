@@ -28,20 +28,21 @@ from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import Reading
 from mainspring.core.submit.jobs import Jobs
-from mainspring.features.alerts.grouping import SLO, Delivery, Situation
+from mainspring.features.alerts.alert_state import SLO, AlertState
+from mainspring.features.alerts.target_alerts import AlertMessage
 
 NAME = "notifications"
 _SHARD = 0
-_EVERY: Micros = SECOND
+_INTERVAL: Micros = SECOND
 #: Interval of the checks while nothing is pending: dropping old problems is not urgent.
-_SELDOM: Micros = HOUR
+_IDLE_INTERVAL: Micros = HOUR
 #: About an hour, to outlast an outage of the service that delivers the message.
 _RETRY = RetryPolicy(max_retries=15, first_delay=2 * SECOND, max_delay=10 * MINUTE)
 #: Each error of an attempt takes a query of its own. This limits the queries per job or task in one batch; attempts
 #: beyond it are counted with the last error found.
-_MOST_ASKED = 20
+_MAX_ERROR_QUERIES = 20
 #: The rule stages that each kind of event can lead to.
-_HEARD = {
+_STAGES_BY_KIND = {
     "run.retried": (On.FAILED,),
     "run.failed": (On.FAILED, On.DEAD),
     "job.slo_missed": (On.SLO_MISSED,),
@@ -62,7 +63,7 @@ class _Data(msgspec.Struct, frozen=True, rename="camel"):
     error: str | None = None
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _EventFields(msgspec.Struct, frozen=True):
     """The fields of an event that the notifier reads."""
 
     type: str
@@ -76,24 +77,24 @@ class _Told(msgspec.Struct, frozen=True):
 
     @property
     def subject(self) -> str:
-        return subject_of(self.data.job_id, self.data.task)
+        return choose_subject(self.data.job_id, self.data.task)
 
 
-_read = msgspec.json.Decoder(_Told).decode
+_decode_event = msgspec.json.Decoder(_EventFields).decode
 
 
-def subject_of(job: str, task: str) -> str:
+def choose_subject(job: str, task: str) -> str:
     """Return the subject of a problem: the recurring job, or the task for all other runs."""
     return job or f"task:{task}"
 
 
-def message_run(jobs: Jobs, rules: NotificationRules, target: str, notice: Notice, to: str = "") -> NewRun:
+def build_message_run(jobs: Jobs, rules: NotificationRules, target: str, notice: Notice, to: str = "") -> NewRun:
     """Build the run that delivers a message to a target. ``to``: one of its addresses; empty: all of them."""
     channel = rules.channel_of(target)
     owner = target.partition(" ")[2]
     # The ordering key delivers one message at a time, so that a recovery never arrives before its problem. A test has
     # none: a caller waits for it.
-    key = "" if notice.test else f"notification:{channel.name}:{_short(target, to)}"
+    key = "" if notice.test else f"notification:{channel.name}:{_hash_words(target, to)}"
     policy = RunPolicy(retry=RetryPolicy(max_retries=0) if notice.test else _RETRY, ordering_key=key)
     return NewRun(
         id=jobs.new_run_id(key, tenant=channel.tenant),
@@ -128,9 +129,9 @@ class Notifier(TickingService):
         self._rules = rules
         self._owned = owned
         self._source = ""
-        self._situation: Situation | None = None
+        self._state: AlertState | None = None
         self._rev = 0
-        self._looked_at: Micros | None = None
+        self._checked_at: Micros | None = None
         #: Tenants with a failure later in this batch: their successes after it are relevant, too.
         self._expected: set[str] = set()
         self._changing = asyncio.Lock()
@@ -148,9 +149,9 @@ class Notifier(TickingService):
         Successes are relevant only while the tenant has an open problem. That is rare, so most runs need no lookup.
         """
         if kind == "run.succeeded":
-            known = self._situation is None or self._situation.has_open_of(tenant)
-            return known or tenant in self._expected
-        stages = _HEARD.get(kind)
+            has_problem = self._state is None or self._state.problems.has_tenant(tenant)
+            return has_problem or tenant in self._expected
+        stages = _STAGES_BY_KIND.get(kind)
         if stages is None or not any(self._rules.hears(stage, tenant) for stage in (*stages, On.RECOVERED)):
             return False
         self._expected.add(tenant)
@@ -158,89 +159,91 @@ class Notifier(TickingService):
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:
         # Failures of the alert runs themselves cause no alerts.
-        heard = [event for event in events if event.task != NOTIFICATION]
-        if heard and self._source:
+        relevant = [event for event in events if event.task != NOTIFICATION]
+        if relevant and self._source:
             async with self._changing:
-                await self._alone(lambda situation: self._hear(situation, heard))
+                await self._run_on_state(lambda state: self._record(state, relevant))
         self._expected.clear()
 
     # Service interface.
 
     async def tick(self) -> Micros:
         if _SHARD not in self._owned():
-            self._situation = None
+            self._state = None
         elif self._source:
             async with self._changing:
                 try:
-                    await self._alone(self._advance)
+                    await self._run_on_state(self._advance)
                 except Fenced as error:
-                    self.log.info("another scheduler tells of problems", error=str(error))
-        return _EVERY
+                    self.log.info("alerts owned by another scheduler", error=str(error))
+        return _INTERVAL
 
-    async def _alone(self, work: Callable[[Situation], Awaitable[None]]) -> None:
+    async def _run_on_state(self, work: Callable[[AlertState], Awaitable[None]]) -> None:
         """Run the work on the situation. After any error the situation is discarded and read from the store again."""
         try:
-            if self._situation is None:
-                kept = await self._store.notification_rows()
-                self._rev = kept.rev
-                self._situation = Situation(self._rules, self._source, kept.rows)
-            await work(self._situation)
+            if self._state is None:
+                stored = await self._store.notification_rows()
+                self._rev = stored.rev
+                self._state = AlertState(self._rules, self._source, stored.rows)
+            await work(self._state)
         except BaseException:
-            self._situation = None
+            self._state = None
             raise
 
-    async def _save(self, situation: Situation) -> None:
-        changes = situation.changes()
+    async def _save(self, state: AlertState) -> None:
+        changes = state.take_changes()
         if not changes:
             return
         if not await self._store.change_notification_rows(self._rev, changes):
-            raise Fenced("what is kept of problems was changed by another")
+            raise Fenced("the stored problems were changed by another process")
         self._rev += 1
 
-    async def _advance(self, situation: Situation) -> None:
+    async def _advance(self, state: AlertState) -> None:
         now = self.clock.monotonic()
-        if situation.rests and self._looked_at is not None and now - self._looked_at < _SELDOM:
+        if state.is_idle and self._checked_at is not None and now - self._checked_at < _IDLE_INTERVAL:
             return
-        self._looked_at = now
-        situation.advance(await self._store.now())
-        await self._save(situation)
-        for target, deliveries in situation.outgoing().items():
-            runs = [run for each in deliveries for run in self._runs(target, each)]
+        self._checked_at = now
+        state.advance(await self._store.now())
+        await self._save(state)
+        for target, messages in state.list_outgoing().items():
+            runs = [run for each in messages for run in self._build_runs(target, each)]
             await self._jobs.submit_many(runs)
-            situation.delivered(target)
-        await self._save(situation)
+            state.mark_submitted(target)
+        await self._save(state)
 
-    def _runs(self, target: str, delivery: Delivery) -> list[NewRun]:
+    def _build_runs(self, target: str, message: AlertMessage) -> list[NewRun]:
         """Build one run per address, so that a failure at one address does not resend the message to the others."""
         found = []
         for to in self._rules.channel_of(target).apart or ("",):
-            run = message_run(self._jobs, self._rules, target, delivery.notice, to)
-            name = f"notification:{_short(self._source, target, to)}"
-            found.append(made_once(run, f"{name}:{delivery.number}"))
+            run = build_message_run(self._jobs, self._rules, target, message.notice, to)
+            name = f"notification:{_hash_words(self._source, target, to)}"
+            found.append(made_once(run, f"{name}:{message.number}"))
         return found
 
-    async def _hear(self, situation: Situation, events: Sequence[Event]) -> None:
-        bad = {event.id: _read(event.body) for event in events if event.type in _BAD}
-        troubles = await _Looking(self._store).troubles(bad)
-        met = await self._met_again([told.data.job_id for told in bad.values() if told.type == "job.slo_recovered"])
+    async def _record(self, state: AlertState, events: Sequence[Event]) -> None:
+        failures = {event.id: _decode_event(event.body) for event in events if event.type in _FAILURE_KINDS}
+        troubles = await _EventLookup(self._store).build_troubles(failures)
+        recovered = await self._list_recovered_jobs(
+            [fields.data.job_id for fields in failures.values() if fields.type == "job.slo_recovered"]
+        )
         for event in events:
             if event.id in troubles:
-                situation.trouble(troubles[event.id])
-            elif event.type == "job.slo_recovered" and event.key in met:
-                situation.met_again(event.tenant, event.key, bad[event.id].at)
+                state.add_failure(troubles[event.id])
+            elif event.type == "job.slo_recovered" and event.key in recovered:
+                state.add_slo_recovery(event.tenant, event.key, failures[event.id].at)
             elif event.type == "run.succeeded":
-                self._succeeded(situation, event)
-        await self._save(situation)
+                self._record_success(state, event)
+        await self._save(state)
 
-    def _succeeded(self, situation: Situation, event: Event) -> None:
-        if not situation.has_open(event.tenant, event.key) and not situation.has_open(
-            event.tenant, subject_of("", event.task)
+    def _record_success(self, state: AlertState, event: Event) -> None:
+        if not state.has_open_problem(event.tenant, event.key) and not state.has_open_problem(
+            event.tenant, choose_subject("", event.task)
         ):
             return
-        told = _read(event.body)
-        situation.succeeded(event.tenant, told.subject, told.at)
+        fields = _decode_event(event.body)
+        state.add_success(event.tenant, fields.subject, fields.at)
 
-    async def _met_again(self, jobs: Collection[str]) -> set[str]:
+    async def _list_recovered_jobs(self, jobs: Collection[str]) -> set[str]:
         """Return the jobs that now meet all of their objectives: one may still be missed when another has recovered."""
         if not jobs:
             return set()
@@ -249,67 +252,69 @@ class Notifier(TickingService):
         return {job for job in jobs if job not in missing}
 
 
-_BAD = frozenset({"run.retried", "run.dead", "job.slo_missed", "job.slo_recovered"})
+_FAILURE_KINDS = frozenset({"run.retried", "run.dead", "job.slo_missed", "job.slo_recovered"})
 
 
-class _Looking:
+class _EventLookup:
     """Looks up the jobs, runs and errors that events refer to, in few queries."""
 
     def __init__(self, store: NotifierStore) -> None:
         self._store = store
 
-    async def troubles(self, events: Mapping[str, _Told]) -> dict[str, Trouble]:
+    async def build_troubles(self, events: Mapping[str, _EventFields]) -> dict[str, Trouble]:
         """Build the troubles by event id."""
-        bad = {identifier: told for identifier, told in events.items() if told.type != "job.slo_recovered"}
-        jobs = await self._jobs({told.data.job_id for told in bad.values() if told.data.job_id})
-        runs = await self._runs({told.data.run_id for told in bad.values() if not told.data.job_id})
-        errors = await self._errors({name: told for name, told in bad.items() if told.type == "run.retried"})
+        failures = {identifier: fields for identifier, fields in events.items() if fields.type != "job.slo_recovered"}
+        jobs = await self._read_jobs({fields.data.job_id for fields in failures.values() if fields.data.job_id})
+        runs = await self._read_runs({fields.data.run_id for fields in failures.values() if not fields.data.job_id})
+        errors = await self._read_errors(
+            {name: fields for name, fields in failures.items() if fields.type == "run.retried"}
+        )
         return {
-            name: _trouble(told, jobs.get(told.data.job_id), runs.get(told.data.run_id), errors.get(name))
-            for name, told in bad.items()
+            name: _build_trouble(fields, jobs.get(fields.data.job_id), runs.get(fields.data.run_id), errors.get(name))
+            for name, fields in failures.items()
         }
 
-    async def _errors(self, retried: Mapping[str, _Told]) -> dict[str, str]:
-        """Look up the errors of retried attempts by event id, at most ``_MOST_ASKED`` per job or task."""
-        asked: Counter[tuple[str, str]] = Counter()
+    async def _read_errors(self, retried: Mapping[str, _EventFields]) -> dict[str, str]:
+        """Look up the errors of retried attempts by event id, at most ``_MAX_ERROR_QUERIES`` per job or task."""
+        queried: Counter[tuple[str, str]] = Counter()
         last: dict[tuple[str, str], str] = {}
         found: dict[str, str] = {}
-        for name, told in retried.items():
-            whose = (told.tenant, told.subject)
-            if asked[whose] < _MOST_ASKED:
-                last[whose] = await self._error_of(told.data.run_id, told.at)
-            asked[whose] += 1
-            found[name] = last[whose]
+        for name, fields in retried.items():
+            key = (fields.tenant, fields.subject)
+            if queried[key] < _MAX_ERROR_QUERIES:
+                last[key] = await self._read_attempt_error(fields.data.run_id, fields.at)
+            queried[key] += 1
+            found[name] = last[key]
         return found
 
-    async def _error_of(self, run: str, at: Instant) -> str:
+    async def _read_attempt_error(self, run: str, at: Instant) -> str:
         """Return the error of the attempt that ended closest to ``at``; the run may have had more attempts since."""
         attempts = await self._store.attempts(RunId(run))
         if not attempts:
             return ""
-        meant = min(attempts, key=lambda attempt: abs(attempt.ended_at - at))
-        return meant.error or meant.reason
+        closest = min(attempts, key=lambda attempt: abs(attempt.ended_at - at))
+        return closest.error or closest.reason
 
-    async def _jobs(self, ids: Collection[str]) -> dict[str, Job]:
+    async def _read_jobs(self, ids: Collection[str]) -> dict[str, Job]:
         found = await self._store.jobs([JobId(job) for job in sorted(ids)]) if ids else []
         return {job.id: job for job in found if job is not None}
 
-    async def _runs(self, ids: Collection[str]) -> dict[str, RunView]:
+    async def _read_runs(self, ids: Collection[str]) -> dict[str, RunView]:
         found = await self._store.runs([RunId(run) for run in sorted(ids) if run]) if ids else []
         return {run.id: run for run in found if run is not None}
 
 
-def _trouble(told: _Told, job: Job | None, run: RunView | None, attempt_error: str | None) -> Trouble:
+def _build_trouble(fields: _EventFields, job: Job | None, run: RunView | None, attempt_error: str | None) -> Trouble:
     """Build the trouble of an event. ``attempt_error``: the error of a failed attempt that will be retried."""
-    data, about = told.data, None if run is None else run.about
+    data, about = fields.data, None if run is None else run.about
     spec = None if job is None else job.spec
     name = spec.name if spec is not None else (about.name if about is not None else "") or data.task or data.job_id
-    known = Trouble(
+    base = Trouble(
         stage=On.SLO_MISSED,
-        tenant=told.tenant,
-        subject=told.subject,
+        tenant=fields.tenant,
+        subject=fields.subject,
         fingerprint=SLO,
-        at=told.at,
+        at=fields.at,
         name=name or data.run_id,
         task=data.task or ("" if spec is None else spec.task),
         queue=data.queue or ("" if spec is None else spec.queue),
@@ -318,14 +323,14 @@ def _trouble(told: _Told, job: Job | None, run: RunView | None, attempt_error: s
         run=data.run_id,
         job=data.job_id,
     )
-    if told.type == "job.slo_missed":
-        return known
+    if fields.type == "job.slo_missed":
+        return base
     stage, error = On.DEAD, data.error or data.reason
     if attempt_error is not None:
         stage, error = On.FAILED, attempt_error
     # The fingerprint ignores the stage: a failed attempt and the run that fails for good have the same one.
-    return msgspec.structs.replace(known, stage=stage, fingerprint=fingerprint_of("", error), error=last_line(error))
+    return msgspec.structs.replace(base, stage=stage, fingerprint=fingerprint_of("", error), error=last_line(error))
 
 
-def _short(*words: str) -> str:
+def _hash_words(*words: str) -> str:
     return hashlib.blake2b("\0".join(words).encode(), digest_size=8).hexdigest()

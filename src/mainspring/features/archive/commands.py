@@ -12,18 +12,18 @@ from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.config.archive import open_archive, restore
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.instant import DAY, Instant, parse_instant
-from mainspring.features.archive.model import Manifest, day_name
-from mainspring.features.archive.service import manifests
+from mainspring.features.archive.model import Manifest, format_day
+from mainspring.features.archive.service import list_manifests
 
-group = typer.Typer(
-    name="archive", help="Look into the archive of ended runs, and read them again.", no_args_is_help=True
-)
+group = typer.Typer(name="archive", help="List and restore archived runs.", no_args_is_help=True)
 
 Since = Annotated[
-    str | None, typer.Option("--since", help="What ended on this day or later.", metavar="DAY", show_default=False)
+    str | None,
+    typer.Option("--since", help="Only runs that ended on this day or later.", metavar="DAY", show_default=False),
 ]
 Until = Annotated[
-    str | None, typer.Option("--until", help="… and on this day or before.", metavar="DAY", show_default=False)
+    str | None,
+    typer.Option("--until", help="Only runs that ended on this day or earlier.", metavar="DAY", show_default=False),
 ]
 
 
@@ -49,23 +49,23 @@ def list_parts(since: Since = None, until: Until = None, config: Config = None, 
 
     Example: mainspring archive list --since 2026-10-01
     """
-    parts = asyncio.run(_parts(config, since, until))
+    parts = asyncio.run(_read_parts(config, since, until))
     if json:
         echo_json({"items": parts})
         return
     rows = [
         (
-            day_name(part.since),
-            day_name(part.until - DAY),
+            format_day(part.since),
+            format_day(part.until - DAY),
             part.kept_as,
             f"{part.runs:,}",
             str(len(part.files)),
             f"{part.size:,}",
-            "whole" if part.complete else "being written",
+            "complete" if part.complete else "incomplete",
         )
         for part in parts
     ]
-    shown = table("FROM", "TO", "KEPT AS", "RUNS", "FILES", "BYTES", "STATE", right=("RUNS", "FILES", "BYTES"))
+    shown = table("FROM", "TO", "RETENTION", "RUNS", "FILES", "BYTES", "STATE", right=("RUNS", "FILES", "BYTES"))
     for row in rows:
         shown.add_row(*row)
     console().print(shown)
@@ -75,11 +75,18 @@ def list_parts(since: Since = None, until: Until = None, config: Config = None, 
 def restore_runs(
     into: Annotated[
         Path,
-        typer.Option("--into", help="An SQLite file; made if it is not there.", metavar="FILE", show_default=False),
+        typer.Option(
+            "--into",
+            help="The SQLite file to restore into; created if it does not exist.",
+            metavar="FILE",
+            show_default=False,
+        ),
     ],
     since: Since = None,
     until: Until = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of this tenant.", show_default=False)] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Only runs of this tenant.", show_default=False)
+    ] = None,
     config: Config = None,
     json: AsJson = False,
 ) -> None:
@@ -96,41 +103,41 @@ def restore_runs(
 
     async def read() -> Restored:
         async with open_archive(settings_of(None, config)) as blobs:
-            parts = _within(await manifests(blobs), since, until)
-            whole = [part for part in parts if part.complete]
-            if not whole:
-                raise NotFound("the archive has nothing of that time that is whole")
-            runs, new = await restore(blobs, whole, tenant, into)
-            stores = len({part.store for part in whole})
-            return Restored(into=str(into), runs=runs, new=new, unfinished=len(parts) - len(whole), stores=stores)
+            parts = _select_parts(await list_manifests(blobs), since, until)
+            complete = [part for part in parts if part.complete]
+            if not complete:
+                raise NotFound("the archive has no complete part in this time range")
+            runs, new = await restore(blobs, complete, tenant, into)
+            stores = len({part.store for part in complete})
+            return Restored(into=str(into), runs=runs, new=new, unfinished=len(parts) - len(complete), stores=stores)
 
     done = asyncio.run(read())
     if json:
         echo_json(done)
         return
     if done.unfinished:
-        typer.echo(f"{done.unfinished} parts of that time are not whole yet, and were left out", err=True)
+        typer.echo(f"{done.unfinished} incomplete parts in this time range were skipped", err=True)
     if done.stores > 1:
-        typer.echo(f"these are the runs of {done.stores} stores", err=True)
+        typer.echo(f"the runs come from {done.stores} stores", err=True)
     typer.echo(
-        f"{done.runs:,} runs read, {done.new:,} of them new in {into}; look with: mainspring runs list --store {into}"
+        f"{done.runs:,} runs read, {done.new:,} of them new in {into}; next: mainspring runs list --store {into}"
     )
 
 
-async def _parts(config: Path | None, since: str | None, until: str | None) -> list[Manifest]:
+async def _read_parts(config: Path | None, since: str | None, until: str | None) -> list[Manifest]:
     async with open_archive(settings_of(None, config)) as blobs:
-        return _within(await manifests(blobs), since, until)
+        return _select_parts(await list_manifests(blobs), since, until)
 
 
-def _within(parts: list[Manifest], since: str | None, until: str | None) -> list[Manifest]:
-    first = None if since is None else _day("--since", since)
-    last = None if until is None else _day("--until", until)
+def _select_parts(parts: list[Manifest], since: str | None, until: str | None) -> list[Manifest]:
+    first = None if since is None else _parse_day("--since", since)
+    last = None if until is None else _parse_day("--until", until)
     return [
         part for part in parts if (first is None or part.until > first) and (last is None or part.since < last + DAY)
     ]
 
 
-def _day(option: str, text: str) -> Instant:
+def _parse_day(option: str, text: str) -> Instant:
     try:
         return parse_instant(f"{text}T00:00:00Z")
     except (Invalid, ValueError):

@@ -42,7 +42,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def folder(self) -> str:
         days = (self.until - self.since) // DAY
-        span = day_name(self.since) if days == 1 else f"{day_name(self.since)}_{days}d"
+        span = format_day(self.since) if days == 1 else f"{format_day(self.since)}_{days}d"
         return f"{ROOT}/{self.store}/{self.kept_as}/{span}"
 
     @property
@@ -65,9 +65,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"{self.folder}/{len(self.files):05}-{sha256[:12]}.jsonl.gz"
 
 
-def day_name(at: Instant) -> str:
+def format_day(at: Instant) -> str:
     return datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%d")
 
 
-def sum_of(data: bytes) -> str:
+def compute_sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()

@@ -10,9 +10,9 @@ from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import Reaping, Retention
 from mainspring.features.archive.service import Archiver
 
-_EVERY: Micros = 60 * SECOND
-_BETWEEN_STEPS: Micros = 100 * MILLISECOND
-_BETWEEN_STEPS_IF_PRESSED: Micros = 10 * SECOND
+_INTERVAL: Micros = 60 * SECOND
+_STEP_PAUSE: Micros = 100 * MILLISECOND
+_STEP_PAUSE_IF_LOADED: Micros = 10 * SECOND
 _LIMIT = 5_000
 
 
@@ -26,27 +26,27 @@ class RetentionKeeper(TickingService):
         clock: Clock,
         random: Random,
         retention: Retention,
-        pressed: Callable[[], bool] = lambda: False,
+        is_loaded: Callable[[], bool] = lambda: False,
         archiver: Archiver | None = None,
     ) -> None:
-        """``pressed``: whether the store is under load. ``archiver``: archives runs before they are deleted."""
+        """``is_loaded``: whether the store is under load. ``archiver``: archives runs before they are deleted."""
         super().__init__("retention", clock, wakeups.listen([]))
-        self._pressed = pressed
+        self._is_loaded = is_loaded
         self._store = store
         self._random = random
         self._retention = retention
-        self._gone = 0
+        self._pruned = 0
         self._archiver = archiver
 
     async def tick(self) -> Micros:
         retention, more = self._retention, False
         if self._archiver is not None:
             retention, more = await self._archiver.step(retention, lambda: self.stopping)
-        gone = await self._store.prune(retention, _LIMIT)
-        self._gone += gone
-        if gone or more:
-            return _BETWEEN_STEPS_IF_PRESSED if self._pressed() else _BETWEEN_STEPS
-        if self._gone:
-            self.log.info("pruned", gone=self._gone)
-            self._gone = 0
-        return round(_EVERY * (0.75 + self._random.random() / 2))
+        pruned = await self._store.prune(retention, _LIMIT)
+        self._pruned += pruned
+        if pruned or more:
+            return _STEP_PAUSE_IF_LOADED if self._is_loaded() else _STEP_PAUSE
+        if self._pruned:
+            self.log.info("runs pruned", count=self._pruned)
+            self._pruned = 0
+        return round(_INTERVAL * (0.75 + self._random.random() / 2))

@@ -72,19 +72,19 @@ async def autoscale(api: Api, call: Call[Nothing, AutoscaleQuery]) -> Answer:
     loads = await read_loads(api.seen_by(call.principal), workers, tenant, await api.store.now())
     if query.queue is not None:
         loads = [load for load in loads if load.queue == query.queue] or [QueueLoad(queue=query.queue)]
-    queues = [_scale(load, query.slots, target) for load in loads]
+    queues = [_recommend_workers(load, query.slots, target) for load in loads]
     return Answer(
         200,
         Autoscale(
             queues=queues,
             workers=sum(not worker.draining for worker in workers),
             recommended_workers=max((scale.recommended_workers for scale in queues), default=0),
-            schedulers=None if tenant is not None else await _schedulers(api, loads),
+            schedulers=None if tenant is not None else await _recommend_schedulers(api, loads),
         ),
     )
 
 
-async def _schedulers(api: Api, loads: list[QueueLoad]) -> SchedulerScale:
+async def _recommend_schedulers(api: Api, loads: list[QueueLoad]) -> SchedulerScale:
     alive = len(await api.store.sessions("scheduler"))
     lag = await api.scheduler_lag()
     return SchedulerScale(
@@ -94,7 +94,7 @@ async def _schedulers(api: Api, loads: list[QueueLoad]) -> SchedulerScale:
     )
 
 
-def _scale(load: QueueLoad, slots: int, target: Micros = TARGET) -> QueueScale:
+def _recommend_workers(load: QueueLoad, slots: int, target: Micros = TARGET) -> QueueScale:
     return QueueScale(
         queue=load.queue,
         queued=load.queued,

@@ -23,25 +23,27 @@ class RestoredStore(Store, Catalog, Operations, Access, Protocol):
     """The store methods used for restored stores."""
 
 
-async def last_restore(store: RestoredStore) -> Restored:
+async def read_last_restore(store: RestoredStore) -> Restored:
     """Return the last restore in the audit log. ``NotFound`` if there is none."""
     entries = await store.audit(None, AuditFilter(action=RESTORED), limit=1)
     if not entries or entries[0].after is None:
-        raise NotFound("this store was not restored from a backup, or so long ago that its audit has forgotten")
+        raise NotFound(
+            "the audit log has no restore: this store was not restored from a backup, or the entry has expired"
+        )
     return msgspec.json.decode(entries[0].after, type=Restored)
 
 
-async def pause_of_all(store: RestoredStore) -> Pause | None:
+async def read_pause_of_all(store: RestoredStore) -> Pause | None:
     """Return the pause of all tenants and queues, if there is one."""
     return next((pause for pause in await store.pauses() if pause.tenant is None and pause.queue is None), None)
 
 
-def holds(pause: Pause | None) -> bool:
+def is_restore_pause(pause: Pause | None) -> bool:
     """Whether the pause is the one that a restore sets."""
     return pause is not None and pause.author == AUTHOR
 
 
-async def in_doubt(store: RestoredStore, restored: Restored) -> list[tuple[RunView, Doubt]]:
+async def list_in_doubt(store: RestoredStore, restored: Restored) -> list[tuple[RunView, Doubt]]:
     """List the runs that may have been done after the backup was taken."""
     found: list[tuple[RunView, Doubt]] = []
     now = await store.now()
@@ -54,7 +56,7 @@ async def in_doubt(store: RestoredStore, restored: Restored) -> list[tuple[RunVi
         after = RunId(page.after)
 
 
-async def take_back(store: RestoredStore, runs: Collection[RunId], why: str) -> Sequence[RunId]:
+async def cancel_runs(store: RestoredStore, runs: Collection[RunId], why: str) -> Sequence[RunId]:
     """Cancel runs; return those that are cancelled or being cancelled."""
     cancelled: list[RunId] = []
     todo = list(runs)
@@ -64,25 +66,25 @@ async def take_back(store: RestoredStore, runs: Collection[RunId], why: str) -> 
     return cancelled
 
 
-async def give_ends(store: RestoredStore, restored: Restored, ends: Sequence[KnownEnd]) -> Counter[RunState]:
+async def complete_known(store: RestoredStore, restored: Restored, ends: Sequence[KnownEnd]) -> Counter[RunState]:
     """Complete runs in doubt with their known ends; return the counts by state. Runs not in doubt are skipped."""
-    doubtful = {run.id for run, _ in await in_doubt(store, restored)} if ends else set()
-    meant = [end for end in ends if end.run in doubtful]
-    author = Author(AUTHOR, why="they had ended before the restore")
-    settled: Counter[RunState] = Counter()
-    for start in range(0, len(meant), _PAGE):
-        settled.update((await store.finish(meant[start : start + _PAGE], author)).values())
-    return settled
+    doubtful = {run.id for run, _ in await list_in_doubt(store, restored)} if ends else set()
+    wanted = [end for end in ends if end.run in doubtful]
+    author = Author(AUTHOR, why="ended before the restore")
+    completed: Counter[RunState] = Counter()
+    for start in range(0, len(wanted), _PAGE):
+        completed.update((await store.finish(wanted[start : start + _PAGE], author)).values())
+    return completed
 
 
-async def release(store: RestoredStore, restored: Restored) -> bool:
+async def release_pause(store: RestoredStore, restored: Restored) -> bool:
     """End the restore's pause, or replace it by the pause from before the backup. Return whether it was held."""
-    if not holds(await pause_of_all(store)):
+    if not is_restore_pause(await read_pause_of_all(store)):
         return False
     before = restored.paused
-    back = None
+    previous = None
     if before is not None:
-        back = Pause(
+        previous = Pause(
             tenant=None, queue=None, since=before.since, author=before.author, why=before.why, until=before.until
         )
-    return await store.resume(None, None, Author(AUTHOR, why="released"), back=back)
+    return await store.resume(None, None, Author(AUTHOR, why="released"), back=previous)

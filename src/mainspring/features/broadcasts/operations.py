@@ -5,7 +5,7 @@ from msgspec import UNSET
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
-from mainspring.features.broadcasts.service import copies_of
+from mainspring.features.broadcasts.service import build_copies
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.schemas.common import Wire, given_id
@@ -47,7 +47,7 @@ async def broadcast(api: Api, call: Call[BroadcastIn, Nothing]) -> Answer:
     past = past_of(run, api.clock.now())
     if past is not None:
         raise past
-    copies = copies_of(run, await api.store.sessions("worker"))
+    copies = build_copies(run, await api.store.sessions("worker"))
     await api.check(call.principal, tenant, run.queue, run.task, run.payload)
     for queue in {copy.queue for copy in copies}:
         api.reach(call.principal, queue)

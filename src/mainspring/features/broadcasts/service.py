@@ -11,14 +11,14 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.storage.catalog import SessionView
 
 
-def copies_of(run: NewRun, workers: Iterable[SessionView]) -> list[NewRun]:
+def build_copies(run: NewRun, workers: Iterable[SessionView]) -> list[NewRun]:
     """Build one run per worker that knows the task, has the required labels and is not draining.
 
     A run uses the broadcast's queue if its worker serves that, and otherwise the worker's first queue. The same
     broadcast gives the same run ids, so that repeating it creates nothing twice.
     """
     if run.idempotency is not None:
-        raise Invalid("unique", "does not go with a broadcast", "each worker has a run of its own")
+        raise Invalid("unique", "cannot be combined with a broadcast", "each worker has a run of its own")
     run.check()
     return [
         msgspec.structs.replace(

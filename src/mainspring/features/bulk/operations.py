@@ -20,10 +20,10 @@ from mainspring.http.schemas.status_words import job_states, run_states
 
 bulk = Resource("Bulk", "Change many jobs or runs at once, selected by a filter.")
 
-_AT_ONCE = 10_000
-_READ_TOGETHER = 1_000
-_ON_ITS_WAY = frozenset(set(RunState) - ENDED)
-_TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED})
+_MAX_ITEMS = 10_000
+_PAGE = 1_000
+_UNFINISHED = frozenset(set(RunState) - ENDED)
+_RETRIED_BY_DEFAULT = frozenset({RunState.FAILED, RunState.CANCELLED})
 
 
 class BulkIn(Request):
@@ -75,20 +75,20 @@ async def act_on_many(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     if body.ids is not None and (any(filters) or body.everything):
         raise Invalid("ids", "cannot be given together with a filter")
     if not body.everything and body.ids is None and not any((body.status, *filters)):
-        raise Invalid("everything", "nothing says which are meant", "a filter, or everything: true")
+        raise Invalid("everything", "no selection", "set ids, a filter, or everything: true")
     if body.action == "retag" and not (body.add_tags or body.remove_tags):
         raise Invalid("addTags", "is missing", "addTags, removeTags or both")
     if body.queue is not None:
         api.reach(call.principal, body.queue)
     if body.target == "runs":
-        return await _on_runs(api, call)
-    return await _on_jobs(api, call)
+        return await _change_runs(api, call)
+    return await _change_jobs(api, call)
 
 
-async def _on_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
+async def _change_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     body = call.body
     if body.job_id is not None:
-        raise Invalid("jobId", "is for runs", 'target "runs"')
+        raise Invalid("jobId", "applies to runs only", 'target "runs"')
     if body.action == "retry":
         raise Invalid("action", "schedules cannot be retried", 'target "runs"')
     wanted = JobFilter(
@@ -101,7 +101,7 @@ async def _on_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
         since=instant_of(body.created_after, "createdAfter"),
         until=instant_of(body.created_before, "createdBefore"),
     )
-    found, more = await _jobs_meant(api, call, wanted)
+    found, more = await _find_jobs(api, call, wanted)
     changed = 0
     if not body.dry_run:
         author = Author(call.principal.name, call.principal.tenant, body.why)
@@ -120,13 +120,13 @@ async def _on_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     return Answer(200, _bulk_out(body, found, changed, more))
 
 
-async def _on_runs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
+async def _change_runs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     body = call.body
     if body.action in ("pause", "resume"):
-        raise Invalid("action", f"runs cannot be {body.action}d", "pause their queue, or their job")
+        raise Invalid("action", f"runs cannot be {body.action}d", "pause their queue or their job instead")
     wanted = RunFilter(
         tenant=await api.choose_written(call.principal, body.tenant),
-        states=_states_meant(body),
+        states=_choose_states(body),
         job=None if body.job_id is None else JobId(given_id(body.job_id, "jobId")),
         task=body.task or "",
         queue=body.queue or "",
@@ -135,13 +135,13 @@ async def _on_runs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
         since=instant_of(body.created_after, "createdAfter"),
         until=instant_of(body.created_before, "createdBefore"),
     )
-    found, more = await _runs_meant(api, call, wanted)
+    found, more = await _find_runs(api, call, wanted)
     changed = 0
     if not body.dry_run:
         author = Author(call.principal.name, call.principal.tenant, body.why)
         if body.action == "cancel":
-            for start in range(0, len(found), _READ_TOGETHER):
-                states = await api.jobs.cancel_runs(found[start : start + _READ_TOGETHER], author)
+            for start in range(0, len(found), _PAGE):
+                states = await api.jobs.cancel_runs(found[start : start + _PAGE], author)
                 changed += sum(state in (RunState.CANCELLED, RunState.CANCELLING) for state in states.values())
         elif body.action == "retry":
             changed, refused = await _retry(api, call.principal, found)
@@ -151,18 +151,18 @@ async def _on_runs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     return Answer(200, _bulk_out(body, found, changed, more))
 
 
-def _states_meant(body: BulkIn) -> frozenset[RunState]:
+def _choose_states(body: BulkIn) -> frozenset[RunState]:
     """Return the states that the action applies to; empty means all."""
-    asked = run_states(body.status)
+    requested = run_states(body.status)
     match body.action:
         case "cancel":
-            return asked or _ON_ITS_WAY
+            return requested or _UNFINISHED
         case "retry":
-            if asked - ENDED:
-                raise Invalid("status", "only what has ended can be retried", ", ".join(sorted(ENDED)))
-            return asked or (_TO_RETRY if body.ids is None else ENDED)
+            if requested - ENDED:
+                raise Invalid("status", "only ended runs can be retried", ", ".join(sorted(ENDED)))
+            return requested or (_RETRIED_BY_DEFAULT if body.ids is None else ENDED)
         case _:
-            return asked
+            return requested
 
 
 async def _retry(api: Api, principal: Principal, found: list[RunId]) -> tuple[int, bool]:
@@ -170,30 +170,30 @@ async def _retry(api: Api, principal: Principal, found: list[RunId]) -> tuple[in
 
     A run that was retried before is not retried again.
     """
-    made = 0
-    for start in range(0, len(found), _READ_TOGETHER):
-        seen = await api.seen_by(principal).runs(found[start : start + _READ_TOGETHER], payloads=True)
+    created = 0
+    for start in range(0, len(found), _PAGE):
+        reads = await api.seen_by(principal).runs(found[start : start + _PAGE], payloads=True)
         # Retention may have deleted the run meanwhile.
-        new = [await made_again(api, principal, run, run.payload) for run in seen if run is not None]
-        allowed = await within_quotas(api, new, insist=not made)
-        made += sum(answer.new for answer in await api.jobs.submit_many(allowed))
+        new = [await made_again(api, principal, run, run.payload) for run in reads if run is not None]
+        allowed = await within_quotas(api, new, insist=not created)
+        created += sum(answer.new for answer in await api.jobs.submit_many(allowed))
         if len(allowed) < len(new):
-            return made, True
-    return made, False
+            return created, True
+    return created, False
 
 
-async def _jobs_meant(api: Api, call: Call[BulkIn, Nothing], wanted: JobFilter) -> tuple[list[JobId], bool]:
+async def _find_jobs(api: Api, call: Call[BulkIn, Nothing], wanted: JobFilter) -> tuple[list[JobId], bool]:
     """Return the matching jobs that the caller can access, and whether there are more."""
-    seen, principal = api.seen_by(call.principal), call.principal
+    reads, principal = api.seen_by(call.principal), call.principal
     if call.body.ids is not None:
-        named = await seen.jobs([JobId(given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
+        named = await reads.jobs([JobId(given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
         known = [job for job in named if job is not None and job.state in wanted.states]
         known = [job for job in known if wanted.tenant in (None, job.tenant)]
         return [job.id for job in known if principal.reaches([job.spec.queue])], False
     found: list[JobId] = []
     after: JobId | None = None
-    while len(found) < _AT_ONCE:
-        page = await seen.list_jobs(wanted, after, 1_000)
+    while len(found) < _MAX_ITEMS:
+        page = await reads.list_jobs(wanted, after, 1_000)
         found += [job.id for job in page.items if principal.reaches([job.spec.queue])]
         if page.after is None:
             return found, False
@@ -201,17 +201,17 @@ async def _jobs_meant(api: Api, call: Call[BulkIn, Nothing], wanted: JobFilter) 
     return found, True
 
 
-async def _runs_meant(api: Api, call: Call[BulkIn, Nothing], wanted: RunFilter) -> tuple[list[RunId], bool]:
-    seen, principal = api.seen_by(call.principal), call.principal
+async def _find_runs(api: Api, call: Call[BulkIn, Nothing], wanted: RunFilter) -> tuple[list[RunId], bool]:
+    reads, principal = api.seen_by(call.principal), call.principal
     if call.body.ids is not None:
-        named = await seen.runs([RunId(given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
+        named = await reads.runs([RunId(given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
         known = [run for run in named if run is not None and (not wanted.states or run.state in wanted.states)]
         known = [run for run in known if wanted.tenant in (None, run.tenant)]
         return [run.id for run in known if principal.reaches([run.queue])], False
     found: list[RunId] = []
     after: RunId | None = None
-    while len(found) < _AT_ONCE:
-        page = await seen.list_runs(wanted, after, 1_000)
+    while len(found) < _MAX_ITEMS:
+        page = await reads.list_runs(wanted, after, 1_000)
         found += [run.id for run in page.items if principal.reaches([run.queue])]
         if page.after is None:
             return found, False

@@ -19,14 +19,14 @@ from mainspring.core.model.schedules.cron import load_zone
 from mainspring.features.calendars.recurrence import Budget, Rule
 
 #: Recurring events are expanded this far ahead; occurrences that ended longer ago than this are left out.
-_AHEAD = timedelta(days=10 * 366)
-_BEHIND = timedelta(days=366)
+_HORIZON = timedelta(days=10 * 366)
+_KEPT_PAST = timedelta(days=366)
 _FIRST_YEAR = 1900
 #: Upper bound of an event's length: none starts before the first year.
-_LONGEST = timedelta(days=200 * 366)
+_MAX_LENGTH = timedelta(days=200 * 366)
 #: Limits of the work for a file: lines, and days that its rules examine. Either takes a few seconds.
-_MOST_LINES = 200_000
-_MOST_STEPS = 2_000_000
+_MAX_LINES = 200_000
+_MAX_STEPS = 2_000_000
 _FOLD = re.compile(r"\r?\n[ \t]")
 
 
@@ -39,26 +39,24 @@ def read_ical(text: str, timezone: str, now: Instant) -> tuple[tuple[Holiday, ..
         with warnings.catch_warnings():
             # It warns about guesses, such as the zone behind /example.org/Europe/Paris.
             warnings.simplefilter("ignore")
-            calendars = ICalendar.from_ical(_prepare(text), multiple=True)
+            calendars = ICalendar.from_ical(_unfold(text), multiple=True)
         events = [event for calendar in calendars for event in calendar.walk("VEVENT")]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise Invalid("ical", f"cannot be read: {error!s:.200}", "a file that begins with BEGIN:VCALENDAR") from None
     except RecursionError:
-        raise Invalid(
-            "ical", "has components inside components inside components", "events beside each other"
-        ) from None
+        raise Invalid("ical", "is nested too deeply", "events that are not nested") from None
     if not events:
         raise Invalid("ical", "has no events", "a file that begins with BEGIN:VCALENDAR")
     if len(events) > MOST_ENTRIES:
         raise Invalid("ical", f"has {len(events)} events", f"at most {MOST_ENTRIES}")
-    reading = _Reading(load_zone(timezone), to_datetime(now))
-    for step in (reading.note_override, reading.add):
+    reader = _CalendarReader(load_zone(timezone), to_datetime(now))
+    for step in (reader.add_override, reader.add_event):
         for number, event in enumerate(events, 1):
-            _do(step, event, number)
-    return reading.found()
+            _apply_step(step, event, number)
+    return reader.build_result()
 
 
-def _do(step: Callable[[Any], None], event: Any, number: int) -> None:
+def _apply_step(step: Callable[[Any], None], event: Any, number: int) -> None:
     try:
         step(event)
     except Invalid as error:
@@ -67,107 +65,111 @@ def _do(step: Callable[[Any], None], event: Any, number: int) -> None:
         raise Invalid(f"ical, event {number}", f"cannot be read: {error!s:.200}") from None
 
 
-class _Reading:
+class _CalendarReader:
     def __init__(self, zone: ZoneInfo, now: datetime) -> None:
         self._zone = zone
-        self._budget = Budget(_MOST_STEPS)
-        self._from = (now - _BEHIND).astimezone(zone).replace(tzinfo=None)
-        self._until = (now + _AHEAD).astimezone(zone).replace(tzinfo=None)
+        self._budget = Budget(_MAX_STEPS)
+        self._from = (now - _KEPT_PAST).astimezone(zone).replace(tzinfo=None)
+        self._until = (now + _HORIZON).astimezone(zone).replace(tzinfo=None)
         #: Occurrences replaced by an event of their own, by uid.
         self._overridden: dict[str, set[datetime]] = {}
         self._holidays: dict[tuple[str, str], Holiday] = {}
         self._freezes: dict[tuple[Instant, Instant], Freeze] = {}
 
-    def note_override(self, event: Any) -> None:
+    def add_override(self, event: Any) -> None:
         replaced = event.get("RECURRENCE-ID")
         if replaced is not None:
             start = _decode(event, "RECURRENCE-ID")
-            self._overridden.setdefault(str(event.get("UID", "")), set()).add(_wall(start, self._zone_of(start)))
+            self._overridden.setdefault(str(event.get("UID", "")), set()).add(
+                _convert_to_wall(start, self._choose_zone(start))
+            )
 
-    def add(self, event: Any) -> None:
+    def add_event(self, event: Any) -> None:
         if str(event.get("STATUS", "")).upper() == "CANCELLED":
             return
         start = _decode(event, "DTSTART")
         label = "".join(letter for letter in str(event.get("SUMMARY", "")) if letter.isprintable())[:MAX_NAME]
-        long = self._length(event, start)
-        zone = self._zone_of(start)
-        for wall in self._occurrences(event, start, zone, long):
+        length = self._read_length(event, start)
+        zone = self._choose_zone(start)
+        for wall in self._occurrences(event, start, zone, length):
             if isinstance(start, datetime):
-                self._freeze(wall, long, zone, label)
+                self._add_freeze(wall, length, zone, label)
             else:
-                self._holiday(wall.date(), max(long.days, 1), label)
+                self._add_holiday(wall.date(), max(length.days, 1), label)
             if len(self._holidays) > MOST_ENTRIES or len(self._freezes) > MOST_ENTRIES:
-                raise Invalid("RRULE", f"makes more than {MOST_ENTRIES} days or spans", "fewer events")
+                raise Invalid("RRULE", f"has more than {MOST_ENTRIES} occurrences", "fewer events")
 
-    def found(self) -> tuple[tuple[Holiday, ...], tuple[Freeze, ...]]:
+    def build_result(self) -> tuple[tuple[Holiday, ...], tuple[Freeze, ...]]:
         return (
             tuple(holiday for _, holiday in sorted(self._holidays.items())),
             tuple(freeze for _, freeze in sorted(self._freezes.items())),
         )
 
-    def _holiday(self, day: date, days: int, label: str) -> None:
+    def _add_holiday(self, day: date, days: int, label: str) -> None:
         until = "" if days == 1 else str(day + timedelta(days=days - 1))
         self._holidays[str(day), until] = Holiday(date=str(day), until=until, label=label)
 
-    def _freeze(self, wall: datetime, long: timedelta, zone: ZoneInfo, label: str) -> None:
+    def _add_freeze(self, wall: datetime, length: timedelta, zone: ZoneInfo, label: str) -> None:
         # A start in a gap of the clocks moves to the jump; a start in a fold is the first of both times.
         start = from_datetime(wall.replace(tzinfo=zone).astimezone(UTC)) // SECOND * SECOND
-        end = start + int(long.total_seconds()) * SECOND
+        end = start + int(length.total_seconds()) * SECOND
         if end > start:
             self._freezes[start, end] = Freeze(start=start, end=end, label=label)
 
-    def _occurrences(self, event: Any, start: date | datetime, zone: Any, long: timedelta) -> Iterator[datetime]:
+    def _occurrences(self, event: Any, start: date | datetime, zone: Any, length: timedelta) -> Iterator[datetime]:
         """Return the relevant starts up to the horizon, as wall times of their zone."""
-        first = _wall(start, zone)
+        first = _convert_to_wall(start, zone)
         if first.year < _FIRST_YEAR:
             raise Invalid("DTSTART", f"{first:%Y-%m-%d} is too long ago", f"{_FIRST_YEAR} or later")
-        own = set() if event.get("RECURRENCE-ID") else self._overridden.get(str(event.get("UID", "")), set())
-        left_out = own | {_wall(one, zone) for one in self._dates(event, "EXDATE")}
-        found = {first} if event.get("RRULE") is None else self._repeated(event["RRULE"], start, zone, long)
-        found |= {_wall(one, zone) for one in self._dates(event, "RDATE")}
-        return iter(sorted(wall for wall in found - left_out if self._earliest(long) <= wall <= self._until))
+        overridden = set() if event.get("RECURRENCE-ID") else self._overridden.get(str(event.get("UID", "")), set())
+        excluded = overridden | {_convert_to_wall(one, zone) for one in self._read_dates(event, "EXDATE")}
+        found = {first} if event.get("RRULE") is None else self._expand(event["RRULE"], start, zone, length)
+        found |= {_convert_to_wall(one, zone) for one in self._read_dates(event, "RDATE")}
+        return iter(sorted(wall for wall in found - excluded if self._compute_earliest(length) <= wall <= self._until))
 
-    def _repeated(self, rule: Any, start: date | datetime, zone: Any, long: timedelta) -> set[datetime]:
+    def _expand(self, rule: Any, start: date | datetime, zone: Any, length: timedelta) -> set[datetime]:
         if isinstance(rule, list):
-            raise Invalid("RRULE", "is given twice", "one, and RDATE for the rest")
+            raise Invalid("RRULE", "occurs twice", "one RRULE, and RDATE for other dates")
         # Each occurrence is a calendar entry, so a day cannot have more of them than a calendar has entries.
-        read = Rule(rule, _wall(start, zone), MOST_ENTRIES if isinstance(start, datetime) else 1)
+        read = Rule(rule, _convert_to_wall(start, zone), MOST_ENTRIES if isinstance(start, datetime) else 1)
         last = self._until
         if until := rule.get("UNTIL"):
-            end = _in_our_zone(until[0] if isinstance(until, list) else until)
-            last = min(last, _wall(end, zone) if isinstance(end, datetime) else datetime.combine(end, time.max))
+            end = _reload_zone(until[0] if isinstance(until, list) else until)
+            last = min(
+                last, _convert_to_wall(end, zone) if isinstance(end, datetime) else datetime.combine(end, time.max)
+            )
         found = set()
-        for wall in read.occurrences(self._earliest(long), last, self._budget):
-            if wall >= self._earliest(long):
+        for wall in read.list_occurrences(self._compute_earliest(length), last, self._budget):
+            if wall >= self._compute_earliest(length):
                 found.add(wall)
                 if len(found) > MOST_ENTRIES:
-                    raise Invalid("RRULE", f"makes more than {MOST_ENTRIES} days or spans", "fewer events")
+                    raise Invalid("RRULE", f"has more than {MOST_ENTRIES} occurrences", "fewer events")
         return found
 
-    def _earliest(self, long: timedelta) -> datetime:
+    def _compute_earliest(self, length: timedelta) -> datetime:
         """Return the earliest relevant start: an occurrence that starts before it ended too long ago."""
-        return self._from - min(long, _LONGEST)
+        return self._from - min(length, _MAX_LENGTH)
 
-    def _length(self, event: Any, start: date | datetime) -> timedelta:
+    def _read_length(self, event: Any, start: date | datetime) -> timedelta:
         if event.get("DTEND") is not None:
             end = _decode(event, "DTEND")
             if isinstance(end, datetime) != isinstance(start, datetime):
-                raise Invalid("DTEND", "is not of the kind of DTSTART", "a date, or a time, both")
+                raise Invalid("DTEND", "does not have the type of DTSTART", "two dates, or two times")
             if isinstance(start, datetime):
                 # Computed in UTC, so that a clock change does not alter the length.
-                ends, begins = (self._aware(one) for one in (end, start))
-                long = ends.astimezone(UTC) - begins.astimezone(UTC)
+                ends, begins = (self._add_zone(one) for one in (end, start))
+                length = ends.astimezone(UTC) - begins.astimezone(UTC)
             else:
-                long = end - start
+                length = end - start
         elif event.get("DURATION") is not None:
-            long = event.decoded("DURATION")
+            length = event.decoded("DURATION")
         else:
-            long = timedelta(0 if isinstance(start, datetime) else 1)
-        if long < timedelta(0):
+            length = timedelta(0 if isinstance(start, datetime) else 1)
+        if length < timedelta(0):
             raise Invalid("DTEND", "is before DTSTART")
-        return long
+        return length
 
-    def _dates(self, event: Any, name: str) -> list[date | datetime]:
+    def _read_dates(self, event: Any, name: str) -> list[date | datetime]:
         """Return the values of a property that may occur several times, each with several values."""
         found = event.get(name)
         if found is None:
@@ -175,24 +177,24 @@ class _Reading:
         lists = found if isinstance(found, list) else [found]
         # An RDATE may be a period; its start is used.
         values = [value.dt for one in lists for value in one.dts]
-        return [_in_our_zone(value[0] if isinstance(value, tuple) else value) for value in values]
+        return [_reload_zone(value[0] if isinstance(value, tuple) else value) for value in values]
 
-    def _aware(self, moment: datetime) -> datetime:
+    def _add_zone(self, moment: datetime) -> datetime:
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=self._zone)
 
-    def _zone_of(self, start: date | datetime) -> Any:
+    def _choose_zone(self, start: date | datetime) -> Any:
         """Return the zone in which the event recurs."""
         return (start.tzinfo if isinstance(start, datetime) else None) or self._zone
 
 
-def _wall(moment: date | datetime, zone: Any) -> datetime:
+def _convert_to_wall(moment: date | datetime, zone: Any) -> datetime:
     """Return the wall time in the zone."""
     if not isinstance(moment, datetime):
         return datetime.combine(moment, time())
     return moment.replace(tzinfo=None) if moment.tzinfo is None else moment.astimezone(zone).replace(tzinfo=None)
 
 
-def _in_our_zone(moment: Any) -> Any:
+def _reload_zone(moment: Any) -> Any:
     """Reload a named zone from this system's time zone database instead of using the file's rules."""
     if not isinstance(moment, datetime) or not isinstance(moment.tzinfo, ZoneInfo) or moment.tzinfo.key is None:
         return moment
@@ -205,10 +207,10 @@ def _decode(event: Any, name: str) -> Any:
     named = getattr(event.get(name), "params", {}).get("TZID")
     if named and isinstance(value, datetime) and value.tzinfo is None:
         raise Invalid("TZID", f"{str(named)[:60]!r} is not a known time zone", "an IANA name such as Europe/Paris")
-    return _in_our_zone(value)
+    return _reload_zone(value)
 
 
-def _prepare(text: str) -> str:
+def _unfold(text: str) -> str:
     """Unfold the text and drop its zone definitions, if it is small enough.
 
     The rules of a zone in the file would be evaluated for every converted time, and cached for other files.
@@ -230,8 +232,8 @@ def _prepare(text: str) -> str:
             inside = False
     if components > 2 * MOST_ENTRIES:
         raise Invalid("ical", f"has {components} components", f"at most {MOST_ENTRIES} events")
-    if len(lines) > _MOST_LINES:
-        raise Invalid("ical", f"has {len(lines)} lines", f"at most {_MOST_LINES}")
+    if len(lines) > _MAX_LINES:
+        raise Invalid("ical", f"has {len(lines)} lines", f"at most {_MAX_LINES}")
     if dates > MOST_ENTRIES:
         raise Invalid("ical", f"has {dates} dates in EXDATE and RDATE", f"at most {MOST_ENTRIES}")
     return "\r\n".join(kept)

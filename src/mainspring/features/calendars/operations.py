@@ -25,11 +25,11 @@ calendars = Resource(
     "Weekends, holidays, business hours and freezes that the schedules of a tenant share. Every version is kept.",
 )
 
-_LARGEST = 2 * 1024 * 1024
-_PREVIEW = 366 * DAY
+_MAX_BODY = 2 * 1024 * 1024
+_PREVIEW_LENGTH = 366 * DAY
 
 
-class OfTenant(Request):
+class TenantQuery(Request):
     tenant: Name | None = None
 
 
@@ -37,50 +37,50 @@ class CalendarList(Wire):
     items: list[CalendarOut]
 
 
-class VersionsOf(OfTenant):
+class CalendarVersionsQuery(TenantQuery):
     limit: Limit = 20
 
 
-class Delete(Request):
+class DeleteCalendarIn(Request):
     why: Text = ""
     tenant: Name | UnsetType = UNSET
 
 
-class Deleted(Wire):
+class DeletedCalendar(Wire):
     name: str
     deleted: bool
 
 
-class Import(Request):
+class ImportCalendarIn(Request):
     """An iCalendar file."""
 
-    ical: Annotated[str, Meta(max_length=_LARGEST)]
+    ical: Annotated[str, Meta(max_length=_MAX_BODY)]
     timezone: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
     """Time zone of the calendar, and of times without a zone; default: unchanged, or UTC for a new calendar."""
     why: Text = ""
     tenant: Name | UnsetType = UNSET
 
 
-class Preview(OfTenant):
+class CalendarPreviewQuery(TenantQuery):
     since: Time | None = None
     until: Time | None = None
     limit: Limit = 20
 
 
-class ClosedSpan(Wire):
+class ClosedPeriod(Wire):
     start: str
     end: str | None
     label: str = ""
 
 
-class PreviewOut(Wire):
+class CalendarPreviewOut(Wire):
     name: str
     version: int
-    closed: list[ClosedSpan]
+    closed: list[ClosedPeriod]
 
 
-@calendars.operation("GET", "/v1/calendars", permission=Permission.READ, query=OfTenant, answers={200: CalendarList})
-async def list_calendars(api: Api, call: Call[Nothing, OfTenant]) -> Answer:
+@calendars.operation("GET", "/v1/calendars", permission=Permission.READ, query=TenantQuery, answers={200: CalendarList})
+async def list_calendars(api: Api, call: Call[Nothing, TenantQuery]) -> Answer:
     """List calendars, by tenant and name.
 
     Returns the newest version of each calendar that your key can read.
@@ -93,10 +93,10 @@ async def list_calendars(api: Api, call: Call[Nothing, OfTenant]) -> Answer:
     "GET",
     "/v1/calendars/{name}",
     permission=Permission.READ,
-    query=OfTenant,
+    query=TenantQuery,
     answers={200: CalendarOut, 404: Problem},
 )
-async def get_calendar(api: Api, call: Call[Nothing, OfTenant]) -> Answer:
+async def get_calendar(api: Api, call: Call[Nothing, TenantQuery]) -> Answer:
     """Get a calendar.
 
     Returns its newest version. 404: the calendar does not exist, or your key has no access to it.
@@ -110,7 +110,7 @@ async def get_calendar(api: Api, call: Call[Nothing, OfTenant]) -> Answer:
     permission=Permission.OPERATE,
     body=CalendarIn,
     answers={200: CalendarOut, 409: Problem},
-    largest_body=_LARGEST,
+    largest_body=_MAX_BODY,
     example={
         "timezone": "Europe/Paris",
         "closedDays": ["sat", "sun"],
@@ -126,19 +126,19 @@ async def put_calendar(api: Api, call: Call[CalendarIn, Nothing]) -> Answer:
     body = call.body
     spec = calendar_spec_of(body)
     expected = None if body.expected_version is UNSET else body.expected_version
-    made = await _put(api, call.principal, body.tenant, call.path["name"], spec, body.why, expected)
-    return Answer(200, calendar_out(made))
+    saved = await _put(api, call.principal, body.tenant, call.path["name"], spec, body.why, expected)
+    return Answer(200, calendar_out(saved))
 
 
 @calendars.operation(
     "DELETE",
     "/v1/calendars/{name}",
     permission=Permission.OPERATE,
-    body=Delete,
+    body=DeleteCalendarIn,
     body_optional=True,
-    answers={200: Deleted, 404: Problem, 409: Problem},
+    answers={200: DeletedCalendar, 404: Problem, 409: Problem},
 )
-async def delete_calendar(api: Api, call: Call[Delete, Nothing]) -> Answer:
+async def delete_calendar(api: Api, call: Call[DeleteCalendarIn, Nothing]) -> Answer:
     """Delete a calendar.
 
     Its versions are kept. 409: a job uses it.
@@ -147,17 +147,17 @@ async def delete_calendar(api: Api, call: Call[Delete, Nothing]) -> Answer:
     if not await api.store.delete_calendar(tenant, name, Author(call.principal.name, tenant, call.body.why)):
         raise Missing
     api.wakeups.ring([SCHEDULES])
-    return Answer(200, Deleted(name=name, deleted=True))
+    return Answer(200, DeletedCalendar(name=name, deleted=True))
 
 
 @calendars.operation(
     "GET",
     "/v1/calendars/{name}/versions",
     permission=Permission.READ,
-    query=VersionsOf,
+    query=CalendarVersionsQuery,
     answers={200: CalendarList, 404: Problem},
 )
-async def calendar_versions(api: Api, call: Call[Nothing, VersionsOf]) -> Answer:
+async def calendar_versions(api: Api, call: Call[Nothing, CalendarVersionsQuery]) -> Answer:
     """List the versions of a calendar, newest first.
 
     Each version has its definition, its author, its time and the reason that was given.
@@ -173,11 +173,11 @@ async def calendar_versions(api: Api, call: Call[Nothing, VersionsOf]) -> Answer
     "POST",
     "/v1/calendars/{name}/import",
     permission=Permission.OPERATE,
-    body=Import,
+    body=ImportCalendarIn,
     answers={200: CalendarOut},
-    largest_body=_LARGEST,
+    largest_body=_MAX_BODY,
 )
-async def import_calendar(api: Api, call: Call[Import, Nothing]) -> Answer:
+async def import_calendar(api: Api, call: Call[ImportCalendarIn, Nothing]) -> Answer:
     """Import holidays and freezes from an iCalendar file.
 
     They replace the holidays and freezes of the calendar; weekdays and business hours stay. Recurring events are
@@ -192,18 +192,18 @@ async def import_calendar(api: Api, call: Call[Import, Nothing]) -> Answer:
     holidays, freezes = await asyncio.to_thread(read_ical, body.ical, timezone, api.clock.now())
     spec = msgspec.structs.replace(spec, timezone=timezone, holidays=holidays, freezes=freezes)
     why = body.why or f"imported {len(holidays)} holidays and {len(freezes)} freezes"
-    made = await _put(api, call.principal, tenant, name, spec, why, 0 if known is None else known.version)
-    return Answer(200, calendar_out(made))
+    saved = await _put(api, call.principal, tenant, name, spec, why, 0 if known is None else known.version)
+    return Answer(200, calendar_out(saved))
 
 
 @calendars.operation(
     "GET",
     "/v1/calendars/{name}/preview",
     permission=Permission.READ,
-    query=Preview,
-    answers={200: PreviewOut, 404: Problem},
+    query=CalendarPreviewQuery,
+    answers={200: CalendarPreviewOut, 404: Problem},
 )
-async def preview_calendar(api: Api, call: Call[Nothing, Preview]) -> Answer:
+async def preview_calendar(api: Api, call: Call[Nothing, CalendarPreviewQuery]) -> Answer:
     """List the next times at which a calendar is closed.
 
     Covers the next year, unless you set `since` and `until`.
@@ -211,44 +211,46 @@ async def preview_calendar(api: Api, call: Call[Nothing, Preview]) -> Answer:
     query = call.query
     found = await _find(api, call.principal, query.tenant, call.path["name"])
     since = await api.store.now() if query.since is None else parse_instant(query.since, "since")
-    until = since + _PREVIEW if query.until is None else parse_instant(query.until, "until")
-    spans = Closings([Closed(found)]).spans(since, until, query.limit)
+    until = since + _PREVIEW_LENGTH if query.until is None else parse_instant(query.until, "until")
+    periods = Closings([Closed(found)]).spans(since, until, query.limit)
     closed = [
-        ClosedSpan(start=isoformat(span.start), end=None if span.end is None else isoformat(span.end), label=span.label)
-        for span in spans
+        ClosedPeriod(
+            start=isoformat(period.start), end=None if period.end is None else isoformat(period.end), label=period.label
+        )
+        for period in periods
     ]
-    return Answer(200, PreviewOut(name=found.name, version=found.version, closed=closed))
+    return Answer(200, CalendarPreviewOut(name=found.name, version=found.version, closed=closed))
 
 
 async def _put(
     api: Api,
     principal: Principal,
-    asked: str | UnsetType | None,
+    requested_tenant: str | UnsetType | None,
     name: str,
     spec: CalendarSpec,
     why: str,
     expected: int | None,
 ) -> Calendar:
-    tenant = await _choose_owner(api, principal, asked)
+    tenant = await _choose_owner(api, principal, requested_tenant)
     # The name is part of a path, like that of a queue.
     check_queue("name", name)
     spec.check()
     author = Author(principal.name, tenant, why)
-    made = await api.store.put_calendar(tenant, name, spec, author, expected_version=expected)
+    saved = await api.store.put_calendar(tenant, name, spec, author, expected_version=expected)
     api.wakeups.ring([SCHEDULES])
-    return made
+    return saved
 
 
-async def _find(api: Api, principal: Principal, asked: str | None, name: str) -> Calendar:
-    tenant = principal.choose_tenant(asked) or DEFAULT_TENANT
+async def _find(api: Api, principal: Principal, requested_tenant: str | None, name: str) -> Calendar:
+    tenant = principal.choose_tenant(requested_tenant) or DEFAULT_TENANT
     for calendar in await api.seen_by(principal).calendars(tenant):
         if calendar.name == name:
             return calendar
     raise Missing
 
 
-async def _choose_owner(api: Api, principal: Principal, asked: str | UnsetType | None) -> str:
+async def _choose_owner(api: Api, principal: Principal, requested_tenant: str | UnsetType | None) -> str:
     """Return the tenant that owns the calendar. A key limited to queues is refused: calendars affect all queues."""
     if not principal.reaches(()):
-        raise Refused(403, "Forbidden", "a calendar is for a tenant, and this key is bound to queues")
-    return await api.choose_owner(principal, asked)
+        raise Refused(403, "Forbidden", "a calendar belongs to a tenant, and this key is limited to queues")
+    return await api.choose_owner(principal, requested_tenant)

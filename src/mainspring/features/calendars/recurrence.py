@@ -16,7 +16,7 @@ _FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY")
 _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _BYDAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
 #: Numeric lists, with their largest absolute value.
-_LARGEST = {
+_MAX_VALUES = {
     "BYMONTH": 12,
     "BYMONTHDAY": 31,
     "BYYEARDAY": 366,
@@ -26,7 +26,7 @@ _LARGEST = {
     "BYMINUTE": 59,
     "BYSECOND": 59,
 }
-_OTHERS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY"}
+_OTHER_PROPERTIES = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY"}
 
 
 class Budget:
@@ -51,40 +51,40 @@ class Period(NamedTuple):
 class Rule:
     """A recurrence rule, built from the parts that icalendar has parsed."""
 
-    def __init__(self, parts: Mapping[str, Any], first: datetime, most_times: int) -> None:
+    def __init__(self, parts: Mapping[str, Any], first: datetime, max_times: int) -> None:
         """Check the parts of a rule.
 
-        ``first``: wall time of its start; ``most_times``: most occurrences of one day.
+        ``first``: wall time of its start; ``max_times``: most occurrences of one day.
         """
-        read = {name.upper(): values if isinstance(values, list) else [values] for name, values in parts.items()}
-        if unknown := sorted(read.keys() - _LARGEST.keys() - _OTHERS):
-            raise Invalid("RRULE", f"{unknown[0]} is not supported", ", ".join([*_LARGEST, "BYDAY"]))
-        frequency = [str(word).upper() for word in read.get("FREQ", [])]
+        properties = {name.upper(): values if isinstance(values, list) else [values] for name, values in parts.items()}
+        if unknown := sorted(properties.keys() - _MAX_VALUES.keys() - _OTHER_PROPERTIES):
+            raise Invalid("RRULE", f"{unknown[0]} is not supported", ", ".join([*_MAX_VALUES, "BYDAY"]))
+        frequency = [str(word).upper() for word in properties.get("FREQ", [])]
         if len(frequency) != 1 or frequency[0] not in _FREQUENCIES:
             raise Invalid("RRULE", f"repeats {', '.join(frequency) or 'never'}"[:80], ", ".join(_FREQUENCIES))
         self._frequency = frequency[0]
         self._first = first
-        self._interval = _one(read, "INTERVAL", 1)
-        self.count = _one(read, "COUNT", 0) or None
-        lists = {name: _numbers(name, read.get(name, [])) for name in _LARGEST}
+        self._interval = _parse_number(properties, "INTERVAL", 1)
+        self.count = _parse_number(properties, "COUNT", 0) or None
+        lists = {name: _parse_numbers(name, properties.get(name, [])) for name in _MAX_VALUES}
         self._months, self._month_days = lists["BYMONTH"], lists["BYMONTHDAY"]
         self._year_days, self._weeks = lists["BYYEARDAY"], lists["BYWEEKNO"]
         self._positions = lists["BYSETPOS"]
-        self._weekdays, self._numbered = _byday(read.get("BYDAY", []), self._frequency)
-        wkst = str(read.get("WKST", ["MO"])[0]).upper()
+        self._weekdays, self._numbered = _parse_byday(properties.get("BYDAY", []), self._frequency)
+        wkst = str(properties.get("WKST", ["MO"])[0]).upper()
         if wkst not in _WEEKDAYS:
             raise Invalid("RRULE", "WKST is not a day of the week", ", ".join(_WEEKDAYS))
         self._week_start = _WEEKDAYS.index(wkst)
         if self._weeks and self._week_start:
             raise Invalid("RRULE", "BYWEEKNO is not supported with this WKST", "WKST=MO")
-        self._take_from_start()
-        self._times = _times(lists, first, most_times)
+        self._use_days_of_start()
+        self._times = _build_times(lists, first, max_times)
 
-    def occurrences(self, since: datetime, until: datetime, budget: Budget) -> Iterator[datetime]:
+    def list_occurrences(self, since: datetime, until: datetime, budget: Budget) -> Iterator[datetime]:
         """Return the occurrences in order. Those before ``since`` are skipped unless the rule has a ``COUNT``."""
         found = 0
-        for period in self._periods(self._first if self.count else max(since, self._first), until):
-            for occurrence in self._within(period, budget):
+        for period in self._iterate_periods(self._first if self.count else max(since, self._first), until):
+            for occurrence in self._expand_period(period, budget):
                 if occurrence > until:
                     return
                 if occurrence < self._first:
@@ -95,7 +95,7 @@ class Rule:
                 if found == self.count:
                     return
 
-    def _take_from_start(self) -> None:
+    def _use_days_of_start(self) -> None:
         """Use the day of the start if the rule names no days."""
         if self._month_days or self._year_days or self._weeks or self._weekdays or self._numbered:
             return
@@ -110,7 +110,7 @@ class Rule:
             case _:
                 pass
 
-    def _periods(self, since: datetime, until: datetime) -> Iterator[Period]:
+    def _iterate_periods(self, since: datetime, until: datetime) -> Iterator[Period]:
         """Iterate from the period of ``since``, or the first one after it, to the period of ``until``."""
         start, origin = since.date(), self._first.date()
         number = 0
@@ -125,11 +125,11 @@ class Rule:
             case _:
                 number = (start - origin).days
         number = -(-number // self._interval) * self._interval
-        while (period := self._period(origin, number)) is not None and period.first <= until.date():
+        while (period := self._build_period(origin, number)) is not None and period.first <= until.date():
             yield period
             number += self._interval
 
-    def _period(self, origin: date, number: int) -> Period | None:
+    def _build_period(self, origin: date, number: int) -> Period | None:
         try:
             if self._frequency == "YEARLY":
                 return Period(date(origin.year + number, 1, 1), date(origin.year + number + 1, 1, 1))
@@ -142,20 +142,20 @@ class Rule:
         except (ValueError, OverflowError):
             return None
 
-    def _within(self, period: Period, budget: Budget) -> Iterator[datetime]:
-        days = self._days(period, budget)
+    def _expand_period(self, period: Period, budget: Budget) -> Iterator[datetime]:
+        days = self._list_days(period, budget)
         if not self._positions:
             yield from (datetime.combine(day, clock) for day in days for clock in self._times)
             return
         matching = list(days)
         total = len(matching) * len(self._times)
         budget.spend(len(self._positions))
-        chosen = {position - 1 if position > 0 else total + position for position in self._positions}
-        for place in sorted(place for place in chosen if 0 <= place < total):
-            day, clock = divmod(place, len(self._times))
+        indexes = {position - 1 if position > 0 else total + position for position in self._positions}
+        for position in sorted(position for position in indexes if 0 <= position < total):
+            day, clock = divmod(position, len(self._times))
             yield datetime.combine(matching[day], self._times[clock])
 
-    def _days(self, period: Period, budget: Budget) -> Iterator[date]:
+    def _list_days(self, period: Period, budget: Budget) -> Iterator[date]:
         day = period.first
         while day < period.end:
             if self._months and day.month not in self._months:
@@ -163,23 +163,23 @@ class Rule:
                 day = min(date(day.year + day.month // 12, day.month % 12 + 1, 1), period.end)
                 continue
             budget.spend()
-            if self._has(day):
+            if self._matches(day):
                 yield day
             day += timedelta(1)
 
-    def _has(self, day: date) -> bool:
-        if self._month_days and not _either(self._month_days, day.day, _length(day)):
+    def _matches(self, day: date) -> bool:
+        if self._month_days and not _is_in(self._month_days, day.day, _count_month_days(day)):
             return False
         of_week = day.weekday() in self._weekdays or self._is_numbered(day)
         if (self._weekdays or self._numbered) and not of_week:
             return False
         if self._year_days:
             of_year, length = day.timetuple().tm_yday, date(day.year, 12, 31).timetuple().tm_yday
-            if not _either(self._year_days, of_year, length):
+            if not _is_in(self._year_days, of_year, length):
                 return False
         if self._weeks:
             year, week, _ = day.isocalendar()
-            if not _either(self._weeks, week, date(year, 12, 28).isocalendar().week):
+            if not _is_in(self._weeks, week, date(year, 12, 28).isocalendar().week):
                 return False
         return True
 
@@ -188,47 +188,47 @@ class Rule:
         if not self._numbered:
             return False
         if self._frequency == "YEARLY" and not self._months:
-            place, length = day.timetuple().tm_yday, date(day.year, 12, 31).timetuple().tm_yday
+            position, length = day.timetuple().tm_yday, date(day.year, 12, 31).timetuple().tm_yday
         else:
-            place, length = day.day, _length(day)
-        numbers = ((place + 6) // 7, -((length - place) // 7 + 1))
+            position, length = day.day, _count_month_days(day)
+        numbers = ((position + 6) // 7, -((length - position) // 7 + 1))
         return any((day.weekday(), number) in self._numbered for number in numbers)
 
 
-def _either(values: frozenset[int], place: int, length: int) -> bool:
+def _is_in(values: frozenset[int], position: int, length: int) -> bool:
     """Whether the position is among the numbers; negative numbers count from the end."""
-    return place in values or place - length - 1 in values
+    return position in values or position - length - 1 in values
 
 
-def _length(day: date) -> int:
+def _count_month_days(day: date) -> int:
     return (date(day.year + day.month // 12, day.month % 12 + 1, 1) - timedelta(1)).day if day.year < 9999 else 31
 
 
-def _numbers(name: str, values: Iterable[object]) -> frozenset[int]:
-    found = frozenset(_whole(name, value) for value in values)
+def _parse_numbers(name: str, values: Iterable[object]) -> frozenset[int]:
+    found = frozenset(_check_number(name, value) for value in values)
     low = 0 if name in ("BYHOUR", "BYMINUTE", "BYSECOND") else 1
     negative = name not in ("BYHOUR", "BYMINUTE", "BYSECOND", "BYMONTH")
     for number in found:
-        if not (low <= number <= _LARGEST[name] or (negative and low <= -number <= _LARGEST[name])):
-            raise Invalid("RRULE", f"{name} {number} is out of range", f"{low} to {_LARGEST[name]}")
+        if not (low <= number <= _MAX_VALUES[name] or (negative and low <= -number <= _MAX_VALUES[name])):
+            raise Invalid("RRULE", f"{name} {number} is out of range", f"{low} to {_MAX_VALUES[name]}")
     return found
 
 
-def _one(read: Mapping[str, list[Any]], name: str, otherwise: int) -> int:
-    values = read.get(name)
-    number = _whole(name, values[0]) if values else otherwise
+def _parse_number(properties: Mapping[str, list[Any]], name: str, default: int) -> int:
+    values = properties.get(name)
+    number = _check_number(name, values[0]) if values else default
     if values and not 1 <= number <= 10**9:
         raise Invalid("RRULE", f"{name} {number} is out of range", "1 or more")
     return number
 
 
-def _whole(name: str, value: object) -> int:
+def _check_number(name: str, value: object) -> int:
     if not isinstance(value, int):
         raise Invalid("RRULE", f"{name} {value!s:.40} is not a number")
     return int(value)
 
 
-def _byday(values: Iterable[object], frequency: str) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
+def _parse_byday(values: Iterable[object], frequency: str) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
     plain, numbered = set(), set()
     for value in values:
         word = _BYDAY.fullmatch(str(value).upper())
@@ -242,10 +242,10 @@ def _byday(values: Iterable[object], frequency: str) -> tuple[frozenset[int], fr
     return frozenset(plain), frozenset(numbered)
 
 
-def _times(lists: Mapping[str, frozenset[int]], first: datetime, most: int) -> list[time]:
+def _build_times(lists: Mapping[str, frozenset[int]], first: datetime, max_times: int) -> list[time]:
     hours = sorted(lists["BYHOUR"] or {first.hour})
     minutes = sorted(lists["BYMINUTE"] or {first.minute})
     seconds = sorted(lists["BYSECOND"] or {first.second})
-    if len(hours) * len(minutes) * len(seconds) > most:
-        raise Invalid("RRULE", f"repeats more than {most} times a day", "fewer of BYHOUR, BYMINUTE and BYSECOND")
+    if len(hours) * len(minutes) * len(seconds) > max_times:
+        raise Invalid("RRULE", f"repeats more than {max_times} times a day", "fewer of BYHOUR, BYMINUTE and BYSECOND")
     return [time(hour, minute, second) for hour in hours for minute in minutes for second in seconds]

@@ -8,7 +8,7 @@ from mainspring.cli.client.target import Client, command, read
 from mainspring.cli.output import Output, span
 from mainspring.core.model.base.instant import MILLISECOND
 
-group = typer.Typer(name="datacenters", help="See how each data center is doing.", no_args_is_help=True)
+group = typer.Typer(name="datacenters", help="List data centers and their load.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:
@@ -27,7 +27,7 @@ class Datacenter(msgspec.Struct, rename="camel"):
     last_worker_at: str | None = None
 
 
-class Order(msgspec.Struct):
+class PreferenceOrder(msgspec.Struct):
     order: str
     serving: str
     reason: str | None = None
@@ -35,7 +35,7 @@ class Order(msgspec.Struct):
 
 class Datacenters(msgspec.Struct):
     items: list[Datacenter]
-    orders: list[Order]
+    orders: list[PreferenceOrder]
 
 
 @command(group, "list")
@@ -52,19 +52,19 @@ async def list_datacenters(api: Client, out: Output) -> None:
             ("DATACENTER", "HEALTH", "WORKERS", "SCHEDULERS", "QUEUED", "RUNNING", "LAG"),
             [
                 (
-                    place.name,
-                    Text(place.health.replace("-", " "), "" if place.health == "ok" else "yellow"),
-                    f"{place.workers}" + (f" (+{place.draining} leaving)" if place.draining else ""),
-                    str(place.schedulers),
-                    str(place.queued),
-                    str(place.running),
-                    span(round(place.lag_ms * MILLISECOND)) if place.queued else "",
+                    data_center.name,
+                    Text(data_center.health.replace("-", " "), "" if data_center.health == "ok" else "yellow"),
+                    f"{data_center.workers}" + (f" (+{data_center.draining} draining)" if data_center.draining else ""),
+                    str(data_center.schedulers),
+                    str(data_center.queued),
+                    str(data_center.running),
+                    span(round(data_center.lag_ms * MILLISECOND)) if data_center.queued else "",
                 )
-                for place in found.items
+                for data_center in found.items
             ],
             right=("WORKERS", "SCHEDULERS", "QUEUED", "RUNNING", "LAG"),
         )
         for order in found.orders:
-            out.say(f"{order.order}: {order.serving} serves it" + (f" ({order.reason})" if order.reason else ""))
+            out.say(f"{order.order}: served by {order.serving}" + (f" ({order.reason})" if order.reason else ""))
 
-    out.tell(answer, [place.name for place in found.items], show)
+    out.tell(answer, [data_center.name for data_center in found.items], show)

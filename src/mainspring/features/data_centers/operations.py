@@ -35,29 +35,29 @@ async def list_datacenters(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     processes, but no amounts of work.
     """
     now = await api.store.now()
-    places = {place.name: place for place in await api.store.places()}
+    data_centers = {data_center.name: data_center for data_center in await api.store.places()}
     loads = {load.name: load for load in await api.store.place_loads()} if call.principal.tenant is None else {}
     items = [
-        _datacenter(places.get(name, Place(name=name)), loads.get(name, PlaceLoad(name=name)), now)
-        for name in sorted(places.keys() | loads.keys())
+        _datacenter_out(data_centers.get(name, Place(name=name)), loads.get(name, PlaceLoad(name=name)), now)
+        for name in sorted(data_centers.keys() | loads.keys())
     ]
-    orders = [_order(order) for order in await api.store.orders()] if call.principal.tenant is None else []
+    orders = [_order_out(order) for order in await api.store.orders()] if call.principal.tenant is None else []
     return Answer(200, DatacentersOut(items=items, orders=orders))
 
 
-def _datacenter(place: Place, load: PlaceLoad, now: Instant) -> DatacenterOut:
+def _datacenter_out(data_center: Place, load: PlaceLoad, now: Instant) -> DatacenterOut:
     return DatacenterOut(
-        name=place.name,
-        health="ok" if place.workers else "no-workers",
-        workers=place.workers,
-        draining=place.draining,
-        schedulers=place.schedulers,
+        name=data_center.name,
+        health="ok" if data_center.workers else "no-workers",
+        workers=data_center.workers,
+        draining=data_center.draining,
+        schedulers=data_center.schedulers,
         queued=load.queued,
         running=load.running,
         lag_ms=0.0 if load.oldest_due is None else max(now - load.oldest_due, 0) / MILLISECOND,
-        last_worker_at=time_of(place.seen_at),
+        last_worker_at=time_of(data_center.seen_at),
     )
 
 
-def _order(order: Order) -> OrderOut:
+def _order_out(order: Order) -> OrderOut:
     return OrderOut(order=order.word.partition("=")[2], serving=order.serving, reason=order.why or None)

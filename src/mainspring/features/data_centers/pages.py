@@ -12,4 +12,4 @@ datacenters = Pages()
 @datacenters.page("GET", "/datacenters", permission=Permission.READ)
 async def show_datacenters(visit: Visit[Any]) -> Reply:
     found: DatacentersOut = await visit.ask(list_datacenters)
-    return visit.show("datacenters/page.html", places=found.items, orders=found.orders)
+    return visit.show("datacenters/page.html", data_centers=found.items, orders=found.orders)

@@ -9,7 +9,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Lists, RunFilter
 
-_NONE = Quotas()
+_NO_QUOTAS = Quotas()
 _UNLIMITED = 1_000_000_000
 _QUEUED = frozenset({RunState.QUEUED})
 
@@ -20,8 +20,8 @@ class QuotaStore(Lists, Protocol):
         ...
 
 
-class QuotasLeft:
-    """Remaining quotas: as read by ``look``, less what was taken since.
+class QuotaBudget:
+    """Remaining quotas: as read by ``refresh``, less what was taken since.
 
     Each process counts submissions per minute by itself, as the API does.
     """
@@ -31,38 +31,38 @@ class QuotasLeft:
         self._clock = clock
         self._quotas: dict[str, Quotas] = {}
         self._queued: dict[str, int] = {}
-        self._taken: Counter[str] = Counter()
+        self._consumed: Counter[str] = Counter()
         #: How many runs a tenant may still submit, and at which time that was so.
         self._submits: dict[str, tuple[float, Micros]] = {}
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         self._quotas = {tenant.name: tenant.quotas for tenant in await self._store.tenants()}
         self._queued.clear()
-        self._taken.clear()
+        self._consumed.clear()
 
-    def of(self, tenant: str) -> Quotas:
-        return self._quotas.get(tenant, _NONE)
+    def get_quotas(self, tenant: str) -> Quotas:
+        return self._quotas.get(tenant, _NO_QUOTAS)
 
-    async def left(self, tenant: str) -> int:
+    async def count_left(self, tenant: str) -> int:
         """Return how many more runs the tenant may submit now."""
-        quotas = self.of(tenant)
+        quotas = self.get_quotas(tenant)
         left = _UNLIMITED
         if quotas.queued is not None:
             if tenant not in self._queued:
                 wanted = RunFilter(tenant=tenant, states=_QUEUED)
                 self._queued[tenant] = await self._store.count_runs(wanted, quotas.queued)
-            left = quotas.queued - self._queued[tenant] - self._taken[tenant]
+            left = quotas.queued - self._queued[tenant] - self._consumed[tenant]
         if quotas.submits_per_minute is not None:
-            left = min(left, int(self._level(tenant, quotas.submits_per_minute)))
+            left = min(left, int(self._compute_level(tenant, quotas.submits_per_minute)))
         return max(left, 0)
 
-    def take(self, tenant: str) -> None:
-        self._taken[tenant] += 1
-        most = self.of(tenant).submits_per_minute
-        if most is not None:
-            self._submits[tenant] = (self._level(tenant, most) - 1, self._clock.monotonic())
+    def consume(self, tenant: str) -> None:
+        self._consumed[tenant] += 1
+        limit = self.get_quotas(tenant).submits_per_minute
+        if limit is not None:
+            self._submits[tenant] = (self._compute_level(tenant, limit) - 1, self._clock.monotonic())
 
-    def _level(self, tenant: str, most: int) -> float:
+    def _compute_level(self, tenant: str, limit: int) -> float:
         now = self._clock.monotonic()
-        level, at = self._submits.get(tenant, (float(most), now))
-        return min(float(most), level + (now - at) / MINUTE * most)
+        level, at = self._submits.get(tenant, (float(limit), now))
+        return min(float(limit), level + (now - at) / MINUTE * limit)

@@ -18,24 +18,24 @@ from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import Reading
 from mainspring.core.submit.jobs import Jobs
-from mainspring.features.dead_letters.quotas import QuotasLeft, QuotaStore
+from mainspring.features.dead_letters.quotas import QuotaBudget, QuotaStore
 
-_WATCH_EVERY: Micros = 2 * SECOND
-_STEP_EVERY: Micros = 100 * MILLISECOND
+_WATCH_INTERVAL: Micros = 2 * SECOND
+_STEP_INTERVAL: Micros = 100 * MILLISECOND
 #: Payloads held in memory at once, at most 256 KiB each.
-_READ_TOGETHER = 50
+_BATCH = 50
 
 
 class DeadLetterServiceStore(DeadLetters, Reading, QuotaStore, Protocol):
     """The store methods that the service uses."""
 
 
-class _Choice(msgspec.Struct, frozen=True):
-    """The next dead letters, and the cursor after them. ``held``: there may be more, but a quota has no room."""
+class _ReplayBatch(msgspec.Struct, frozen=True):
+    """The next dead letters, and the cursor after them. ``is_limited``: there may be more, but a quota has no room."""
 
     runs: list[RunView]
     after: RunId | None
-    held: bool = False
+    is_limited: bool = False
 
 
 class DeadLetterService(TickingService):
@@ -46,59 +46,61 @@ class DeadLetterService(TickingService):
     """
 
     def __init__(self, store: DeadLetterServiceStore, jobs: Jobs, wakeups: Wakeups, clock: Clock) -> None:
-        super().__init__("undertaker", clock, wakeups.listen([]))
+        super().__init__("dead-letters", clock, wakeups.listen([]))
         self._store = store
         self._jobs = jobs
-        self._quotas = QuotasLeft(store, clock)
-        self._watched_at: Micros = -_WATCH_EVERY
+        self._quotas = QuotaBudget(store, clock)
+        self._watched_at: Micros = -_WATCH_INTERVAL
 
     async def tick(self) -> Micros:
-        if self.clock.monotonic() - self._watched_at >= _WATCH_EVERY:
+        if self.clock.monotonic() - self._watched_at >= _WATCH_INTERVAL:
             self._watched_at = self.clock.monotonic()
-            alarms = await self._store.watch_dead_letters()
-            if alarms:
-                self.log.warning("groups of dead letters are new, or grow quickly", groups=alarms)
-        going = await self._store.open_replays()
-        if going:
-            await self._quotas.look()
+            growing = await self._store.watch_dead_letters()
+            if growing:
+                self.log.warning("dead letters growing", groups=growing)
+        open_replays = await self._store.open_replays()
+        if open_replays:
+            await self._quotas.refresh()
         # Create the runs that were chosen before, so that the quota count includes them.
-        passed_over = [await self._make(replay) for replay in going]
-        for replay, passed in zip(going, passed_over, strict=True):
+        passed_over = [await self._submit_chosen(replay) for replay in open_replays]
+        for replay, passed in zip(open_replays, passed_over, strict=True):
             await self._advance(replay, passed)
-        return _STEP_EVERY if going else _WATCH_EVERY
+        return _STEP_INTERVAL if open_replays else _WATCH_INTERVAL
 
     async def _advance(self, replay: Replay, passed_over: int) -> None:
         """Choose the next runs of a replay and save the choice. The runs chosen before have been created."""
         now = await self._store.now()
-        moved = msgspec.structs.replace(replay, next=(), passed_over=replay.passed_over + passed_over)
-        if moved.state == "canary" and (moved.canary_runs or not moved.canaries):
-            said = judged(moved, await self._store.runs(moved.canary_runs), now)
-            moved = moved if said.state == "going" and await self._has_more_canaries(moved, now) else said
-        if moved.is_open and (wanted := room(moved, now)):
-            choice = await self._choose(moved, wanted)
-            for run in choice.runs:
-                self._quotas.take(run.tenant)
-            moved = msgspec.structs.replace(
-                moved,
-                next=tuple(run.id for run in choice.runs),
-                replayed=moved.replayed + len(choice.runs),
-                after=choice.after,
+        advanced = msgspec.structs.replace(replay, next=(), passed_over=replay.passed_over + passed_over)
+        if advanced.state == "canary" and (advanced.canary_runs or not advanced.canaries):
+            result = judged(advanced, await self._store.runs(advanced.canary_runs), now)
+            advanced = advanced if result.state == "going" and await self._has_more_canaries(advanced, now) else result
+        if advanced.is_open and (wanted := room(advanced, now)):
+            batch = await self._choose_runs(advanced, wanted)
+            for run in batch.runs:
+                self._quotas.consume(run.tenant)
+            advanced = msgspec.structs.replace(
+                advanced,
+                next=tuple(run.id for run in batch.runs),
+                replayed=advanced.replayed + len(batch.runs),
+                after=batch.after,
             )
-            if moved.state == "canary":
-                made = tuple(replay_id(run) for run in choice.runs)
-                moved = msgspec.structs.replace(moved, canary_runs=moved.canary_runs + made)
-            if not choice.runs and not choice.held and (moved.state == "going" or not moved.canary_runs):
-                moved = msgspec.structs.replace(moved, state="done", ended_at=now)
-        if moved != replay and await self._store.move_replay(moved) and not moved.is_open:
-            self.log.info("a replay has ended", replay=moved.id, state=moved.state, runs=moved.replayed, why=moved.why)
+            if advanced.state == "canary":
+                canary_ids = tuple(replay_id(run) for run in batch.runs)
+                advanced = msgspec.structs.replace(advanced, canary_runs=advanced.canary_runs + canary_ids)
+            if not batch.runs and not batch.is_limited and (advanced.state == "going" or not advanced.canary_runs):
+                advanced = msgspec.structs.replace(advanced, state="done", ended_at=now)
+        if advanced != replay and await self._store.move_replay(advanced) and not advanced.is_open:
+            self.log.info(
+                "replay ended", replay=advanced.id, state=advanced.state, runs=advanced.replayed, why=advanced.why
+            )
 
     async def _has_more_canaries(self, replay: Replay, now: Instant) -> bool:
         """Whether canaries remain to be chosen, because a quota held some of them back."""
         wanted = room(replay, now)
-        choice = await self._choose(replay, wanted) if wanted else None
-        return choice is not None and (bool(choice.runs) or choice.held)
+        batch = await self._choose_runs(replay, wanted) if wanted else None
+        return batch is not None and (bool(batch.runs) or batch.is_limited)
 
-    async def _choose(self, replay: Replay, wanted: int) -> _Choice:
+    async def _choose_runs(self, replay: Replay, wanted: int) -> _ReplayBatch:
         dead = RunFilter(
             tenant=replay.tenant, dead=True, fingerprint=replay.fingerprint, task=replay.task, queue=replay.queue
         )
@@ -109,34 +111,34 @@ class DeadLetterService(TickingService):
             page = await self._store.list_runs(dead, after, wanted - len(chosen))
             for run in page.items:
                 if replay.covers(run):
-                    if counts[run.tenant] >= await self._quotas.left(run.tenant):
-                        return _Choice(chosen, after, held=True)
+                    if counts[run.tenant] >= await self._quotas.count_left(run.tenant):
+                        return _ReplayBatch(chosen, after, is_limited=True)
                     counts[run.tenant] += 1
                     chosen.append(run)
                 after = run.id
             if page.after is None:
                 break
             after = RunId(page.after)
-        return _Choice(chosen, after)
+        return _ReplayBatch(chosen, after)
 
-    async def _make(self, replay: Replay) -> int:
+    async def _submit_chosen(self, replay: Replay) -> int:
         """Submit the chosen runs, skipping those that exist; return how many could not be submitted."""
         passed_over = 0
-        for start in range(0, len(replay.next), _READ_TOGETHER):
-            ids = replay.next[start : start + _READ_TOGETHER]
+        for start in range(0, len(replay.next), _BATCH):
+            ids = replay.next[start : start + _BATCH]
             runs: list[NewRun] = []
             for run in await self._store.runs(ids, payloads=True):
                 try:
                     if run is None:
-                        raise Invalid("run", "is gone")
+                        raise Invalid("run", "does not exist any more")
                     new = replayed(replay, run)
                     new.check()
-                    most = self._quotas.of(new.tenant).payload_bytes
-                    if most is not None and len(new.payload) > most:
-                        raise Invalid("payload", f"is {len(new.payload)} bytes", f"the quota is {most}")
+                    limit = self._quotas.get_quotas(new.tenant).payload_bytes
+                    if limit is not None and len(new.payload) > limit:
+                        raise Invalid("payload", f"is {len(new.payload)} bytes", f"the quota is {limit}")
                     runs.append(new)
                 except (Invalid, msgspec.MsgspecError) as error:
                     passed_over += 1
-                    self.log.warning("a dead letter cannot be replayed", replay=replay.id, error=str(error))
+                    self.log.warning("dead letter not replayable", replay=replay.id, error=str(error))
             await self._jobs.submit_many(runs)
         return passed_over

@@ -16,7 +16,7 @@ from mainspring.config.health import examine
 from mainspring.config.sections.monitoring import LogSection
 from mainspring.core.model.cluster.diagnosis import Finding, Level
 
-_SIGNS = {Level.OK: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.PROBLEM: ("problem", "red")}
+_LEVELS = {Level.OK: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.PROBLEM: ("problem", "red")}
 _WIDTH = 20
 
 
@@ -61,23 +61,23 @@ def doctor(profile: Profile = None, store: Store = None, config: Config = None, 
 
 def _show(out: Console, report: Report) -> None:
     for finding in report.findings:
-        word, colour = _SIGNS[finding.level]
+        word, colour = _LEVELS[finding.level]
         line = Text.assemble((f"{word:<8}", colour), f" {finding.check:<{_WIDTH}}", finding.says)
-        out.print(_indented(line, out.width))
+        out.print(_indent(line, out.width))
         if finding.advice:
-            out.print(_indented(Text(f"{'':<8} {'':<{_WIDTH}}→ {finding.advice}", "dim"), out.width))
+            out.print(_indent(Text(f"{'':<8} {'':<{_WIDTH}}→ {finding.advice}", "dim"), out.width))
     out.print(f"{report.problems} problems, {report.warnings} warnings")
 
 
-def _indented(line: Text, width: int) -> Text:
+def _indent(line: Text, width: int) -> Text:
     """Wrap the line with continuation lines under the text column."""
     margin = 9 + _WIDTH
     if width < margin + 20:
         return line
     folded = line[margin:].wrap(Console(width=width), width - margin)
-    whole = line[:margin]
+    indented = line[:margin]
     for number, part in enumerate(folded):
-        whole += Text("\n" + " " * margin) if number else Text("")
+        indented += Text("\n" + " " * margin) if number else Text("")
         part.rstrip()
-        whole += part
-    return whole
+        indented += part
+    return indented

@@ -17,7 +17,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.store import Accepted
-from mainspring.features.broadcasts.service import copies_of
+from mainspring.features.broadcasts.service import build_copies
 from mainspring.sdk.task import Prepared
 
 #: The options that callers set for runs whose tasks are declared elsewhere. The task catalog has the other options.
@@ -121,7 +121,7 @@ class StoreBackend:
     async def broadcast(self, run: NewRun, given: Given) -> list[Accepted]:
         [run] = await self._runtime.catalog.fill_in([run], given)
         await check_times(self._runtime, [run])
-        copies = copies_of(run, await self._runtime.store.sessions("worker"))
+        copies = build_copies(run, await self._runtime.store.sessions("worker"))
         return await self._runtime.jobs.submit_many(copies)
 
     async def submit_workflow(self, name: str, nodes: Sequence[Node], tenant: str) -> tuple[RunId, list[Accepted]]:

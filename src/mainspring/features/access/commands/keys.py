@@ -14,7 +14,7 @@ from mainspring.core.model.runs.names import check_name
 from mainspring.http.auth.authenticator import REFUSED_WITHIN
 
 _ROLES = "viewer, submitter, operator, admin or worker"
-group = typer.Typer(name="keys", help="Make, list and revoke API keys.", no_args_is_help=True)
+group = typer.Typer(name="keys", help="Create, list and revoke API keys.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:
@@ -49,15 +49,17 @@ async def create(
     out: Output,
     role: Annotated[str, typer.Option("--role", help=f"{_ROLES}.")],
     name: Annotated[
-        str | None, typer.Option("--name", help="What it is for; the role by default.", show_default=False)
+        str | None, typer.Option("--name", help="The key's name; default: the role.", show_default=False)
     ] = None,
-    all_tenants: Annotated[bool, typer.Option("--all-tenants", help="Bound to no tenant.")] = False,
+    all_tenants: Annotated[bool, typer.Option("--all-tenants", help="Do not bind the key to a tenant.")] = False,
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", "-q", help="Only this queue; can be repeated. All without.", show_default=False),
+        typer.Option(
+            "--queue", "-q", help="Restrict the key to this queue; repeatable. Default: all queues.", show_default=False
+        ),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option("--expires", help="Valid for so long, such as 90d; for ever without.")
+        str | None, typer.Option("--expires", help="How long the key is valid, such as 90d. Default: no expiry.")
     ] = None,
 ) -> None:
     """Create a key, bound to --tenant. It is printed only now and not stored; everything else goes to stderr.
@@ -70,10 +72,10 @@ async def create(
         raise Invalid("--tenant", "is missing", "--tenant NAME, or --all-tenants")
     tenant = None if all_tenants else DEFAULT_TENANT if api.tenant is None else check_name("tenant", api.tenant)
     if role not in set(Role):
-        raise Invalid("--role", f"{role!r} is no role", _ROLES)
+        raise Invalid("--role", f"{role!r} is not a role", _ROLES)
     valid_for = None if expires is None else parse_duration(expires, "--expires")
     if valid_for == 0:
-        raise Invalid("--expires", "is no time at all", "for example 90d")
+        raise Invalid("--expires", "must be longer than zero", "for example 90d")
     if valid_for is not None:
         check_instant(out.now() + valid_for, "--expires")
     body = {
@@ -88,9 +90,9 @@ async def create(
 
     def show() -> None:
         typer.echo(key.key)
-        until = "for ever" if key.expires_at is None else f"until {key.expires_at}"
+        until = "without expiry" if key.expires_at is None else f"until {key.expires_at}"
         out.say(
-            f"key {key.key_id}: {key.role} of {key.bound_to}, {until}. It is not shown again.\n"
+            f"key {key.key_id}: {key.role} of {key.bound_to}, {until}. The secret is not shown again.\n"
             "Send it as: Authorization: Bearer <key>"
         )
 
@@ -134,7 +136,7 @@ async def list_keys(api: Client, out: Output) -> None:
 async def revoke(
     api: Client,
     out: Output,
-    identifier: Annotated[str, typer.Argument(help="The key's id, as list shows it.", metavar="ID")],
+    identifier: Annotated[str, typer.Argument(help="The key's id, as `mainspring keys list` shows it.", metavar="ID")],
 ) -> None:
     """Revoke a key for good.
 
@@ -146,5 +148,7 @@ async def revoke(
         # The message omits the argument, which may be a whole key.
         raise NotFound("there is no key with this id; see: mainspring keys list") from None
     out.tell(
-        answer, [identifier], lambda: out.say(f"revoked; refused everywhere within {format_duration(REFUSED_WITHIN)}")
+        answer,
+        [identifier],
+        lambda: out.say(f"revoked; rejected by every process within {format_duration(REFUSED_WITHIN)}"),
     )

@@ -9,7 +9,7 @@ from mainspring.cli.client.target import Client, Found, command, read
 from mainspring.cli.output import Output
 from mainspring.core.model.runs.retention import CLASSES, check_class
 
-group = typer.Typer(name="tenants", help="List tenants, and choose how long their runs are kept.", no_args_is_help=True)
+group = typer.Typer(name="tenants", help="List tenants and set their retention.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:
@@ -49,7 +49,8 @@ async def set_tenant(
     out: Output,
     name: Annotated[str, typer.Argument(help="The tenant.", show_default=False)],
     retention: Annotated[
-        str | None, typer.Option("--retention", help=f"Of runs that choose no class: {', '.join(CLASSES)}.")
+        str | None,
+        typer.Option("--retention", help=f"Retention of runs without a class of their own: {', '.join(CLASSES)}."),
     ] = None,
 ) -> None:
     """Create a tenant, or set the retention of its runs that choose no class. Applies to runs created from now on.
@@ -68,5 +69,5 @@ async def set_tenant(
     if retention is not None:
         body["retention"] = retention
     answer = await api.ask("PUT", "/v1/tenants", body=body)
-    kept = "" if retention is None else f": runs of {name} that choose no class are kept as {retention}"
+    kept = "" if retention is None else f"; its default retention is {retention}"
     out.tell(answer, [name], lambda: out.note(f"{'changed' if tenant else 'created'} tenant {name}{kept}"))

@@ -13,11 +13,11 @@ from mainspring.web.page import Done, Pages, Reply, Visit
 keys = Pages()
 
 ROLES = {
-    "viewer": "looks",
-    "submitter": "looks and submits",
-    "operator": "looks, submits, cancels, pauses, replays",
-    "admin": "all of it, with keys and quotas",
-    "worker": "takes runs and reports them, over HTTP",
+    "viewer": "read-only",
+    "submitter": "read and submit",
+    "operator": "read, submit, cancel, pause, replay",
+    "admin": "everything, including keys and quotas",
+    "worker": "claim and complete runs over HTTP",
 }
 _EXPIRY = {"30d": "30 days", "90d": "90 days", "365d": "a year", "": "never"}
 _ENTRIES = 10
@@ -76,7 +76,7 @@ async def show_key(visit: Visit[Any]) -> Reply:
 @keys.page("POST", "/keys/{id}/revoke", permission=Permission.ADMINISTER)
 async def do_revoke(visit: Visit[Any]) -> Reply:
     await visit.ask(revoke_key, path=visit.path)
-    return Done(words="Revoked: it is refused everywhere within seconds.", to=f"keys/{visit.path['id']}")
+    return Done(words="Key revoked. Every process rejects it within seconds.", to=f"keys/{visit.path['id']}")
 
 
 def _state(key: KeyOut, now: Instant) -> str:

@@ -60,7 +60,7 @@ async def do_put(visit: Visit[Any]) -> Reply:
     said = {field: value for field, value in quotas.items() if value is not None}
     kept = {"retention": visit.form["retention"]} if "retention" in visit.form else {}
     await visit.ask(put_tenant, body={"name": name, "quotas": said, **kept})
-    return Done(words="Kept: new quotas hold within seconds.", to=f"tenants/{quote(name, safe='')}", leave=True)
+    return Done(words="Saved. New quotas apply within seconds.", to=f"tenants/{quote(name, safe='')}", leave=True)
 
 
 @tenants.page("GET", "/tenants/{name}", permission=Permission.READ)
@@ -108,14 +108,16 @@ async def do_put_budget(visit: Visit[Any]) -> Reply:
         if value := form.get(field, "").strip():
             body[field] = value
     await visit.ask("put_budget", path={"name": form.get("budget", "").strip()}, body=body)
-    return Done(words="The budget holds from now on.", to=f"tenants/{quote(tenant, safe='')}")
+    return Done(words="Budget saved.", to=f"tenants/{quote(tenant, safe='')}")
 
 
 @tenants.page("POST", "/tenants/{name}/budgets/{budget}/drop", permission=Permission.ADMINISTER)
 async def do_drop_budget(visit: Visit[Any]) -> Reply:
     tenant = visit.path["name"]
     await visit.ask("delete_budget", path={"name": visit.path["budget"]}, query={"tenant": tenant})
-    return Done(words="The budget is gone. What it had paused goes on.", to=f"tenants/{quote(tenant, safe='')}")
+    return Done(
+        words="Budget deleted. Everything that it had paused is resumed.", to=f"tenants/{quote(tenant, safe='')}"
+    )
 
 
 def _summed(lines: Iterable[UsageOut]) -> list[Spent]:

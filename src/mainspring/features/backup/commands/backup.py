@@ -27,25 +27,25 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.upkeep.backup import Manifest, Tell
-from mainspring.features.backup.commands.known_ends import ends_in
+from mainspring.features.backup.commands.known_ends import read_known_ends
 from mainspring.features.backup.restored import (
-    give_ends,
-    holds,
-    in_doubt,
-    last_restore,
-    pause_of_all,
-    release,
-    take_back,
+    cancel_runs,
+    complete_known,
+    is_restore_pause,
+    list_in_doubt,
+    read_last_restore,
+    read_pause_of_all,
+    release_pause,
 )
 
 #: Runs shown without ``--json``.
-_SHOWN = 50
+_MAX_LISTED = 50
 
-Out: TypeAlias = Annotated[Path, typer.Argument(help="The file to write; it must not be there.", metavar="FILE")]
-In: TypeAlias = Annotated[Path, typer.Argument(help="The backup.", metavar="FILE")]
+BackupFile: TypeAlias = Annotated[Path, typer.Argument(help="The file to write; it must not exist.", metavar="FILE")]
+ExistingBackup: TypeAlias = Annotated[Path, typer.Argument(help="The backup file.", metavar="FILE")]
 
 
-class _TakesFile(TyperGroup):
+class _FileGroup(TyperGroup):
     """Command group that runs its first command when the first argument is a file instead of a command name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -56,14 +56,14 @@ class _TakesFile(TyperGroup):
 
 backup_group = typer.Typer(
     name="backup",
-    help="Write everything that the store holds into a file: mainspring backup FILE.",
-    cls=_TakesFile,
+    help="Back up the whole store into one file: mainspring backup FILE.",
+    cls=_FileGroup,
     no_args_is_help=True,
 )
 restore_group = typer.Typer(
     name="restore",
-    help="Make a store of a backup, and decide what becomes of what was unfinished: mainspring restore FILE.",
-    cls=_TakesFile,
+    help="Restore a backup, and decide about its unfinished runs: mainspring restore FILE.",
+    cls=_FileGroup,
     no_args_is_help=True,
 )
 
@@ -98,11 +98,11 @@ class RestoreOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     held: bool
     in_doubt: int
     #: Runs completed from ``--finished``, by state.
-    settled: dict[str, int]
+    completed: dict[str, int]
     #: Runs cancelled by ``--unfinished cancel``.
     cancelled: int
     #: Lines of ``--finished`` that do not report an end.
-    passed_over: int
+    skipped: int
     seconds: float
 
 
@@ -130,7 +130,9 @@ class ReviewOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 @backup_group.command("take")
-def take(file: Out, profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False) -> None:
+def take(
+    file: BackupFile, profile: Profile = None, store: Store = None, config: Config = None, json: AsJson = False
+) -> None:
     """Write the whole store, as of one moment, into one file; `take` may be left out.
 
     Processes may keep running. On PostgreSQL the backup reads in one transaction, and an open transaction keeps dead
@@ -144,13 +146,13 @@ def take(file: Out, profile: Profile = None, store: Store = None, config: Config
     """
     clock, settings = system_clock(), store_settings(profile, store, config)
     began = clock.monotonic()
-    with _progress(quiet=json) as tell:
-        manifest, size = asyncio.run(take_backup(settings, file, mainspring.__version__, tell))
+    with _progress(quiet=json) as report:
+        manifest, size = asyncio.run(take_backup(settings, file, mainspring.__version__, report))
     _show_backup(file, manifest, size, (clock.monotonic() - began) / SECOND, json=json)
 
 
 @backup_group.command("verify")
-def verify(file: In, json: AsJson = False) -> None:
+def verify(file: ExistingBackup, json: AsJson = False) -> None:
     """Read a whole backup, and compare it with the checksums and counts in it.
 
     Example: mainspring backup verify monday.backup
@@ -160,7 +162,7 @@ def verify(file: In, json: AsJson = False) -> None:
     manifest = asyncio.run(verify_backup(file))
     _show_backup(file, manifest, file.stat().st_size, (clock.monotonic() - began) / SECOND, json=json)
     if not json:
-        typer.echo("it is whole")
+        typer.echo("the backup is complete and undamaged")
 
 
 def _show_backup(file: Path, manifest: Manifest, size: int, seconds: float, *, json: bool) -> None:
@@ -183,27 +185,25 @@ def _show_backup(file: Path, manifest: Manifest, size: int, seconds: float, *, j
     total = sum(manifest.rows.values())
     typer.echo(f"{file}: {manifest.kind} as of {isoformat(manifest.taken_at)}, {total:,} rows, {size:,} bytes")
     open_runs = ", ".join(f"{count:,} {state}" for state, count in sorted(manifest.unfinished.items()))
-    typer.echo(f"runs that had not ended: {open_runs or 'none'}; {seconds:.1f} s")
+    typer.echo(f"unfinished runs: {open_runs or 'none'}; {seconds:.1f} s")
 
 
 @restore_group.command("from")
 def restore(
-    file: In,
+    file: ExistingBackup,
     unfinished: Annotated[
         Unfinished,
-        typer.Option("--unfinished", help="What becomes of runs that had not ended when the backup was taken."),
+        typer.Option("--unfinished", help="What to do with runs that were unfinished when the backup was taken."),
     ] = Unfinished.HOLD,
     finished: Annotated[
         Path | None,
         typer.Option(
             "--finished",
-            help="Runs that are known to have ended since, an id or JSON a line: those in doubt get that end.",
+            help="File of runs that are known to have ended since, one id or JSON object per line.",
             show_default=False,
         ),
     ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Also if something is in the store: take its place.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the data of a store that is not empty.")] = False,
     profile: Profile = None,
     store: Store = None,
     config: Config = None,
@@ -226,10 +226,10 @@ def restore(
     """
     clock, settings = system_clock(), store_settings(profile, store, config)
     began = clock.monotonic()
-    done, passed_over = ([], 0) if finished is None else ends_in(finished)
-    with _progress(quiet=json) as tell:
-        manifest, restored = asyncio.run(restore_backup(settings, file, unfinished, tell, replace=replace))
-    doubtful, settled, cancelled = asyncio.run(_decide(settings, restored, done))
+    done, skipped = ([], 0) if finished is None else read_known_ends(finished)
+    with _progress(quiet=json) as report:
+        manifest, restored = asyncio.run(restore_backup(settings, file, unfinished, report, replace=replace))
+    doubtful, completed, cancelled = asyncio.run(_complete_or_cancel(settings, restored, done))
     seconds = (clock.monotonic() - began) / SECOND
     held = unfinished is Unfinished.HOLD
     if json:
@@ -241,37 +241,39 @@ def restore(
                 rows=manifest.rows,
                 held=held,
                 in_doubt=doubtful,
-                settled=_by_state(settled),
+                completed=_count_by_state(completed),
                 cancelled=cancelled,
-                passed_over=passed_over,
+                skipped=skipped,
                 seconds=round(seconds, 3),
             )
         )
         return
     total = sum(manifest.rows.values())
-    typer.echo(f"{total:,} rows as of {isoformat(restored.taken_at)} are in {hide_secrets(settings.store)}")
-    if done or passed_over:
-        typer.echo(_completed(settled, passed_over))
+    typer.echo(f"{total:,} rows as of {isoformat(restored.taken_at)} restored into {hide_secrets(settings.store)}")
+    if done or skipped:
+        typer.echo(_describe_completed(completed, skipped))
     if restored.unfinished is Unfinished.CANCEL:
-        typer.echo(f"{cancelled:,} runs were cancelled")
-    typer.echo(f"{doubtful:,} runs are in doubt; {seconds:.1f} s")
+        typer.echo(f"{cancelled:,} runs cancelled")
+    typer.echo(f"{doubtful:,} runs in doubt; {seconds:.1f} s")
     if held:
-        typer.echo("everything is paused: mainspring restore review, then mainspring restore release")
+        typer.echo("everything is paused; next: mainspring restore review, then mainspring restore release")
 
 
-async def _decide(settings: Settings, restored: Restored, done: list[KnownEnd]) -> tuple[int, Counter[RunState], int]:
+async def _complete_or_cancel(
+    settings: Settings, restored: Restored, done: list[KnownEnd]
+) -> tuple[int, Counter[RunState], int]:
     """Complete the known runs, and cancel the rest if asked to.
 
     Returns how many runs are in doubt, which were completed, and how many were cancelled.
     """
     async with opened_store(settings) as store:
-        settled = await give_ends(store, restored, done)
-        doubtful = await in_doubt(store, restored)
+        completed = await complete_known(store, restored, done)
+        doubtful = await list_in_doubt(store, restored)
         if restored.unfinished is not Unfinished.CANCEL:
-            return len(doubtful), settled, 0
-        cancelled = await take_back(store, [run.id for run, _ in doubtful], "unfinished when the backup was taken")
-        await release(store, restored)
-        return 0, settled, len(cancelled)
+            return len(doubtful), completed, 0
+        cancelled = await cancel_runs(store, [run.id for run, _ in doubtful], "unfinished when the backup was taken")
+        await release_pause(store, restored)
+        return 0, completed, len(cancelled)
 
 
 @restore_group.command("review")
@@ -290,36 +292,38 @@ def review(profile: Profile = None, store: Store = None, config: Config = None, 
             ReviewOut(
                 taken_at=isoformat(restored.taken_at),
                 restored_at=isoformat(restored.restored_at),
-                held=holds(paused),
+                held=is_restore_pause(paused),
                 in_doubt=[_doubt_out(run, doubt) for run, doubt in doubtful],
             )
         )
         return
     typer.echo(f"backup of {isoformat(restored.taken_at)}, restored {isoformat(restored.restored_at)}")
     shown = table("ID", "TENANT", "STATE", "TASK", "QUEUE", "DUE", "TRIES", "DOUBT", right=("TRIES",))
-    for run, doubt in doubtful[:_SHOWN]:
+    for run, doubt in doubtful[:_MAX_LISTED]:
         shown.add_row(
             run.id, run.tenant, str(run.state), run.task, run.queue, isoformat(run.due), str(run.attempt), str(doubt)
         )
     if doubtful:
         console().print(shown)
-    if len(doubtful) > _SHOWN:
-        typer.echo(f"… and {len(doubtful) - _SHOWN:,} more: --json shows all")
-    told = "everything is paused until mainspring restore release" if holds(paused) else _not_held(paused)
-    typer.echo(f"{len(doubtful):,} runs in doubt; {told}")
+    if len(doubtful) > _MAX_LISTED:
+        typer.echo(f"… and {len(doubtful) - _MAX_LISTED:,} more: --json shows all")
+    state = (
+        "everything is paused until mainspring restore release" if is_restore_pause(paused) else _describe_pause(paused)
+    )
+    typer.echo(f"{len(doubtful):,} runs in doubt; {state}")
 
 
-def _not_held(paused: Pause | None) -> str:
+def _describe_pause(paused: Pause | None) -> str:
     """Describe the pause of a store that no restore holds."""
     if paused is None:
-        return "nothing is held"
+        return "nothing is paused"
     return f"everything is paused by {paused.author}" + (f": {paused.why}" if paused.why else "")
 
 
 async def _review(settings: Settings) -> tuple[Restored, Pause | None, list[tuple[RunView, Doubt]]]:
     async with opened_store(settings) as store:
-        restored = await last_restore(store)
-        return restored, await pause_of_all(store), await in_doubt(store, restored)
+        restored = await read_last_restore(store)
+        return restored, await read_pause_of_all(store), await list_in_doubt(store, restored)
 
 
 def _doubt_out(run: RunView, doubt: Doubt) -> DoubtOut:
@@ -339,7 +343,7 @@ def _doubt_out(run: RunView, doubt: Doubt) -> DoubtOut:
 @restore_group.command("finished")
 def finished(
     file: Annotated[
-        Path, typer.Argument(help="An id or JSON with an id a line; - is stdin.", metavar="FILE", allow_dash=True)
+        Path, typer.Argument(help="One id or JSON object per line; - reads stdin.", metavar="FILE", allow_dash=True)
     ],
     profile: Profile = None,
     store: Store = None,
@@ -353,27 +357,27 @@ def finished(
 
     Example: mainspring restore finished done.jsonl --store new.db
     """
-    ends, passed_over = ends_in(file)
-    settled = asyncio.run(_give_ends(store_settings(profile, store, config), ends))
+    ends, skipped = read_known_ends(file)
+    completed = asyncio.run(_complete_known(store_settings(profile, store, config), ends))
     if json:
-        echo_json({"settled": _by_state(settled), "passedOver": passed_over})
+        echo_json({"completed": _count_by_state(completed), "skipped": skipped})
     else:
-        typer.echo(_completed(settled, passed_over))
+        typer.echo(_describe_completed(completed, skipped))
 
 
-def _by_state(settled: Counter[RunState]) -> dict[str, int]:
-    return {state.value: count for state, count in sorted(settled.items())}
+def _count_by_state(completed: Counter[RunState]) -> dict[str, int]:
+    return {state.value: count for state, count in sorted(completed.items())}
 
 
-def _completed(settled: Counter[RunState], passed_over: int) -> str:
-    told = ", ".join(f"{count:,} {state}" for state, count in _by_state(settled).items())
-    told = f"runs that were settled: {told or 'none'}"
-    return f"{told}; {passed_over:,} lines tell of no end, and were passed over" if passed_over else told
+def _describe_completed(completed: Counter[RunState], skipped: int) -> str:
+    state = ", ".join(f"{count:,} {state}" for state, count in _count_by_state(completed).items())
+    state = f"runs completed: {state or 'none'}"
+    return f"{state}; {skipped:,} lines report no end and were skipped" if skipped else state
 
 
-async def _give_ends(settings: Settings, ends: list[KnownEnd]) -> Counter[RunState]:
+async def _complete_known(settings: Settings, ends: list[KnownEnd]) -> Counter[RunState]:
     async with opened_store(settings) as store:
-        return await give_ends(store, await last_restore(store), ends)
+        return await complete_known(store, await read_last_restore(store), ends)
 
 
 @restore_group.command("release")
@@ -384,20 +388,20 @@ def release_held(profile: Profile = None, store: Store = None, config: Config = 
 
     Example: mainspring restore release --store new.db
     """
-    was_held, count, paused = asyncio.run(_release(store_settings(profile, store, config)))
+    was_held, count, paused = asyncio.run(_release_pause(store_settings(profile, store, config)))
     if json:
         echo_json({"released": was_held, "inDoubt": count, "paused": paused is not None})
         return
-    typer.echo(f"{count:,} runs in doubt will run" if was_held else "nothing was held")
+    typer.echo(f"{count:,} runs in doubt will run" if was_held else "nothing was paused by a restore")
     if paused is not None:
-        typer.echo(f"{_not_held(paused)}; mainspring queues resume --all ends that")
+        typer.echo(f"{_describe_pause(paused)}; to resume: mainspring queues resume --all")
 
 
-async def _release(settings: Settings) -> tuple[bool, int, Pause | None]:
+async def _release_pause(settings: Settings) -> tuple[bool, int, Pause | None]:
     async with opened_store(settings) as store:
-        restored = await last_restore(store)
-        doubtful = await in_doubt(store, restored)
-        return await release(store, restored), len(doubtful), await pause_of_all(store)
+        restored = await read_last_restore(store)
+        doubtful = await list_in_doubt(store, restored)
+        return await release_pause(store, restored), len(doubtful), await read_pause_of_all(store)
 
 
 @contextmanager
@@ -416,7 +420,7 @@ def _progress(*, quiet: bool) -> Iterator[Tell]:
     ) as bars:
         task = bars.add_task("", total=None)
 
-        def tell(what: str, done: int, total: int) -> None:
+        def report(what: str, done: int, total: int) -> None:
             bars.update(task, description=what, completed=done, total=total or None)
 
-        yield tell
+        yield report

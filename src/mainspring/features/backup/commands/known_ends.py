@@ -13,12 +13,14 @@ from mainspring.core.model.runs.restored import KnownEnd
 from mainspring.core.model.runs.run import ENDED, RunState
 
 #: Reason of a run whose end was reported by such a file.
-_ELSEWHERE = "it had ended before the restore"
-_OF_TYPES = {kind: RunState.FAILED if kind == "run.dead" else RunState(kind.removeprefix("run.")) for kind in ENDS}
-_OF_STATUS = {state.value: state for state in ENDED}
+_REASON = "ended before the restore"
+_STATES_BY_TYPE = {
+    kind: RunState.FAILED if kind == "run.dead" else RunState(kind.removeprefix("run.")) for kind in ENDS
+}
+_STATES_BY_STATUS = {state.value: state for state in ENDED}
 
 
-class _About(msgspec.Struct, frozen=True, rename="camel"):
+class _EventData(msgspec.Struct, frozen=True, rename="camel"):
     run_id: str = ""
     reason: str = ""
     error: str | None = None
@@ -31,7 +33,7 @@ class _Line(msgspec.Struct, rename="camel"):
     run_id: str = ""
     #: Fields of an event.
     type: str = ""
-    data: _About = _About()
+    data: _EventData = _EventData()
     #: Fields of a run.
     status: str = "succeeded"
     reason: str = ""
@@ -39,34 +41,34 @@ class _Line(msgspec.Struct, rename="camel"):
     result: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def ends_in(file: Path) -> tuple[list[KnownEnd], int]:
+def read_known_ends(file: Path) -> tuple[list[KnownEnd], int]:
     """Read how runs ended, the last line per run, and count the lines that report no end. ``-`` is stdin."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid("FILE", f"{file} cannot be read: {error}") from None
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    found = [_end_in(line, number) for number, line in lines]
+    found = [_parse_line(line, number) for number, line in lines]
     ends = {end.run: end for end in found if end is not None}
     return list(ends.values()), found.count(None)
 
 
-def _end_in(line: str, number: int) -> KnownEnd | None:
+def _parse_line(line: str, number: int) -> KnownEnd | None:
     """Parse a line; None if it reports no end."""
     if not line.startswith("{"):
-        return KnownEnd(run=_run(line, number), reason=_ELSEWHERE)
+        return KnownEnd(run=_parse_run_id(line, number), reason=_REASON)
     try:
         found = msgspec.json.decode(line, type=_Line)
     except msgspec.MsgspecError as error:
         raise Invalid("FILE", f"line {number}: {error}") from None
-    state = _OF_TYPES.get(found.type) if found.type else _OF_STATUS.get(found.status)
+    state = _STATES_BY_TYPE.get(found.type) if found.type else _STATES_BY_STATUS.get(found.status)
     if state is None:
         return None
     error_text = found.data.error or found.error_message
     end = KnownEnd(
-        run=_run(found.data.run_id or found.run_id or found.id, number),
+        run=_parse_run_id(found.data.run_id or found.run_id or found.id, number),
         state=state,
-        reason=clean_error(found.data.reason or found.reason) or _ELSEWHERE,
+        reason=clean_error(found.data.reason or found.reason) or _REASON,
         result=bytes(found.result) if state is RunState.SUCCEEDED and bytes(found.result) != b"null" else None,
         error=None if error_text is None else clean_error(error_text),
     )
@@ -77,7 +79,7 @@ def _end_in(line: str, number: int) -> KnownEnd | None:
     return end
 
 
-def _run(word: str, number: int) -> RunId:
+def _parse_run_id(word: str, number: int) -> RunId:
     try:
         check_id("id", word)
     except Invalid:

@@ -10,7 +10,7 @@ from mainspring.cli.client.target import Client, Raw, command, naming, read, seg
 from mainspring.cli.fields import Yes
 from mainspring.cli.output import Output, confirm, details
 from mainspring.core.model.base.errors import Invalid
-from mainspring.features.calendars.commands.options import calendar_from, open_hours, span_of, text_of
+from mainspring.features.calendars.commands.options import parse_open_hours, parse_period, read_definition, read_text
 
 group = typer.Typer(
     name="calendars",
@@ -18,12 +18,12 @@ group = typer.Typer(
     no_args_is_help=True,
 )
 
-CalendarName: TypeAlias = Annotated[str, typer.Argument(help="The calendar.", metavar="NAME")]
-Why: TypeAlias = Annotated[str, typer.Option("--why", help="For those who wonder.", show_default=False)]
+CalendarName: TypeAlias = Annotated[str, typer.Argument(help="The name of the calendar.", metavar="NAME")]
+Why: TypeAlias = Annotated[str, typer.Option("--why", help="The reason, kept with the version.", show_default=False)]
 Zone: TypeAlias = Annotated[
-    str | None, typer.Option("--tz", help="Its time zone, such as Europe/Paris; UTC without.", show_default=False)
+    str | None, typer.Option("--tz", help="The time zone, such as Europe/Paris. Default: UTC.", show_default=False)
 ]
-_SHOWN = 10
+_MAX_LISTED = 10
 
 
 def register(application: typer.Typer) -> None:
@@ -45,19 +45,19 @@ class Calendar(msgspec.Struct, rename="camel"):
     covers: dict[str, Any] | None = None
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """Summarize the closed periods in one line."""
         parts = [", ".join(self.closed_days)] if self.closed_days else []
-        parts += [f"open {_hours(one)}" for one in self.open_hours]
+        parts += [f"open {_format_hours(one)}" for one in self.open_hours]
         parts += [f"{len(self.holidays)} holidays"] if self.holidays else []
         parts += [f"{len(self.freezes)} freezes"] if self.freezes else []
         return "; ".join(parts)
 
     @property
-    def holds_for(self) -> str:
+    def scope(self) -> str:
         covers = self.covers
         if covers is None:
-            return "jobs that name it"
+            return "jobs that reference it"
         if covers.get("all"):
             return "all jobs"
         return ", ".join(
@@ -65,18 +65,18 @@ class Calendar(msgspec.Struct, rename="camel"):
         )
 
 
-class _List(msgspec.Struct):
+class _CalendarList(msgspec.Struct):
     items: list[Calendar]
 
 
-class _Span(msgspec.Struct):
+class _ClosedPeriod(msgspec.Struct):
     start: str
     end: str | None
     label: str = ""
 
 
-class _Preview(msgspec.Struct):
-    closed: list[_Span]
+class _PreviewOut(msgspec.Struct):
+    closed: list[_ClosedPeriod]
 
 
 @command(group, "list")
@@ -86,12 +86,12 @@ async def list_calendars(api: Client, out: Output) -> None:
     Example: mainspring calendars list
     """
     answer = await api.ask("GET", "/v1/calendars", query={"tenant": api.tenant})
-    found = read(answer, _List).items
+    found = read(answer, _CalendarList).items
 
     def show() -> None:
         out.rows(
-            ("CALENDAR", "VERSION", "ZONE", "HOLDS FOR", "CLOSED"),
-            [(one.name, str(one.version), one.timezone, one.holds_for, one.words) for one in found],
+            ("CALENDAR", "VERSION", "ZONE", "APPLIES TO", "CLOSED"),
+            [(one.name, str(one.version), one.timezone, one.scope, one.summary) for one in found],
             right=("VERSION",),
         )
 
@@ -103,7 +103,9 @@ async def show_calendar(
     api: Client,
     out: Output,
     name: CalendarName,
-    versions: Annotated[bool, typer.Option("--versions", help="All its versions, who made them, and why.")] = False,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="List all versions with their authors and reasons.")
+    ] = False,
 ) -> None:
     """Show a calendar, or its former versions with --versions.
 
@@ -116,14 +118,14 @@ async def show_calendar(
     if versions:
         with naming("calendar", name):
             answer = await api.ask("GET", f"/v1/calendars/{segment(name)}/versions", query={"tenant": api.tenant})
-        found = read(answer, _List).items
-        rows = [(str(one.version), out.time(one.made_at), one.made_by, one.words, one.why) for one in found]
+        found = read(answer, _CalendarList).items
+        rows = [(str(one.version), out.time(one.made_at), one.made_by, one.summary, one.why) for one in found]
         headers = ("VERSION", "MADE", "BY", "CLOSED", "WHY")
         out.tell(answer, [str(one.version) for one in found], lambda: out.rows(headers, rows, right=("VERSION",)))
         return
     with naming("calendar", name):
         answer = await api.ask("GET", f"/v1/calendars/{segment(name)}", query={"tenant": api.tenant})
-    out.tell(answer, [name], lambda: _show(out, read(answer, Calendar)))
+    out.tell(answer, [name], lambda: _show_details(out, read(answer, Calendar)))
 
 
 @command(group, "set", makes_store=True)
@@ -133,29 +135,32 @@ async def set_calendar(
     name: CalendarName,
     tz: Zone = None,
     closed: Annotated[
-        list[str] | None, typer.Option("--closed", help="A day of the week, such as sat. Can be repeated.")
+        list[str] | None, typer.Option("--closed", help="A closed day of the week, such as sat. Repeatable.")
     ] = None,
     hours: Annotated[
         list[str] | None,
-        typer.Option("--hours", help='When it is open, such as "mon-fri 09:00-17:00". Can be repeated.'),
+        typer.Option("--hours", help='Open hours, such as "mon-fri 09:00-17:00". Repeatable.'),
     ] = None,
     holiday: Annotated[
         list[str] | None,
-        typer.Option("--holiday", help="A day, or several: 2026-12-24/2026-12-26=Christmas. Can be repeated."),
+        typer.Option("--holiday", help="One or several closed days: 2026-12-24/2026-12-26=Christmas. Repeatable."),
     ] = None,
     freeze: Annotated[
         list[str] | None,
-        typer.Option("--freeze", help="A span: 2026-07-01T22:00:00Z/2026-07-02T02:00:00Z=move. Can be repeated."),
+        typer.Option("--freeze", help="A closed period: 2026-07-01T22:00:00Z/2026-07-02T02:00:00Z=move. Repeatable."),
     ] = None,
-    every_job: Annotated[bool, typer.Option("--all-jobs", help="It holds for all jobs of the tenant.")] = False,
+    every_job: Annotated[
+        bool, typer.Option("--all-jobs", help="Apply the calendar to all jobs of the tenant.")
+    ] = False,
     tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="It holds for jobs with this tag. Can be repeated.")
+        list[str] | None, typer.Option("--tag", help="Apply the calendar to jobs with this tag. Repeatable.")
     ] = None,
     queue: Annotated[
-        list[str] | None, typer.Option("--queue", help="It holds for jobs of this queue. Can be repeated.")
+        list[str] | None, typer.Option("--queue", help="Apply the calendar to jobs of this queue. Repeatable.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("-f", "--file", help="All of it as JSON, as `show --json` prints it; - for stdin.")
+        Path | None,
+        typer.Option("-f", "--file", help="The whole definition as JSON, as `show --json` prints it; - reads stdin."),
     ] = None,
     why: Why = "",
 ) -> None:
@@ -169,22 +174,22 @@ async def set_calendar(
 
     mainspring calendars set move --freeze 2030-07-01T22:00:00Z/2030-07-02T02:00:00Z --all-jobs --why "we move"
     """
-    said = {
+    given = {
         "timezone": tz,
         "closedDays": closed,
-        "openHours": None if hours is None else [open_hours(text) for text in hours],
-        "holidays": None if holiday is None else [span_of(text, "--holiday", "date", "until") for text in holiday],
-        "freezes": None if freeze is None else [span_of(text, "--freeze", "start", "end") for text in freeze],
+        "openHours": None if hours is None else [parse_open_hours(text) for text in hours],
+        "holidays": None if holiday is None else [parse_period(text, "--holiday", "date", "until") for text in holiday],
+        "freezes": None if freeze is None else [parse_period(text, "--freeze", "start", "end") for text in freeze],
         "covers": {"all": every_job, "tags": tag or [], "queues": queue or []} if every_job or tag or queue else None,
     }
-    body: dict[str, object] = {field: value for field, value in said.items() if value is not None}
+    body: dict[str, object] = {field: value for field, value in given.items() if value is not None}
     if file is not None:
         if body:
-            raise Invalid("--file", "says all of it", "leave out the other options")
-        body = calendar_from(file)
+            raise Invalid("--file", "replaces the whole definition", "omit the other options")
+        body = read_definition(file)
     answer = await _put(api, name, body, why)
-    made = read(answer, Calendar)
-    out.tell(answer, [name], lambda: out.print(f"calendar {name} has version {made.version}: {made.words}"))
+    saved = read(answer, Calendar)
+    out.tell(answer, [name], lambda: out.print(f"calendar {name} saved as version {saved.version}: {saved.summary}"))
 
 
 @command(group, "import", makes_store=True)
@@ -192,7 +197,7 @@ async def import_calendar(
     api: Client,
     out: Output,
     name: CalendarName,
-    file: Annotated[Path, typer.Argument(help="An iCalendar file (.ics), or - for stdin.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="An iCalendar file (.ics); - reads stdin.", metavar="FILE")],
     tz: Zone = None,
     why: Why = "",
 ) -> None:
@@ -200,14 +205,14 @@ async def import_calendar(
 
     Example: mainspring calendars import holidays-fr france.ics --tz Europe/Paris
     """
-    body: dict[str, object] = {"ical": text_of(file, "FILE"), "why": why}
+    body: dict[str, object] = {"ical": read_text(file, "FILE"), "why": why}
     if tz is not None:
         body["timezone"] = tz
     if api.tenant is not None:
         body["tenant"] = api.tenant
     answer = await api.ask("POST", f"/v1/calendars/{segment(name)}/import", body=body, repeatable=True)
-    made = read(answer, Calendar)
-    out.tell(answer, [name], lambda: out.print(f"calendar {name} has version {made.version}: {made.words}"))
+    saved = read(answer, Calendar)
+    out.tell(answer, [name], lambda: out.print(f"calendar {name} saved as version {saved.version}: {saved.summary}"))
 
 
 @command(group, "delete")
@@ -219,7 +224,7 @@ async def delete_calendar(api: Client, out: Output, name: CalendarName, why: Why
     confirm(f"delete calendar {name}", yes)
     body: dict[str, object] = {"why": why} if api.tenant is None else {"why": why, "tenant": api.tenant}
     answer = await api.ask("DELETE", f"/v1/calendars/{segment(name)}", body=body)
-    out.tell(answer, [name], lambda: out.print(f"calendar {name} is deleted"))
+    out.tell(answer, [name], lambda: out.print(f"calendar {name} deleted"))
 
 
 @command(group, "preview")
@@ -228,9 +233,11 @@ async def preview(
     out: Output,
     name: CalendarName,
     since: Annotated[
-        str | None, typer.Option("--from", help="From this time on: RFC 3339; now without.", show_default=False)
+        str | None, typer.Option("--from", help="Start at this time (RFC 3339). Default: now.", show_default=False)
     ] = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="How many spans.")] = _SHOWN,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, max=1_000, help="How many closed periods to show.")
+    ] = _MAX_LISTED,
 ) -> None:
     """Show the next closed periods of a calendar.
 
@@ -240,11 +247,11 @@ async def preview(
     answer = await api.ask("GET", f"/v1/calendars/{segment(name)}/preview", query=query)
 
     def show() -> None:
-        spans = read(answer, _Preview).closed
-        rows = [(span.start, span.end or "for ever", span.label) for span in spans]
+        periods = read(answer, _PreviewOut).closed
+        rows = [(period.start, period.end or "no end", period.label) for period in periods]
         out.rows(("CLOSED FROM", "TO", ""), rows)
-        if len(spans) < count and (not spans or spans[-1].end is not None):
-            out.say("no more within a year from then; a later --from looks further ahead")
+        if len(periods) < count and (not periods or periods[-1].end is not None):
+            out.say("no more within a year of the start; set a later --from to look further ahead")
 
     out.tell(answer, [name], show)
 
@@ -256,20 +263,20 @@ async def _put(api: Client, name: str, body: dict[str, object], why: str) -> Raw
     return await api.ask("PUT", f"/v1/calendars/{segment(name)}", body=body, repeatable=True)
 
 
-def _show(out: Output, found: Calendar) -> None:
-    holidays = [_of_span(one, "date", "until") for one in found.holidays]
-    freezes = [_of_span(one, "start", "end") for one in found.freezes]
+def _show_details(out: Output, found: Calendar) -> None:
+    holidays = [_format_period(one, "date", "until") for one in found.holidays]
+    freezes = [_format_period(one, "start", "end") for one in found.freezes]
     details(
         out,
         [
             ("calendar", found.name),
             ("version", found.version),
             ("zone", found.timezone),
-            ("holds for", found.holds_for),
+            ("applies to", found.scope),
             ("closed", ", ".join(found.closed_days)),
-            ("open", "\n".join(_hours(one) for one in found.open_hours)),
-            ("holidays", _some(holidays)),
-            ("freezes", _some(freezes)),
+            ("open", "\n".join(_format_hours(one) for one in found.open_hours)),
+            ("holidays", _format_list(holidays)),
+            ("freezes", _format_list(freezes)),
             ("tenant", found.tenant),
             ("made", f"{found.made_at}  {out.time(found.made_at)} by {found.made_by}"),
             ("why", found.why),
@@ -277,15 +284,15 @@ def _show(out: Output, found: Calendar) -> None:
     )
 
 
-def _some(lines: list[str]) -> str:
-    more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    return "\n".join(lines[:_SHOWN] + more)
+def _format_list(lines: list[str]) -> str:
+    more = [f"and {len(lines) - _MAX_LISTED} more"] if len(lines) > _MAX_LISTED else []
+    return "\n".join(lines[:_MAX_LISTED] + more)
 
 
-def _of_span(one: dict[str, str], start: str, end: str) -> str:
+def _format_period(one: dict[str, str], start: str, end: str) -> str:
     until = f" to {one[end]}" if one.get(end) else ""
     return f"{one[start]}{until}  {one.get('label', '')}".rstrip()
 
 
-def _hours(one: dict[str, Any]) -> str:
+def _format_hours(one: dict[str, Any]) -> str:
     return f"{', '.join(one['days'])} {one['start']}-{one['end']}"

@@ -17,28 +17,36 @@ from mainspring.cli.tables.runs import Shown as Run
 from mainspring.cli.tables.runs import show_runs
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, parse_duration, parse_instant
-from mainspring.features.dead_letters.commands.replays import Replay, start, stop
-from mainspring.features.dead_letters.commands.replays import show as show_replays
+from mainspring.features.dead_letters.commands.replays import Replay, start_replay
+from mainspring.features.dead_letters.commands.replays import list_replays as show_replays
+from mainspring.features.dead_letters.commands.replays import stop_replay as stop_stored_replay
 
-group = typer.Typer(name="dead-letters", help="Runs that failed for good: list, replay, discard.", no_args_is_help=True)
+group = typer.Typer(
+    name="dead-letters", help="List, replay and discard runs that failed permanently.", no_args_is_help=True
+)
 
 #: Runs per request. Small enough for a moving progress bar, and for Ctrl-C to stop the rest.
-_AT_ONCE = 500
-_MOST = 1_000_000
+_REQUEST_SIZE = 500
+_MAX_RUNS = 1_000_000
 _PACE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(.+)")
 
 Runs: TypeAlias = Annotated[
-    list[str] | None, typer.Argument(help="Runs, by id or by the last characters of it.", metavar="[RUN…]")
+    list[str] | None, typer.Argument(help="Run ids, or the last characters of ids.", metavar="[RUN…]")
 ]
 Group: TypeAlias = Annotated[
     str | None,
-    typer.Option("--group", help="Those of this group, as list shows it.", metavar="FINGERPRINT", show_default=False),
+    typer.Option(
+        "--group",
+        help="Only dead letters of this group, as `list` shows it.",
+        metavar="FINGERPRINT",
+        show_default=False,
+    ),
 ]
 FailedAfter: TypeAlias = Annotated[
-    str | None, typer.Option("--failed-after", help="Those that failed after this time.", show_default=False)
+    str | None, typer.Option("--failed-after", help="Only runs that failed after this time.", show_default=False)
 ]
 FailedBefore: TypeAlias = Annotated[
-    str | None, typer.Option("--failed-before", help="Those that failed before this time.", show_default=False)
+    str | None, typer.Option("--failed-before", help="Only runs that failed before this time.", show_default=False)
 ]
 
 
@@ -46,7 +54,7 @@ def register(application: typer.Typer) -> None:
     application.add_typer(group)
 
 
-class Errors(msgspec.Struct, rename="camel"):
+class ErrorGroup(msgspec.Struct, rename="camel"):
     """Dead letters with the same error."""
 
     fingerprint: str
@@ -60,12 +68,12 @@ class Errors(msgspec.Struct, rename="camel"):
     trend: tuple[int, ...] = ()
 
 
-class _Groups(msgspec.Struct):
-    items: list[Errors]
+class _ErrorGroups(msgspec.Struct):
+    items: list[ErrorGroup]
 
 
-class Dealt(msgspec.Struct, rename="camel"):
-    """What was done, or would be done."""
+class DeadLetterResult(msgspec.Struct, rename="camel"):
+    """The runs that an action changed, or would change."""
 
     action: str
     count: int
@@ -78,7 +86,7 @@ class Dealt(msgspec.Struct, rename="camel"):
 async def list_dead(
     api: Client,
     out: Output,
-    runs: Annotated[bool, typer.Option("--runs", help="One by one, newest first, not by error.")] = False,
+    runs: Annotated[bool, typer.Option("--runs", help="List single runs, newest first, instead of groups.")] = False,
     fingerprint: Group = None,
     task: Task = None,
     queue: Queue = None,
@@ -99,7 +107,7 @@ async def list_dead(
         out.tell(found, [run.run_id for run in dead], lambda: show_runs(out, dead, more=found.next_cursor is not None))
         return
     answer = await api.ask("GET", "/v1/dead-letters", query={**query, "limit": min(limit, 1_000)})
-    groups = read(answer, _Groups).items
+    groups = read(answer, _ErrorGroups).items
 
     def show() -> None:
         out.rows(
@@ -136,13 +144,11 @@ async def replay(
     payload: Payload = None,
     patch: Annotated[
         str | None,
-        typer.Option(
-            "--patch", help="What to change of each payload: a JSON merge patch, or @file.", show_default=False
-        ),
+        typer.Option("--patch", help="A JSON merge patch for each payload, or @file.", show_default=False),
     ] = None,
     pace: Annotated[
         str | None,
-        typer.Option("--pace", help="So many a time, such as 50/s or 600/min; all at once without."),
+        typer.Option("--pace", help="Replay at this rate, such as 50/s or 600/min. Default: all at once."),
     ] = None,
     canary: Annotated[
         int | None,
@@ -150,7 +156,7 @@ async def replay(
             "--canary",
             min=1,
             max=1_000,
-            help="So many first; the rest only when they have succeeded. The store goes on if this command ends.",
+            help="Replay this many first, and the rest after they succeed. Continues if this command ends.",
             show_default=False,
         ),
     ] = None,
@@ -170,11 +176,13 @@ async def replay(
 
     mainspring dead-letters replay 3f2a90c14b7e --payload '{"user_id": 42}'
     """
-    per_second = None if pace is None else _per_second(pace)
+    per_second = None if pace is None else _parse_pace(pace)
     if canary is not None and not dry_run:
         if runs or payload is not None:
-            raise Invalid("--canary", "is for what a filter finds", "--group, --task, --queue or --all; and --patch")
-        asked = {
+            raise Invalid(
+                "--canary", "requires a filter", "use --group, --task, --queue or --all, and --patch for payloads"
+            )
+        request = {
             "fingerprint": fingerprint,
             "task": task,
             "queue": queue,
@@ -186,20 +194,22 @@ async def replay(
             "perSecond": per_second,
             "payloadPatch": None if patch is None else payload_of(patch, "--patch"),
         }
-        await start(api, out, asked)
+        await start_replay(api, out, request)
         return
-    chosen = await _chosen(api, runs, fingerprint, task, queue, failed_after, failed_before, everything)
+    chosen = await _select_runs(api, runs, fingerprint, task, queue, failed_after, failed_before, everything)
     if payload is not None and len(chosen) != 1:
-        raise Invalid("--payload", f"is for one run, and {len(chosen)} are meant")
+        raise Invalid("--payload", f"applies to one run, and {len(chosen)} are selected")
     extra: dict[str, object] = {} if per_second is None else {"perSecond": per_second}
     if payload is not None:
         extra["payload"] = payload_of(payload)
     if patch is not None:
         extra["payloadPatch"] = payload_of(patch, "--patch")
     if dry_run:
-        _tell(out, Dealt(action="replay", count=len(chosen), more=False, dry_run=True, run_ids=chosen[:100]))
+        _print_result(
+            out, DeadLetterResult(action="replay", count=len(chosen), more=False, dry_run=True, run_ids=chosen[:100])
+        )
         return
-    await _deal(api, out, "replay", chosen, extra, per_second)
+    await _send(api, out, "replay", chosen, extra, per_second)
 
 
 @command(group, "replays")
@@ -216,13 +226,13 @@ async def stop_replay(
     api: Client,
     out: Output,
     replay: Replay,
-    why: Annotated[str, typer.Option("--why", help="For those who wonder.", show_default=False)] = "",
+    why: Annotated[str, typer.Option("--why", help="The reason, shown with the replay.", show_default=False)] = "",
 ) -> None:
     """Stop a replay: it creates no more runs; the runs that it has created continue.
 
     Example: mainspring dead-letters stop 019a8c4b6f2c70008042b1c2d3e4f506 --why "wrong group"
     """
-    await stop(api, out, replay, why)
+    await stop_stored_replay(api, out, replay, why)
 
 
 @command(group, "discard")
@@ -236,7 +246,7 @@ async def discard(
     failed_after: FailedAfter = None,
     failed_before: FailedBefore = None,
     everything: Everything = False,
-    why: Annotated[str, typer.Option("--why", help="For those who read the audit.", show_default=False)] = "",
+    why: Annotated[str, typer.Option("--why", help="The reason, kept in the audit log.", show_default=False)] = "",
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -248,16 +258,18 @@ async def discard(
 
     mainspring dead-letters discard --group 9f86d081884c7d65 --why "fixed by hand" --yes
     """
-    chosen = await _chosen(api, runs, fingerprint, task, queue, failed_after, failed_before, everything)
+    chosen = await _select_runs(api, runs, fingerprint, task, queue, failed_after, failed_before, everything)
     if dry_run:
-        _tell(out, Dealt(action="discard", count=len(chosen), more=False, dry_run=True, run_ids=chosen[:100]))
+        _print_result(
+            out, DeadLetterResult(action="discard", count=len(chosen), more=False, dry_run=True, run_ids=chosen[:100])
+        )
         return
     if not runs and chosen:
         confirm(f"discard {len(chosen):,} dead letters", yes)
-    await _deal(api, out, "discard", chosen, {"why": why} if why else {}, None)
+    await _send(api, out, "discard", chosen, {"why": why} if why else {}, None)
 
 
-async def _chosen(
+async def _select_runs(
     api: Client,
     runs: list[str] | None,
     fingerprint: str | None,
@@ -271,75 +283,79 @@ async def _chosen(
     filters = (fingerprint, task, queue, failed_after, failed_before, everything)
     if runs:
         if any(filters):
-            raise Invalid("run", "cannot be named together with a filter")
+            raise Invalid("run", "cannot be combined with a filter")
         return [await api.run(run) for run in dict.fromkeys(runs)]
     if not any(filters):
-        raise Invalid("run", "nothing says which are meant", "ids, a filter such as --group, or --all")
+        raise Invalid("run", "no selection", "pass ids, a filter such as --group, or --all")
     since = None if failed_after is None else parse_instant(failed_after, "--failed-after")
     until = None if failed_before is None else parse_instant(failed_before, "--failed-before")
     query = {"fingerprint": fingerprint, "task": task, "queue": queue, "tenant": api.tenant}
-    found = await api.pages("/v1/dead-letters/runs", query, _MOST)
+    found = await api.pages("/v1/dead-letters/runs", query, _MAX_RUNS)
     return [
         run.run_id
-        for run in (read(item, _Dead) for item in found.items)
+        for run in (read(item, _DeadRun) for item in found.items)
         if (since is None or parse_instant(run.end_time) > since)
         and (until is None or parse_instant(run.end_time) < until)
     ]
 
 
-class _Dead(msgspec.Struct, rename="camel"):
+class _DeadRun(msgspec.Struct, rename="camel"):
     run_id: str
     end_time: str
 
 
-async def _deal(
+async def _send(
     api: Client, out: Output, action: str, chosen: Sequence[str], extra: dict[str, object], per_second: float | None
 ) -> None:
     count = 0
     made: list[str] = []
     # With a pace, a request covers about a second, and each waits until it is due.
-    size = _AT_ONCE if per_second is None else min(max(round(per_second), 1), _AT_ONCE)
+    size = _REQUEST_SIZE if per_second is None else min(max(round(per_second), 1), _REQUEST_SIZE)
     began = api.clock.monotonic()
-    with _bar(out, action, len(chosen)) as advance:
+    with _show_progress(out, action, len(chosen)) as advance:
         for start in range(0, len(chosen), size):
             if per_second is not None:
                 due = began + round(start / per_second * SECOND)
                 await api.clock.sleep(max(due - api.clock.monotonic(), 0))
             part = chosen[start : start + size]
             body = {"runIds": part, **extra}
-            dealt = read(await api.ask("POST", f"/v1/dead-letters/{action}", body=body, repeatable=True), Dealt)
-            count += dealt.count
-            made += dealt.run_ids
+            result = read(
+                await api.ask("POST", f"/v1/dead-letters/{action}", body=body, repeatable=True), DeadLetterResult
+            )
+            count += result.count
+            made += result.run_ids
             advance(len(part))
-            if dealt.more:
+            if result.more:
                 # A quota is reached: the next request would create nothing.
                 break
-    _tell(out, Dealt(action=action, count=count, more=count < len(chosen), dry_run=False, run_ids=made[:100]))
+    _print_result(
+        out, DeadLetterResult(action=action, count=count, more=count < len(chosen), dry_run=False, run_ids=made[:100])
+    )
     if count < len(chosen):
-        out.warn(f"{len(chosen) - count:,} of {len(chosen):,} were not: dealt with already, or beyond a quota")
+        out.warn(f"{len(chosen) - count:,} of {len(chosen):,} were skipped: already handled, or over a quota")
         raise typer.Exit(exits.PARTLY if count else exits.FAILED)
 
 
-def _tell(out: Output, dealt: Dealt) -> None:
-    verb = "replayed" if dealt.action == "replay" else "discarded"
-    words = f"{dealt.count:,} would be {verb}" if dealt.dry_run else f"{dealt.count:,} {verb}"
-    out.tell(dealt, dealt.run_ids, lambda: out.print(words))
+def _print_result(out: Output, result: DeadLetterResult) -> None:
+    verb = "replayed" if result.action == "replay" else "discarded"
+    words = f"{result.count:,} would be {verb}" if result.dry_run else f"{result.count:,} {verb}"
+    out.tell(result, result.run_ids, lambda: out.print(words))
 
 
-def _per_second(pace: str) -> float:
+def _parse_pace(pace: str) -> float:
     found = _PACE.fullmatch(pace.strip())
     if found is None:
-        raise Invalid("--pace", f"{pace!r} is not a pace", "for example 50/s or 600/min")
+        raise Invalid("--pace", f"{pace!r} is not a rate", "for example 50/s or 600/min")
     unit = found[2].strip()
     over = parse_duration(unit if unit[0].isdigit() else f"1{unit}", "--pace")
     rate = float(found[1]) * SECOND / over if over else 0.0
     if not 0 < rate <= 100_000:
-        raise Invalid("--pace", f"{pace!r} is out of range", "more than none, and at most 100000/s")
+        raise Invalid("--pace", f"{pace!r} is out of range", "more than 0 and at most 100000/s")
     return rate
 
 
 @contextmanager
-def _bar(out: Output, action: str, total: int) -> Iterator[Callable[[int], None]]:
+def _show_progress(out: Output, action: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on stderr if it is a terminal."""
     if not (out.for_people and sys.stderr.isatty() and total > 1):
         yield lambda count: None

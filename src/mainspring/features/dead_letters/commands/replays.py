@@ -1,4 +1,4 @@
-"""Commands for stored replays: ``mainspring dead-letters replay --canary``, ``replays`` and ``stop``."""
+"""Commands for stored replays: ``mainspring dead-letters replay --canary``, ``replays`` and ``stop_replay``."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -11,12 +11,12 @@ from mainspring.cli.client.target import Client, Raw, read
 from mainspring.cli.output import Output, status
 from mainspring.core.model.base.instant import SECOND, Micros
 
-_LOOK_EVERY: Micros = SECOND // 4
+_POLL_INTERVAL: Micros = SECOND // 4
 
-Replay = Annotated[str, typer.Argument(help="The replay's id, as replays shows it.", metavar="REPLAY")]
+Replay = Annotated[str, typer.Argument(help="The replay's id, as `replays` shows it.", metavar="REPLAY")]
 
 
-class Shown(msgspec.Struct, rename="camel"):
+class ReplayStatus(msgspec.Struct, rename="camel"):
     replay_id: str
     state: str
     author: str
@@ -26,30 +26,32 @@ class Shown(msgspec.Struct, rename="camel"):
     why: str = ""
 
     @property
-    def words(self) -> str:
-        told = f"{self.replayed:,} replayed"
+    def summary(self) -> str:
+        counts = f"{self.replayed:,} replayed"
         if self.passed_over:
-            told += f", {self.passed_over:,} could not be"
-        return f"replay {self.replay_id} is {self.state}: {told}" + (f"; {self.why}" if self.why else "")
+            counts += f", {self.passed_over:,} skipped"
+        return f"replay {self.replay_id} is {self.state}: {counts}" + (f"; {self.why}" if self.why else "")
 
 
-async def start(api: Client, out: Output, asked: Mapping[str, object]) -> None:
+async def start_replay(api: Client, out: Output, request: Mapping[str, object]) -> None:
     """Start a replay and wait for its end. Interrupting the command does not stop the replay."""
-    body = {name: value for name, value in asked.items() if value is not None}
+    body = {name: value for name, value in request.items() if value is not None}
     made = await api.ask("POST", "/v1/dead-letters/replays", body=body)
-    identifier = read(made, Shown).replay_id
-    out.say(f"replay {identifier} goes on if this command ends; to stop it: mainspring dead-letters stop {identifier}")
-    while (found := read(made, Shown)).state in ("canary", "going"):
-        await api.clock.sleep(_LOOK_EVERY)
+    identifier = read(made, ReplayStatus).replay_id
+    out.say(
+        f"replay {identifier} continues if this command ends; to stop it: mainspring dead-letters stop {identifier}"
+    )
+    while (found := read(made, ReplayStatus)).state in ("canary", "going"):
+        await api.clock.sleep(_POLL_INTERVAL)
         made = await api.ask("GET", f"/v1/dead-letters/replays/{identifier}")
-    out.tell(made, [identifier], lambda: out.print(found.words))
+    out.tell(made, [identifier], lambda: out.print(found.summary))
     if found.state == "stopped" or found.passed_over:
         raise typer.Exit(exits.PARTLY if found.replayed else exits.FAILED)
 
 
-async def show(api: Client, out: Output, limit: int) -> None:
+async def list_replays(api: Client, out: Output, limit: int) -> None:
     answer = await api.ask("GET", "/v1/dead-letters/replays", query={"tenant": api.tenant, "limit": min(limit, 1_000)})
-    found = [read(item, Shown) for item in read(answer, dict[str, list[Raw]])["items"]]
+    found = [read(item, ReplayStatus) for item in read(answer, dict[str, list[Raw]])["items"]]
 
     def rows() -> None:
         out.rows(
@@ -64,6 +66,6 @@ async def show(api: Client, out: Output, limit: int) -> None:
     out.tell(answer, [one.replay_id for one in found], rows)
 
 
-async def stop(api: Client, out: Output, replay: str, why: str) -> None:
+async def stop_replay(api: Client, out: Output, replay: str, why: str) -> None:
     answer = await api.ask("POST", f"/v1/dead-letters/replays/{replay}/stop", body={"why": why})
-    out.tell(answer, [replay], lambda: out.print(read(answer, Shown).words))
+    out.tell(answer, [replay], lambda: out.print(read(answer, ReplayStatus).summary))

@@ -38,16 +38,16 @@ from mainspring.http.search import Search
 dead_letters = Resource("Dead letters", "Runs that failed and were neither replayed nor discarded.")
 
 #: Dead letters handled by one request; the answer says whether there are more.
-_AT_ONCE = 10_000
+_MAX_RUNS = 10_000
 #: Groups read first.
-_FEW = 100
+_FIRST_GROUPS = 100
 #: Payloads held in memory at once, at most 256 KiB each.
-_REPLAYED_TOGETHER = 50
+_BATCH = 50
 
 Fingerprint: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 
 
-class DeadQuery(Request):
+class DeadLetterGroupsQuery(Request):
     fingerprint: Fingerprint | None = None
     tenant: Name | None = None
     task: Name | None = None
@@ -57,7 +57,7 @@ class DeadQuery(Request):
     limit: Limit = 100
 
 
-class DeadList(Request):
+class DeadLettersQuery(Request):
     fingerprint: Fingerprint | None = None
     task: Name | None = None
     queue: Name | None = None
@@ -66,7 +66,7 @@ class DeadList(Request):
     cursor: Annotated[str, Meta(max_length=200)] | None = None
 
 
-class Chosen(Request):
+class DeadLetterSelection(Request):
     """Selects dead letters by id or by filter. At least one field is required."""
 
     run_ids: Annotated[list[Id], Meta(max_length=1_000)] | None = None
@@ -82,7 +82,7 @@ class Chosen(Request):
     dry_run: bool = False
 
 
-class ReplayIn(Chosen):
+class ReplayIn(DeadLetterSelection):
     per_second: Annotated[float, Meta(gt=0, le=100_000)] | None = None
     """Pace: how many of the new runs become due per second; default: all at once."""
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -91,17 +91,17 @@ class ReplayIn(Chosen):
     """Change of each payload: a JSON merge patch."""
 
 
-class DiscardIn(Chosen):
+class DiscardIn(DeadLetterSelection):
     why: Text = ""
 
 
-class BringBackIn(Request):
+class RestoreIn(Request):
     run_ids: Annotated[list[Id], Meta(max_length=1_000)]
     why: Text = ""
 
 
-class Dealt(Wire):
-    """What was done, or would be done."""
+class DeadLetterResult(Wire):
+    """The runs that an action changed, or would change."""
 
     action: Literal["replay", "discard", "bring-back"]
     count: int
@@ -112,8 +112,10 @@ class Dealt(Wire):
     """The new runs of a replay, or the discarded runs; the first hundred."""
 
 
-@dead_letters.operation("GET", "/v1/dead-letters", permission=Permission.READ, query=DeadQuery, answers={200: Groups})
-async def list_groups(api: Api, call: Call[Nothing, DeadQuery]) -> Answer:
+@dead_letters.operation(
+    "GET", "/v1/dead-letters", permission=Permission.READ, query=DeadLetterGroupsQuery, answers={200: Groups}
+)
+async def list_groups(api: Api, call: Call[Nothing, DeadLetterGroupsQuery]) -> Answer:
     """List dead letters grouped by error, largest groups first.
 
     Runs of one task with the same `fingerprint` failed in the same way. Each group has its count, its trend and a
@@ -146,9 +148,9 @@ async def list_groups(api: Api, call: Call[Nothing, DeadQuery]) -> Answer:
 
 
 @dead_letters.operation(
-    "GET", "/v1/dead-letters/runs", permission=Permission.READ, query=DeadList, answers={200: Page[RunOut]}
+    "GET", "/v1/dead-letters/runs", permission=Permission.READ, query=DeadLettersQuery, answers={200: Page[RunOut]}
 )
-async def list_dead(api: Api, call: Call[Nothing, DeadList]) -> Answer:
+async def list_dead(api: Api, call: Call[Nothing, DeadLettersQuery]) -> Answer:
     """List dead letters one by one, newest first.
 
     A run must match every filter. Pass `nextCursor` as `cursor` to get the next page.
@@ -167,7 +169,12 @@ async def list_dead(api: Api, call: Call[Nothing, DeadList]) -> Answer:
 
 
 @dead_letters.operation(
-    "POST", "/v1/dead-letters/replay", permission=Permission.OPERATE, body=ReplayIn, answers={200: Dealt}, within=None
+    "POST",
+    "/v1/dead-letters/replay",
+    permission=Permission.OPERATE,
+    body=ReplayIn,
+    answers={200: DeadLetterResult},
+    within=None,
 )
 async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
     """Run dead letters again, as new runs linked to the old ones.
@@ -177,20 +184,20 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
     """
     body = call.body
     if body.payload is not msgspec.UNSET and len(body.run_ids or []) != 1:
-        raise Invalid("payload", "needs exactly one run id", "for several there is payloadPatch")
-    patch = patch_of(body.payload_patch)
+        raise Invalid("payload", "needs exactly one run id", "use payloadPatch for several runs")
+    patch = read_patch(body.payload_patch)
     if patch is not None and body.payload is not msgspec.UNSET:
-        raise Invalid("payloadPatch", "contradicts payload", "one of them")
+        raise Invalid("payloadPatch", "contradicts payload", "send one of them")
     if body.dry_run:
-        count, more = await _foresee(api, call.principal, body)
-        return Answer(200, Dealt(action="replay", count=count, more=more, dry_run=True))
-    chosen, more = await _choose(api, call.principal, body)
+        count, more = await _count_selected(api, call.principal, body)
+        return Answer(200, DeadLetterResult(action="replay", count=count, more=more, dry_run=True))
+    selection, more = await _select_runs(api, call.principal, body)
     made: list[str] = []
-    for start in range(0, len(chosen), _REPLAYED_TOGETHER):
-        part = chosen[start : start + _REPLAYED_TOGETHER]
-        seen = await api.seen_by(call.principal).runs([run.id for run in part], payloads=True)
+    for start in range(0, len(selection), _BATCH):
+        part = selection[start : start + _BATCH]
+        dead = await api.seen_by(call.principal).runs([run.id for run in part], payloads=True)
         new = []
-        for number, run in enumerate(seen, start):
+        for number, run in enumerate(dead, start):
             if run is None:
                 continue
             payload = run.payload if body.payload is msgspec.UNSET else bytes(body.payload)
@@ -204,11 +211,16 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
         if len(allowed) < len(new):
             more = True
             break
-    return Answer(200, Dealt(action="replay", count=len(made), more=more, dry_run=False, run_ids=made[:100]))
+    return Answer(200, DeadLetterResult(action="replay", count=len(made), more=more, dry_run=False, run_ids=made[:100]))
 
 
 @dead_letters.operation(
-    "POST", "/v1/dead-letters/discard", permission=Permission.OPERATE, body=DiscardIn, answers={200: Dealt}, within=None
+    "POST",
+    "/v1/dead-letters/discard",
+    permission=Permission.OPERATE,
+    body=DiscardIn,
+    answers={200: DeadLetterResult},
+    within=None,
 )
 async def discard(api: Api, call: Call[DiscardIn, Nothing]) -> Answer:
     """Discard dead letters.
@@ -217,19 +229,23 @@ async def discard(api: Api, call: Call[DiscardIn, Nothing]) -> Answer:
     `everything`. `dryRun` counts them without discarding them.
     """
     if call.body.dry_run:
-        count, more = await _foresee(api, call.principal, call.body)
-        return Answer(200, Dealt(action="discard", count=count, more=more, dry_run=True))
-    chosen, more = await _choose(api, call.principal, call.body)
+        count, more = await _count_selected(api, call.principal, call.body)
+        return Answer(200, DeadLetterResult(action="discard", count=count, more=more, dry_run=True))
+    selection, more = await _select_runs(api, call.principal, call.body)
     author = Author(call.principal.name, call.principal.tenant, call.body.why)
-    count = await api.store.discard([run.id for run in chosen], author)
-    ids = [str(run.id) for run in chosen[:100]]
-    return Answer(200, Dealt(action="discard", count=count, more=more, dry_run=False, run_ids=ids))
+    count = await api.store.discard([run.id for run in selection], author)
+    ids = [str(run.id) for run in selection[:100]]
+    return Answer(200, DeadLetterResult(action="discard", count=count, more=more, dry_run=False, run_ids=ids))
 
 
 @dead_letters.operation(
-    "POST", "/v1/dead-letters/bring-back", permission=Permission.OPERATE, body=BringBackIn, answers={200: Dealt}
+    "POST",
+    "/v1/dead-letters/bring-back",
+    permission=Permission.OPERATE,
+    body=RestoreIn,
+    answers={200: DeadLetterResult},
 )
-async def bring_back(api: Api, call: Call[BringBackIn, Nothing]) -> Answer:
+async def bring_back(api: Api, call: Call[RestoreIn, Nothing]) -> Answer:
     """Undo a discard.
 
     The runs become dead letters again, unless they were replayed meanwhile. Runs that are not discarded are
@@ -241,44 +257,44 @@ async def bring_back(api: Api, call: Call[BringBackIn, Nothing]) -> Answer:
         api.reach(call.principal, run.queue)
     author = Author(call.principal.name, call.principal.tenant, call.body.why)
     count = await api.store.bring_back([run.id for run in found], author)
-    return Answer(200, Dealt(action="bring-back", count=count, more=False, dry_run=False))
+    return Answer(200, DeadLetterResult(action="bring-back", count=count, more=False, dry_run=False))
 
 
-def patch_of(given: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
+def read_patch(given: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
     if given is msgspec.UNSET:
         return None
     check_patch("payloadPatch", bytes(given))
     return bytes(given)
 
 
-async def _foresee(api: Api, principal: Principal, chosen: Chosen) -> tuple[int, bool]:
-    """Count the dead letters that ``_choose`` would find; from the store's groups if the selection allows it."""
-    if chosen.run_ids is not None or chosen.failed_after or chosen.failed_before or principal.queues:
-        runs, more = await _choose(api, principal, chosen)
+async def _count_selected(api: Api, principal: Principal, selection: DeadLetterSelection) -> tuple[int, bool]:
+    """Count the dead letters that ``_select_runs`` would find; from the store's groups if the selection allows it."""
+    if selection.run_ids is not None or selection.failed_after or selection.failed_before or principal.queues:
+        runs, more = await _select_runs(api, principal, selection)
         return len(runs), more
-    wanted, count = await _wanted(api, principal, chosen), 0
+    wanted, count = await _build_filter(api, principal, selection), 0
     # The largest groups come first: the first page is mostly all of them, or exceeds the limit.
-    for limit in (_FEW, _AT_ONCE):
+    for limit in (_FIRST_GROUPS, _MAX_RUNS):
         groups = await api.seen_by(principal).dead_groups(wanted, limit)
         count = sum(group.count for group in groups)
-        if len(groups) < limit or count > _AT_ONCE:
+        if len(groups) < limit or count > _MAX_RUNS:
             break
-    return min(count, _AT_ONCE), count > _AT_ONCE
+    return min(count, _MAX_RUNS), count > _MAX_RUNS
 
 
-async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[RunView], bool]:
+async def _select_runs(api: Api, principal: Principal, selection: DeadLetterSelection) -> tuple[list[RunView], bool]:
     """Return the selected dead letters, and whether there are more than one request handles."""
-    if chosen.run_ids is not None:
-        if any(_filters(chosen)) or chosen.everything:
+    if selection.run_ids is not None:
+        if any(_list_filters(selection)) or selection.everything:
             raise Invalid("runIds", "cannot be given together with a filter")
-        ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(chosen.run_ids)]
-        tenant = await api.choose_written(principal, chosen.tenant)
+        ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(selection.run_ids)]
+        tenant = await api.choose_written(principal, selection.tenant)
         named = await api.seen_by(principal).runs(ids)
         found = [run for run in named if run is not None and tenant in (None, run.tenant)]
         for run in found:
             api.reach(principal, run.queue)
         return [run for run in found if run.state is RunState.FAILED], False
-    wanted = await _wanted(api, principal, chosen)
+    wanted = await _build_filter(api, principal, selection)
     runs: list[RunView] = []
     after: RunId | None = None
     while True:
@@ -286,26 +302,26 @@ async def _choose(api: Api, principal: Principal, chosen: Chosen) -> tuple[list[
         runs += [run for run in page.items if principal.reaches([run.queue])]
         if page.after is None:
             return runs, False
-        if len(runs) >= _AT_ONCE:
-            return runs[:_AT_ONCE], True
+        if len(runs) >= _MAX_RUNS:
+            return runs[:_MAX_RUNS], True
         after = RunId(page.after)
 
 
-async def _wanted(api: Api, principal: Principal, chosen: Chosen) -> RunFilter:
-    if not any(_filters(chosen)) and not chosen.everything:
-        raise Invalid("fingerprint", "nothing says which are meant", "runIds, a filter, or everything: true")
-    if chosen.queue is not None:
-        api.reach(principal, chosen.queue)
+async def _build_filter(api: Api, principal: Principal, selection: DeadLetterSelection) -> RunFilter:
+    if not any(_list_filters(selection)) and not selection.everything:
+        raise Invalid("fingerprint", "no selection", "set runIds, a filter, or everything: true")
+    if selection.queue is not None:
+        api.reach(principal, selection.queue)
     return RunFilter(
-        tenant=await api.choose_written(principal, chosen.tenant),
+        tenant=await api.choose_written(principal, selection.tenant),
         dead=True,
-        fingerprint=chosen.fingerprint or "",
-        task=chosen.task or "",
-        queue=chosen.queue or "",
-        since=instant_of(chosen.failed_after, "failedAfter"),
-        until=instant_of(chosen.failed_before, "failedBefore"),
+        fingerprint=selection.fingerprint or "",
+        task=selection.task or "",
+        queue=selection.queue or "",
+        since=instant_of(selection.failed_after, "failedAfter"),
+        until=instant_of(selection.failed_before, "failedBefore"),
     )
 
 
-def _filters(chosen: Chosen) -> tuple[str | None, ...]:
-    return chosen.fingerprint, chosen.task, chosen.queue, chosen.failed_after, chosen.failed_before
+def _list_filters(selection: DeadLetterSelection) -> tuple[str | None, ...]:
+    return selection.fingerprint, selection.task, selection.queue, selection.failed_after, selection.failed_before

@@ -10,19 +10,19 @@ from mainspring.core.model.base.errors import Conflict, Invalid
 from mainspring.core.model.base.instant import isoformat
 from mainspring.core.model.runs.replay import MOST_CANARIES, Replay, stopped
 from mainspring.core.ports.storage.catalog import RunFilter
-from mainspring.features.dead_letters.operations.groups import Fingerprint, patch_of
+from mainspring.features.dead_letters.operations.groups import Fingerprint, read_patch
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Missing, Problem, Refused
 from mainspring.http.schemas.common import Limit, Name, Request, Text, Time, Wire, instant_of, known_id, time_of
 
-replays = Resource("Replays", "Run dead letters again: a few canaries first, and the rest when these have succeeded.")
+replays = Resource("Replays", "Replays of dead letters in stages: a few canaries first, the rest after they succeed.")
 
-_STOPS = 10
-_MOST_GROUPS = 10_000
+_STOP_ATTEMPTS = 10
+_MAX_GROUPS = 10_000
 
 
-class StartReplay(Request):
+class StartReplayIn(Request):
     """Selects dead letters that have failed by now. At least one field is required, or `everything`."""
 
     fingerprint: Fingerprint | None = None
@@ -41,7 +41,7 @@ class StartReplay(Request):
     """Change of each payload: a JSON merge patch."""
 
 
-class StopReplay(Request):
+class StopReplayIn(Request):
     why: Text = ""
 
 
@@ -70,7 +70,7 @@ class Replays(Wire):
     items: list[ReplayOut]
 
 
-class ListReplays(Request):
+class ListReplaysQuery(Request):
     tenant: Name | None = None
     limit: Limit = 50
 
@@ -79,20 +79,20 @@ class ListReplays(Request):
     "POST",
     "/v1/dead-letters/replays",
     permission=Permission.OPERATE,
-    body=StartReplay,
+    body=StartReplayIn,
     answers={201: ReplayOut},
     example={"task": "send_welcome", "canaries": 3, "perSecond": 10},
 )
-async def start_replay(api: Api, call: Call[StartReplay, Nothing]) -> Answer:
+async def start_replay(api: Api, call: Call[StartReplayIn, Nothing]) -> Answer:
     """Run dead letters again in stages: canaries first, then the rest at a set pace.
 
     The replay is stored and survives restarts of any process. It progresses while a scheduler is running. No dead
     letter is replayed twice.
     """
     body, principal = call.body, call.principal
-    chosen = (body.fingerprint, body.task, body.queue, body.failed_after, body.failed_before)
-    if not any(chosen) and not body.everything:
-        raise Invalid("fingerprint", "nothing says which are meant", "a filter, or everything: true")
+    filters = (body.fingerprint, body.task, body.queue, body.failed_after, body.failed_before)
+    if not any(filters) and not body.everything:
+        raise Invalid("fingerprint", "no selection", "set a filter, or everything: true")
     if body.queue is not None:
         api.reach(principal, body.queue)
     tenant = await api.choose_written(principal, body.tenant)
@@ -107,17 +107,17 @@ async def start_replay(api: Api, call: Call[StartReplay, Nothing]) -> Answer:
         queues=tuple(sorted(principal.queues)),
         failed_after=instant_of(body.failed_after, "failedAfter"),
         failed_before=instant_of(body.failed_before, "failedBefore"),
-        patch=patch_of(body.payload_patch),
+        patch=read_patch(body.payload_patch),
         per_second=body.per_second,
         canaries=body.canaries,
-        matched=None if bounded else await _matched(api, principal, tenant, body),
+        matched=None if bounded else await _count_matched(api, principal, tenant, body),
         made_at=await api.store.now(),
     )
     await api.store.put_replay(replay)
-    return Answer(201, _out(replay), {"location": f"/v1/dead-letters/replays/{replay.id}"})
+    return Answer(201, _replay_out(replay), {"location": f"/v1/dead-letters/replays/{replay.id}"})
 
 
-async def _matched(api: Api, principal: Principal, tenant: str | None, body: StartReplay) -> int:
+async def _count_matched(api: Api, principal: Principal, tenant: str | None, body: StartReplayIn) -> int:
     wanted = RunFilter(
         tenant=tenant,
         dead=True,
@@ -125,19 +125,19 @@ async def _matched(api: Api, principal: Principal, tenant: str | None, body: Sta
         task=body.task or "",
         queue=body.queue or "",
     )
-    return sum(group.count for group in await api.seen_by(principal).dead_groups(wanted, _MOST_GROUPS))
+    return sum(group.count for group in await api.seen_by(principal).dead_groups(wanted, _MAX_GROUPS))
 
 
 @replays.operation(
-    "GET", "/v1/dead-letters/replays", permission=Permission.READ, query=ListReplays, answers={200: Replays}
+    "GET", "/v1/dead-letters/replays", permission=Permission.READ, query=ListReplaysQuery, answers={200: Replays}
 )
-async def list_replays(api: Api, call: Call[Nothing, ListReplays]) -> Answer:
+async def list_replays(api: Api, call: Call[Nothing, ListReplaysQuery]) -> Answer:
     """List replays, newest first.
 
     Replays that have ended are kept for 30 days.
     """
     found = await api.store.replays(api.scope(call.principal, call.query.tenant), call.query.limit)
-    return Answer(200, Replays(items=[_out(replay) for replay in found]))
+    return Answer(200, Replays(items=[_replay_out(replay) for replay in found]))
 
 
 @replays.operation(
@@ -148,50 +148,50 @@ async def show_replay(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
     Returns its state, how many runs it has created, and why it stopped if it did.
     """
-    return Answer(200, _out(await _replay(api, call.principal, call)))
+    return Answer(200, _replay_out(await _find_replay(api, call.principal, call)))
 
 
 @replays.operation(
     "POST",
     "/v1/dead-letters/replays/{id}/stop",
     permission=Permission.OPERATE,
-    body=StopReplay,
+    body=StopReplayIn,
     body_optional=True,
     answers={200: ReplayOut, 404: Problem, 409: Problem},
 )
-async def stop_replay(api: Api, call: Call[StopReplay, Nothing]) -> Answer:
+async def stop_replay(api: Api, call: Call[StopReplayIn, Nothing]) -> Answer:
     """Stop a replay.
 
     It creates no more runs; the runs that it has created continue. 409: the replay has already ended, or a
     scheduler changed it at the same moment.
     """
     why = f"stopped by {call.principal.name}" + (f": {call.body.why}" if call.body.why else "")
-    for _ in range(_STOPS):
-        replay = await _replay(api, call.principal, call)
-        _reach(call.principal, replay)
+    for _ in range(_STOP_ATTEMPTS):
+        replay = await _find_replay(api, call.principal, call)
+        _check_queues(call.principal, replay)
         if not replay.is_open:
             raise Conflict(f"the replay is {replay.state}")
-        over = stopped(replay, why, await api.store.now())
-        if await api.store.move_replay(over):
-            return Answer(200, _out(over))
-    raise Conflict("the replay is being driven at this very moment; ask again")
+        stopped_replay = stopped(replay, why, await api.store.now())
+        if await api.store.move_replay(stopped_replay):
+            return Answer(200, _replay_out(stopped_replay))
+    raise Conflict("a scheduler changed the replay at the same moment; try again")
 
 
-def _reach(principal: Principal, replay: Replay) -> None:
+def _check_queues(principal: Principal, replay: Replay) -> None:
     """Refuse a key that is limited to queues and does not cover all queues of the replay."""
-    concerned = {replay.queue} if replay.queue else set(replay.queues)
-    if principal.queues and not (concerned and concerned <= principal.queues):
-        raise Refused(403, "Forbidden", "this key does not reach all queues of the replay")
+    queues = {replay.queue} if replay.queue else set(replay.queues)
+    if principal.queues and not (queues and queues <= principal.queues):
+        raise Refused(403, "Forbidden", "this key does not have access to all queues of the replay")
 
 
-async def _replay(api: Api, principal: Principal, call: Call[Any, Nothing]) -> Replay:
+async def _find_replay(api: Api, principal: Principal, call: Call[Any, Nothing]) -> Replay:
     found = await api.store.replay(known_id(call.path["id"]))
     if found is None or principal.tenant not in (None, found.tenant):
         raise Missing
     return found
 
 
-def _out(replay: Replay) -> ReplayOut:
+def _replay_out(replay: Replay) -> ReplayOut:
     return ReplayOut(
         replay_id=replay.id,
         state=replay.state,

@@ -19,32 +19,32 @@ from mainspring.web.page import Done, Pages, Reply, Visit, json_field
 
 dead_letters = Pages()
 
-_GROUPS = 50
-_RUNS = 20
-_REPLAYS = 5
+_MAX_GROUPS = 50
+_PAGE = 20
+_MAX_REPLAYS = 5
 #: Suggested number of canaries.
-_CANARIES = 5
+_MAX_CANARIES = 5
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class SelectionQuery(msgspec.Struct, frozen=True):
     """Selects dead letters; without a field, all of them."""
 
     fingerprint: str = ""
     task: str = ""
     queue: str = ""
 
-    def given(self) -> dict[str, object]:
+    def as_query(self) -> dict[str, object]:
         """Return the selection as query parameters."""
         return msgspec.structs.asdict(self)
 
     @property
     def body(self) -> dict[str, object]:
         """Return the selection as a request body."""
-        said = {name: value for name, value in self.given().items() if value}
-        return said or {"everything": True}
+        filled = {name: value for name, value in self.as_query().items() if value}
+        return filled or {"everything": True}
 
 
-class SomeQuery(msgspec.Struct, frozen=True):
+class RunIdsQuery(msgspec.Struct, frozen=True):
     ids: str = ""
 
 
@@ -53,69 +53,69 @@ class GroupQuery(msgspec.Struct, frozen=True):
     cursor: str = ""
 
 
-@dead_letters.page("GET", "/dead-letters", permission=Permission.READ, query=Chosen)
-async def show_groups(visit: Visit[Chosen]) -> Reply:
-    given = visit.query.given()
+@dead_letters.page("GET", "/dead-letters", permission=Permission.READ, query=SelectionQuery)
+async def show_groups(visit: Visit[SelectionQuery]) -> Reply:
+    given = visit.query.as_query()
     groups, replays = await asyncio.gather(
-        visit.ask(list_groups, query={**given, "limit": _GROUPS}),
-        visit.ask(list_replays, query={"limit": _REPLAYS}),
+        visit.ask(list_groups, query={**given, "limit": _MAX_GROUPS}),
+        visit.ask(list_replays, query={"limit": _MAX_REPLAYS}),
     )
     return visit.show(
         "dead_letters/list.html",
         groups=keep_order(visit, groups.items, lambda group: f"{group.fingerprint}-{group.task}"),
-        count=_count(groups),
-        more=len(groups.items) == _GROUPS,
-        replays=_by_progress(replays),
+        count=_count_runs(groups),
+        more=len(groups.items) == _MAX_GROUPS,
+        replays=_sort_open_first(replays),
         given=given,
         filtered=any(given.values()),
     )
 
 
-@dead_letters.page("GET", "/dead-letters/replay", permission=Permission.OPERATE, query=Chosen)
-async def ask_replay(visit: Visit[Chosen]) -> Reply:
+@dead_letters.page("GET", "/dead-letters/replay", permission=Permission.OPERATE, query=SelectionQuery)
+async def ask_replay(visit: Visit[SelectionQuery]) -> Reply:
     """Preview a replay. A stored replay handles all matching dead letters, even more than are counted here."""
-    groups, would = await asyncio.gather(
-        _reached_groups(visit), visit.ask(replay, body={**visit.query.body, "dryRun": True})
+    groups, preview = await asyncio.gather(
+        _list_actionable_groups(visit), visit.ask(replay, body={**visit.query.body, "dryRun": True})
     )
     return visit.show(
         "dead_letters/replay_form.html",
         groups=groups,
-        all_shown=len(groups) < _GROUPS,
-        which=("more than " if would.more else "") + plural(would.count, "dead letter"),
-        count=would.count,
-        given=visit.query.given(),
-        canaries=min(_CANARIES, max(would.count - 1, 0)),
+        all_shown=len(groups) < _MAX_GROUPS,
+        which=("more than " if preview.more else "") + plural(preview.count, "dead letter"),
+        count=preview.count,
+        given=visit.query.as_query(),
+        canaries=min(_MAX_CANARIES, max(preview.count - 1, 0)),
     )
 
 
-@dead_letters.page("POST", "/dead-letters/replay", permission=Permission.OPERATE, query=Chosen)
-async def do_replay(visit: Visit[Chosen]) -> Reply:
-    body: dict[str, Any] = {**visit.query.body, "canaries": _number(visit, "canaries") or 0}
-    if (pace := _number(visit, "perSecond")) is not None:
+@dead_letters.page("POST", "/dead-letters/replay", permission=Permission.OPERATE, query=SelectionQuery)
+async def do_replay(visit: Visit[SelectionQuery]) -> Reply:
+    body: dict[str, Any] = {**visit.query.body, "canaries": _parse_number(visit, "canaries") or 0}
+    if (pace := _parse_number(visit, "perSecond")) is not None:
         body["perSecond"] = pace
     if (patch := json_field(visit.form, "payloadPatch")) is not None:
         body["payloadPatch"] = patch
     made = await visit.ask(start_replay, body=body)
-    return Done(words="The replay has begun.", to=f"dead-letters/replays/{made.replay_id}", leave=True)
+    return Done(words="Replay started.", to=f"dead-letters/replays/{made.replay_id}", leave=True)
 
 
-@dead_letters.page("GET", "/dead-letters/discard", permission=Permission.OPERATE, query=Chosen)
-async def ask_discard(visit: Visit[Chosen]) -> Reply:
-    groups, would = await asyncio.gather(
-        _reached_groups(visit), visit.ask(discard, body={**visit.query.body, "dryRun": True})
+@dead_letters.page("GET", "/dead-letters/discard", permission=Permission.OPERATE, query=SelectionQuery)
+async def ask_discard(visit: Visit[SelectionQuery]) -> Reply:
+    groups, preview = await asyncio.gather(
+        _list_actionable_groups(visit), visit.ask(discard, body={**visit.query.body, "dryRun": True})
     )
     return visit.show(
         "dead_letters/discard_form.html",
         groups=groups,
-        all_shown=len(groups) < _GROUPS,
-        count=would.count,
-        more=would.more,
-        given=visit.query.given(),
+        all_shown=len(groups) < _MAX_GROUPS,
+        count=preview.count,
+        more=preview.more,
+        given=visit.query.as_query(),
     )
 
 
-@dead_letters.page("POST", "/dead-letters/discard", permission=Permission.OPERATE, query=Chosen)
-async def do_discard(visit: Visit[Chosen]) -> Reply:
+@dead_letters.page("POST", "/dead-letters/discard", permission=Permission.OPERATE, query=SelectionQuery)
+async def do_discard(visit: Visit[SelectionQuery]) -> Reply:
     done = await visit.ask(discard, body={**visit.query.body, "why": visit.form.get("why", "").strip()})
     more = "; there are more" if done.more else ""
     # An undo is offered only if the answer names all runs.
@@ -124,21 +124,21 @@ async def do_discard(visit: Visit[Chosen]) -> Reply:
     return Done(words=f"{plural(done.count, 'dead letter')} discarded{more}.", to="dead-letters", undo=undo)
 
 
-@dead_letters.page("POST", "/dead-letters/bring-back", permission=Permission.OPERATE, query=SomeQuery)
-async def do_bring_back(visit: Visit[SomeQuery]) -> Reply:
+@dead_letters.page("POST", "/dead-letters/bring-back", permission=Permission.OPERATE, query=RunIdsQuery)
+async def do_bring_back(visit: Visit[RunIdsQuery]) -> Reply:
     done = await visit.ask(bring_back, body={"runIds": visit.query.ids.split(",")})
-    return Done(words=f"{plural(done.count, 'dead letter')} brought back.", to="dead-letters")
+    return Done(words=f"{plural(done.count, 'dead letter')} restored.", to="dead-letters")
 
 
 @dead_letters.page("GET", "/dead-letters/{fingerprint}", permission=Permission.READ, query=GroupQuery)
 async def show_group(visit: Visit[GroupQuery]) -> Reply:
     chosen = {"fingerprint": visit.path["fingerprint"], "task": visit.query.task}
     groups, runs = await asyncio.gather(
-        visit.ask(list_groups, query={**chosen, "limit": _GROUPS}),
+        visit.ask(list_groups, query={**chosen, "limit": _MAX_GROUPS}),
         read_steadily(
             visit,
             list_dead,
-            {**chosen, "cursor": visit.query.cursor, "limit": _RUNS},
+            {**chosen, "cursor": visit.query.cursor, "limit": _PAGE},
             lambda run: str(run.run_id),
             by_id="list_runs",
         ),
@@ -164,25 +164,25 @@ async def show_group(visit: Visit[GroupQuery]) -> Reply:
     )
 
 
-async def _reached_groups(visit: Visit[Chosen]) -> list[GroupOut]:
+async def _list_actionable_groups(visit: Visit[SelectionQuery]) -> list[GroupOut]:
     """List the groups that the visitor may act on; a viewer limited to queues may see others, too."""
-    given = {**visit.query.given(), "limit": _GROUPS}
+    given = {**visit.query.as_query(), "limit": _MAX_GROUPS}
     queues = sorted(visit.principal.queues) if not visit.query.queue else []
     queries = [{**given, "queue": queue} for queue in queues] or [given]
     found = await asyncio.gather(*(visit.ask(list_groups, query=query) for query in queries))
-    return sorted((group for groups in found for group in groups.items), key=lambda group: -group.count)[:_GROUPS]
+    return sorted((group for groups in found for group in groups.items), key=lambda group: -group.count)[:_MAX_GROUPS]
 
 
-def _count(groups: Groups) -> int:
+def _count_runs(groups: Groups) -> int:
     return sum(group.count for group in groups.items)
 
 
-def _by_progress(replays: Replays) -> list[Any]:
+def _sort_open_first(replays: Replays) -> list[Any]:
     """Sort running replays first."""
     return sorted(replays.items, key=lambda replay: replay.state in ("done", "stopped"))
 
 
-def _number(visit: Visit[Any], name: str) -> float | int | None:
+def _parse_number(visit: Visit[Any], name: str) -> float | int | None:
     text = visit.form.get(name, "").strip()
     if not text:
         return None

@@ -10,13 +10,13 @@ from mainspring.web.page import Done, Pages, Reply, Visit
 
 replays = Pages()
 
-_CANARIES = 20
+_MAX_CANARIES = 20
 
 
 @replays.page("GET", "/dead-letters/replays/{id}", permission=Permission.READ)
-async def look_at_replay(visit: Visit[Any]) -> Reply:
+async def show_replay_page(visit: Visit[Any]) -> Reply:
     found: ReplayOut = await visit.ask(show_replay, path=visit.path)
-    canaries = await asyncio.gather(*[_run(visit, run) for run in found.canary_run_ids[:_CANARIES]])
+    canaries = await asyncio.gather(*[_find_run(visit, run) for run in found.canary_run_ids[:_MAX_CANARIES]])
     return visit.show(
         "dead_letters/replay.html",
         replay=found,
@@ -28,10 +28,10 @@ async def look_at_replay(visit: Visit[Any]) -> Reply:
 @replays.page("POST", "/dead-letters/replays/{id}/stop", permission=Permission.OPERATE)
 async def do_stop(visit: Visit[Any]) -> Reply:
     await visit.ask(stop_replay, path=visit.path, body={"why": visit.form.get("why", "").strip()})
-    return Done(words="Stopped: no more of its runs are made.", to=f"dead-letters/replays/{visit.path['id']}")
+    return Done(words="Replay stopped. It creates no more runs.", to=f"dead-letters/replays/{visit.path['id']}")
 
 
-async def _run(visit: Visit[Any], run: str) -> Any:
+async def _find_run(visit: Visit[Any], run: str) -> Any:
     try:
         return await visit.ask("get_run", path={"id": run})
     except NotFound:

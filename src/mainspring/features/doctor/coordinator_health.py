@@ -9,26 +9,26 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.registry import Registry
 
 #: No session of a store has this number, and the namespace belongs to no store.
-_NOBODY = SessionId(0)
+_UNUSED_SESSION = SessionId(0)
 _NAMESPACE = "doctor"
 
 
-async def examine_registry(registry: Registry, engine: str, lease: Micros, clock: Clock) -> Finding:
+async def check_coordinator(coordinator: Registry, kind: str, lease: Micros, clock: Clock) -> Finding:
     """Check a coordinator. ``lease``: the lease that schedulers request."""
-    await registry.open(_NAMESPACE)
+    await coordinator.open(_NAMESPACE)
     try:
-        await registry.enter(_NOBODY, LONGER * lease)
-        asked = clock.monotonic()
-        view = await registry.look(_NOBODY)
-        took = (clock.monotonic() - asked) // MILLISECOND
-        await registry.exit(_NOBODY)
+        await coordinator.enter(_UNUSED_SESSION, LONGER * lease)
+        began = clock.monotonic()
+        view = await coordinator.look(_UNUSED_SESSION)
+        took = (clock.monotonic() - began) // MILLISECOND
+        await coordinator.exit(_UNUSED_SESSION)
     except (StoreUnavailable, Fenced) as error:
-        advice = "until it answers no scheduler fires; what is due fires late"
+        advice = "no scheduler fires until the coordinator answers; due ticks then fire late"
         return Finding(check="coordination", level=Level.PROBLEM, says=str(error), advice=advice)
     finally:
-        await registry.close()
-    says = f"{engine} answers in {took} ms and grants leases of {format_duration(view.lease)}"
+        await coordinator.close()
+    says = f"{kind} answers in {took} ms and grants leases of {format_duration(view.lease)}"
     if view.lease < lease:
-        advice = f"scheduler.lease is {format_duration(lease)}: make it shorter, or let the server grant longer ones"
+        advice = f"scheduler.lease is {format_duration(lease)}: shorten it, or allow longer leases on the server"
         return Finding(check="coordination", level=Level.WARNING, says=says, advice=advice)
     return Finding(check="coordination", level=Level.OK, says=says)

@@ -9,25 +9,25 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.dispatch import Dispatch
 
 #: Namespace used when the store's is unknown.
-_NOBODYS = "doctor"
-_QUEUES_LOOKED_AT = 100
+_UNKNOWN_NAMESPACE = "doctor"
+_MAX_QUEUES = 100
 
 
-async def examine_engine(engine: Dispatch, clock: Clock, namespace: str, queues: Sequence[str]) -> Finding:
+async def check_broker(broker: Dispatch, clock: Clock, namespace: str, queues: Sequence[str]) -> Finding:
     """Check a broker. ``queues``: those that it carries hints of; reading a queue's depth finds problems with it."""
-    await engine.open(namespace or _NOBODYS)
+    await broker.open(namespace or _UNKNOWN_NAMESPACE)
     try:
-        for queue in queues[:_QUEUES_LOOKED_AT]:
-            await engine.depth(queue)
-        asked = clock.monotonic()
-        warnings = await engine.warnings()
-        took = (clock.monotonic() - asked) // MILLISECOND
+        for queue in queues[:_MAX_QUEUES]:
+            await broker.depth(queue)
+        began = clock.monotonic()
+        warnings = await broker.warnings()
+        took = (clock.monotonic() - began) // MILLISECOND
     except BrokerUnavailable as error:
-        advice = "until it answers workers are fed by the store"
+        advice = "workers claim from the store until the broker answers"
         return Finding(check="dispatch", level=Level.WARNING, says=str(error), advice=advice)
     finally:
-        await engine.close()
+        await broker.close()
     if warnings:
-        advice = "no work is lost by it: what the engine does not bring comes from the store"
+        advice = "no run is lost: workers also claim from the store"
         return Finding(check="dispatch", level=Level.WARNING, says="; ".join(warnings), advice=advice)
-    return Finding(check="dispatch", level=Level.OK, says=f"{engine.kind} answers in {took} ms")
+    return Finding(check="dispatch", level=Level.OK, says=f"{broker.kind} answers in {took} ms")
