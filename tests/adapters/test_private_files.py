@@ -93,6 +93,7 @@ CREATES = {
     ("integrations/files/folder.py", "tempfile.mkstemp"): "0600 by the standard library",
     ("core/runtime/private_files.py", "mkdir"): "0700",
     ("core/runtime/private_files.py", "os.open"): "0600",
+    ("stores/sqlite/file_guard.py", "os.open"): "0600",
     ("stores/sqlite/upkeep/backup.py", "TemporaryDirectory"): "0700 by the standard library",
     ("stores/sqlite/upkeep/backup.py", "open"): "after create_private_file",
     ("config/backups.py", "tempfile.TemporaryDirectory"): "0700 by the standard library",

@@ -1,17 +1,23 @@
 """A SQLite file that is corrupt, is no database, or disappears: nothing is acknowledged, and the error says why."""
 
+import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from mainspring.core.model.base.errors import StoreDamaged
+from mainspring.core.model.cluster.diagnosis import Finding
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import SqliteStore, threads
+from mainspring.stores.sqlite.upkeep.health import SqliteHealth
 from tests.api.conftest import Service
-from tests.support.builders import a_run
+from tests.support.builders import a_run, a_worker
+from tests.support.waiting import eventually
 
 
 def replace(path: Path) -> None:
@@ -70,6 +76,117 @@ async def test_nothing_is_acknowledged_after_the_file_was_removed_or_replaced(
         assert (refused.status_code, refused.json()["title"]) == (500, "Store damaged")
     finally:
         await store.close()
+
+
+async def a_store(path: Path, runs: int) -> SqliteStore:
+    store = SqliteStore(path, SystemClock())
+    await store.open()
+    await store.submit([a_run() for _ in range(runs)])
+    return store
+
+
+async def a_file(path: Path, runs: int) -> bytes:
+    """A store that was closed: all of it is in the file."""
+    await (await a_store(path, runs)).close()
+    return read_all(path.parent)[path]
+
+
+def read_all(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def write_in_place(path: Path, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.write(content)
+
+
+@pytest.mark.parametrize("origin", ["an earlier copy", "another store", "a copy that was used elsewhere", "zeros"])
+@pytest.mark.parametrize("longer", [0, 100], ids=["same size", "larger"])
+async def test_a_file_that_is_overwritten_in_place_is_noticed(tmp_path: Path, origin: str, longer: int) -> None:
+    path = tmp_path / "store.db"
+    content = await a_file(path, 300)
+    if origin == "another store":
+        content = await a_file(tmp_path / "other.db", 300)
+    elif origin == "a copy that was used elsewhere":
+        (tmp_path / "elsewhere.db").write_bytes(content)
+        content = await a_file(tmp_path / "elsewhere.db", 5)
+    elif origin == "zeros":
+        content = bytes(len(content))
+    store = await a_store(path, 1)
+    try:
+        content = content.ljust(path.stat().st_size + longer * 4_096, b"\0")
+        write_in_place(path, content)
+        with pytest.raises(StoreDamaged, match="while it was in use"):
+            await store.submit([a_run()])
+        with pytest.raises(StoreDamaged):
+            await store.now()
+    finally:
+        await store.close()
+
+
+async def test_log_and_file_that_are_overwritten_with_an_earlier_copy_are_noticed(tmp_path: Path) -> None:
+    """As ``cp backup/* .`` does, with what a process had written until the copy was made."""
+    path = tmp_path / "store.db"
+    store = await a_store(path, 10)
+    guard = store._guard
+    try:
+        files = read_all(tmp_path)
+        await eventually(lambda: guard._progress)
+        before = guard._progress
+        for _ in range(3):
+            await store.open_session(a_worker())
+        await eventually(lambda: guard._progress > before)
+        for each, content in files.items():
+            write_in_place(each, content)
+        await eventually(lambda: guard._damage)
+        with pytest.raises(StoreDamaged, match="while it was in use"):
+            await store.submit([a_run()])
+    finally:
+        await store.close()
+
+
+async def test_damage_is_noticed_and_logged_without_a_request(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    content = await a_file(tmp_path / "other.db", 300)
+    store = await a_store(path, 1)
+    try:
+        with capture_logs() as logs:
+            write_in_place(path, content)
+            await eventually(lambda: any(entry["event"] == "store damaged" for entry in logs))
+        [entry] = logs
+        assert "overwritten while it was in use" in entry["error"]
+        [finding] = await find_in_doctor(path, "file in use")
+        assert f"process {os.getpid()}: {path} was overwritten" in finding.says
+        path.unlink()
+        assert len(await find_in_doctor(path, "file in use")) == 1
+    finally:
+        await store.close()
+    assert await find_in_doctor(path, "file in use") == []
+
+
+async def find_in_doctor(path: Path, check: str) -> list[Finding]:
+    examination = await SqliteHealth(path, SystemClock()).examine()
+    return [finding for finding in examination.findings if finding.check == check]
+
+
+async def test_checkpoints_of_several_stores_on_one_file_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "CHECKPOINT_PAGES", 8)
+    stores = [SqliteStore(tmp_path / "store.db", SystemClock()) for _ in range(3)]
+    for store in stores:
+        await store.open()
+    try:
+        for _ in range(100):
+            await asyncio.gather(*(store.submit([a_run() for _ in range(5)]) for store in stores))
+            await asyncio.gather(*(store.depths() for store in stores))
+        stamps = await stores[0]._look(
+            lambda connection: connection.execute("SELECT count(*) FROM file_generation").get
+        )
+        assert stamps > 100
+    finally:
+        for store in stores:
+            await store.close()
 
 
 @pytest.mark.parametrize("content", [b"not a database " * 1_000, b"SQLite format 3\0" + b"\xff" * 8_192])

@@ -111,8 +111,6 @@ def open_for_writing(path: Path, shards: int) -> apsw.Connection:
             connection = _connect(path, flags)
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")
-        # The writer does the checkpoints, and each one rewrites the same hot pages: few large ones cost less.
-        connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         migrate(connection, shards)
         teach(connection)
@@ -149,8 +147,6 @@ def _write_ahead(connection: apsw.Connection) -> None:
 def open_for_reading(path: Path) -> apsw.Connection:
     connection = _connect(path, apsw.SQLITE_OPEN_READWRITE)
     connection.execute("PRAGMA query_only = ON")
-    # Only for reading: the writer has its pages in memory, and looking into the map first cost 4 to 7 %.
-    connection.execute("PRAGMA mmap_size = 268435456")
     return connection
 
 
@@ -159,9 +155,13 @@ def _connect(path: Path, flags: int) -> apsw.Connection:
         connection = apsw.Connection(str(path), flags=flags)
     except apsw.CantOpenError as error:
         raise StoreUnavailable(f"SQLite cannot open {path}: {error}") from error
-    connection.set_busy_timeout(BUSY_TIMEOUT // 1_000)
-    connection.execute("PRAGMA temp_store = MEMORY")
-    connection.execute("PRAGMA cache_size = -65536")
+    try:
+        connection.set_busy_timeout(BUSY_TIMEOUT // 1_000)
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA cache_size = -65536")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -262,37 +262,3 @@ def blames_request(error: apsw.Error) -> bool:
 def _lacks_schema(error: apsw.Error) -> bool:
     """Report whether a table or a column is missing that the migrations created: the file was overwritten."""
     return isinstance(error, apsw.SQLError) and str(error).startswith(("no such table", "no such column"))
-
-
-class FileGuard:
-    """Detects that the file of a store, or its log, was removed, replaced or truncated: later writes would be lost.
-
-    Of the content it watches only the size, which cannot shrink while a process has the file open. SQLite keeps pages
-    in its log and in memory, and could answer for minutes after ``cp`` or ``>`` has overwritten the file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._paths = (str(path), f"{path}-wal")
-        self._known: dict[str, tuple[int, int]] = {}
-        self._size = 0
-
-    def check(self) -> None:
-        """Raise ``StoreDamaged`` if a file is not the one that was there before. Call it after each commit."""
-        for path in self._paths:
-            known = self._known.get(path)
-            try:
-                found = os.stat(path)
-            except FileNotFoundError:
-                if known is not None:
-                    raise StoreDamaged(f"{path} was removed while it was in use; restart with a backup") from None
-                continue
-            except OSError as error:
-                raise StoreDamaged(f"{path} cannot be looked at: {error.strerror}") from error
-            if known is None:
-                self._known[path] = (found.st_dev, found.st_ino)
-            elif known != (found.st_dev, found.st_ino):
-                raise StoreDamaged(f"{path} was replaced while it was in use; restart with the file that is right")
-            if path == self._paths[0]:
-                if found.st_size < self._size:
-                    raise StoreDamaged(f"{path} was overwritten or cut while it was in use; restart with a backup")
-                self._size = found.st_size

@@ -8,7 +8,7 @@ import apsw
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import shard_of
 from mainspring.core.model.base.instant import Instant
-from mainspring.stores.sqlite.connection import FileGuard
+from mainspring.stores.sqlite.file_guard import FileGuard
 from mainspring.stores.sqlite.steady_time import SteadyTime
 from mainspring.stores.sqlite.threads import Reader, Writer
 

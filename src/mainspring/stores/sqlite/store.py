@@ -5,7 +5,7 @@ from pathlib import Path
 from mainspring.core.model.base.ids import MAX_SHARDS
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Reads
-from mainspring.stores.sqlite.connection import FileGuard
+from mainspring.stores.sqlite.file_guard import FileGuard
 from mainspring.stores.sqlite.records.access import SqliteAccess
 from mainspring.stores.sqlite.records.calendars import SqliteCalendars
 from mainspring.stores.sqlite.records.catalog import SqliteCatalog, SqliteReports
@@ -62,22 +62,25 @@ class SqliteStore(
         self.shards = shards
         self._time = SteadyTime(clock)
         self._guard = FileGuard(path)
-        self._writer = Writer(path, self._time, shards)
-        self._reader = Reader(path)
-        self._browser = Reader(path, "mainspring-sqlite-browser")
+        self._writer = Writer(path, self._guard, self._time, shards)
+        self._reader = Reader(path, self._guard)
+        self._browser = Reader(path, self._guard, "mainspring-sqlite-browser")
 
     async def open(self) -> None:
+        self._guard.reset()
         await self._writer.start()
         try:
             await self._reader.start()
             await self._browser.start()
             # The number of shards was fixed when the file was created.
             self.shards = int(await self._reader.read("shards"))
+            self._guard.start()
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
+        self._guard.stop()
         await self._browser.stop()
         await self._reader.stop()
         await self._writer.stop()

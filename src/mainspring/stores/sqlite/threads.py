@@ -21,10 +21,15 @@ from mainspring.core.model.base.errors import StoreDamaged, StoreUnavailable
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.runtime.threads import joined
 from mainspring.stores.sqlite import connection as connections
+from mainspring.stores.sqlite.file_guard import FileGuard, begin_generation
 from mainspring.stores.sqlite.steady_time import SteadyTime
 
 #: Maximum number of requests that share a commit.
 LARGEST_GROUP = 16
+
+#: After how many pages of the log to move them into the file. Each checkpoint writes the same hot pages again, so few
+#: large ones cost less.
+CHECKPOINT_PAGES = 4_000
 
 #: Python code that runs inside a transaction of its own.
 Work: TypeAlias = Callable[[apsw.Connection, Instant], str]
@@ -62,15 +67,14 @@ class _Request(Generic[Ask]):
 class DatabaseThread(Generic[Ask]):
     """A thread that owns a connection. A request is carried out even if the caller stops waiting."""
 
-    def __init__(self, name: str, path: Path, connect: Callable[[Path], apsw.Connection]) -> None:
+    def __init__(self, name: str, path: Path, guard: FileGuard, connect: Callable[[Path], apsw.Connection]) -> None:
         self._name = name
         self._path = path
+        self._guard = guard
         self._connect = connect
         self._waiting: SimpleQueue[_Request[Ask] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._process = 0
-        #: The first damage that a request met. It stays set: pages do not heal.
-        self.damage: StoreDamaged | None = None
 
     async def start(self) -> None:
         """Return when the connection is open; raise if it cannot be opened."""
@@ -109,15 +113,14 @@ class DatabaseThread(Generic[Ask]):
         return await request.future
 
     def _run(self, tell: Callable[[BaseException | None], None]) -> None:
+        connection: apsw.Connection | None = None
         try:
             connection = self._connect(self._path)
-            guard = connections.FileGuard(self._path)
-            guard.check()
-        except apsw.Error as error:
-            tell(connections.meaning(error))
-            return
+            self._guard.check(connection)
         except BaseException as error:
-            tell(error)
+            if connection is not None:
+                connection.close()
+            tell(connections.meaning(error) if isinstance(error, apsw.Error) else error)
             return
         tell(None)
         try:
@@ -134,14 +137,8 @@ class DatabaseThread(Generic[Ask]):
                 except Empty:
                     pass
                 answers = self._serve_all(connection, [request.ask for request in group])
-                if self.damage is None:
-                    self.damage = next((each for each in answers if isinstance(each, StoreDamaged)), None)
-                try:
-                    # Check before any request is acknowledged.
-                    guard.check()
-                except StoreDamaged as error:
-                    answers = [error] * len(group)
-                _hand_back(group, answers)
+                _hand_back(group, self._confirm(connection, answers))
+                self._tidy(connection)
                 if last:
                     break
         finally:
@@ -159,6 +156,22 @@ class DatabaseThread(Generic[Ask]):
         """Return an answer for each request, in order."""
         raise NotImplementedError
 
+    def _tidy(self, connection: apsw.Connection) -> None:
+        """Do what no caller waits for."""
+
+    def _confirm(self, connection: apsw.Connection, answers: list[Answer]) -> list[Answer]:
+        """Return the answers, or errors if the file is not the one that was opened."""
+        for answer in answers:
+            if isinstance(answer, StoreDamaged):
+                self._guard.report(str(answer))
+        try:
+            self._guard.check(connection)
+        except StoreDamaged as error:
+            return [error for _ in answers]
+        except apsw.Error as error:
+            return [connections.meaning(error) for _ in answers]
+        return answers
+
     def _refuse_the_rest(self) -> None:
         while True:
             try:
@@ -170,11 +183,50 @@ class DatabaseThread(Generic[Ask]):
 
 
 class Writer(DatabaseThread[Call | Work]):
-    """Serves requests in groups. Procedure calls of a group share a transaction."""
+    """Serves requests in groups. Procedure calls of a group share a transaction.
 
-    def __init__(self, path: Path, time: SteadyTime, shards: int) -> None:
-        super().__init__("mainspring-sqlite-writer", path, lambda path: connections.open_for_writing(path, shards))
+    It also moves the log into the file (a checkpoint), when no caller waits for it.
+    """
+
+    def __init__(self, path: Path, guard: FileGuard, time: SteadyTime, shards: int) -> None:
+        super().__init__("mainspring-sqlite-writer", path, guard, self._open)
         self._time = time
+        self._shards = shards
+        #: How many pages the log has, and how many it had at the last checkpoint.
+        self._pages = 0
+        self._pages_before = 0
+
+    def _open(self, path: Path) -> apsw.Connection:
+        connection = connections.open_for_writing(path, self._shards)
+        try:
+            connection.set_wal_hook(self._count_pages)
+            self._checkpoint(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _count_pages(self, connection: apsw.Connection, database: str, pages: int) -> int:
+        self._pages = pages
+        return apsw.SQLITE_OK
+
+    def _tidy(self, connection: apsw.Connection) -> None:
+        if self._pages < self._pages_before:
+            # The log was complete in the file and started again.
+            self._pages_before = 0
+        if self._pages - self._pages_before < CHECKPOINT_PAGES:
+            return
+        try:
+            self._checkpoint(connection)
+        except apsw.Error as error:
+            if isinstance(meaning := connections.meaning(error), StoreDamaged):
+                self._guard.report(str(meaning))
+
+    def _checkpoint(self, connection: apsw.Connection) -> None:
+        begin_generation(connection)
+        # What others still read stays in the log until the next time.
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        self._pages_before = self._pages
 
     async def call(self, kind: str, batch: str = "", *, who: int = 0, size: int = 0) -> str:
         """Call a procedure; return its answer when it is durable."""
@@ -224,8 +276,8 @@ class Writer(DatabaseThread[Call | Work]):
 class Reader(DatabaseThread[Query | Look]):
     """Serves reads one by one, while the writer writes."""
 
-    def __init__(self, path: Path, name: str = "mainspring-sqlite-reader") -> None:
-        super().__init__(name, path, connections.open_for_reading)
+    def __init__(self, path: Path, guard: FileGuard, name: str = "mainspring-sqlite-reader") -> None:
+        super().__init__(name, path, guard, connections.open_for_reading)
 
     async def read(self, query: str, **parameters: str | int | None) -> str:
         return await self.ask(Query(query, parameters))

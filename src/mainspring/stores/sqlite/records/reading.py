@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 
-from mainspring.core.model.base.errors import StoreDamaged
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.hints import Hint
@@ -18,10 +17,6 @@ from mainspring.stores.sqlite.part import Part
 class SqliteReading(Part):
     async def now(self) -> Instant:
         self._guard.check()
-        for thread in (self._writer, self._reader, self._browser):
-            if thread.damage is not None:
-                # A new exception, because one that is raised on several threads would collect the tracebacks of all.
-                raise StoreDamaged(str(thread.damage))
         return self._time.now()
 
     async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:

@@ -38,6 +38,7 @@ _UNFINISHED = (
     "SELECT state, count(*) FROM (SELECT state FROM run"
     " UNION ALL SELECT iif(state = 'scheduled', state, 'blocked') FROM waiting) GROUP BY 1"
 )
+_HEADER = b"SQLite format 3\0"
 _PAUSE = ("since", "author", "why", "until")
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*' ORDER BY name"
 
@@ -141,6 +142,10 @@ class SqliteBackups:
 
     def _look(self) -> tuple[int, bool]:
         """Return the epoch of the existing store, and whether it holds anything."""
+        with self._path.open("rb") as file:
+            if (start := file.read(len(_HEADER))) and start != _HEADER:
+                # SQLite would open it, and delete the log next to it when it closes.
+                raise apsw.NotADBError("file is not a database")
         connection = connections.open_as_it_is(self._path)
         try:
             if not connections.schema_version(connection):

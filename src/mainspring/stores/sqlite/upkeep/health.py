@@ -27,6 +27,7 @@ from mainspring.core.ports.health import Examination, Vitals
 from mainspring.core.runtime.private_files import examine_modes
 from mainspring.stores import statements
 from mainspring.stores.sqlite import connection as connections
+from mainspring.stores.sqlite.file_guard import read_damage_notices
 
 _SQL = statements.load(connections.PACKAGE, "health.sql")
 _MIB = 1 << 20
@@ -74,6 +75,17 @@ class SqliteHealth:
             connection.close()
 
     def _examine(self) -> Examination:
+        examination = self._examine_file()
+        return msgspec.structs.replace(examination, findings=[*examination.findings, *self._damage_of_processes()])
+
+    def _damage_of_processes(self) -> list[Finding]:
+        """Report processes that lost their file, even if there is a good one now."""
+        return [
+            blamed("file in use", f"process {process}: {problem}", f"stop process {process}: it accepts nothing")
+            for process, problem in read_damage_notices(self._path).items()
+        ]
+
+    def _examine_file(self) -> Examination:
         if not self._path.is_file():
             return _unreachable(f"there is no file {self._path}", "mainspring migrate makes it, or mainspring up")
         findings = self._place()

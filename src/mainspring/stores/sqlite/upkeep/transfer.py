@@ -38,6 +38,8 @@ LEFT = frozenset(
     "task",
     # It applies to dashboard sessions of the old store only.
     "signed_out",
+    # It describes the file.
+    "file_generation",
 }
 #: Table families of which ``Facts`` lists the days that have rows.
 FAMILIES = (
