@@ -3,6 +3,7 @@
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.events.events import MAX_TOLD_ERROR, id_of_worker
 from mainspring.core.model.runs.completion import complete_cancel
+from mainspring.core.model.runs.new_run import About
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness
 
@@ -93,6 +94,18 @@ async def test_the_constant_facts_of_a_run_are_known_in_every_state(harness: Har
     assert (found[ended.id].queue, found[ended.id].ended, found[ended.id].attempt) == ("default", True, 1)
     assert await harness.store.facts_of([a_run().id], since) == []
     assert await harness.store.facts_of([], since) == []
+
+
+async def test_the_facts_of_a_run_have_its_tags_in_every_state(harness: Harness) -> None:
+    since = await harness.now()
+    about = About(tags=("4K", "job:e-1"))
+    waiting, queued, plain = a_run(delay=HOUR, about=about), a_run(queue="mail", about=about), a_run(delay=HOUR)
+    [ended] = await harness.start(a_run(about=about))
+    await harness.submit(waiting, queued, plain)
+    await harness.succeed(ended)
+    found = await harness.store.facts_of([waiting.id, queued.id, ended.id, plain.id], since)
+    tags = dict.fromkeys([waiting.id, queued.id, ended.id], ("4K", "job:e-1"))
+    assert {facts.id: facts.tags for facts in found} == {**tags, plain.id: ()}
 
 
 async def test_the_facts_of_an_ended_run_have_its_outcome(harness: Harness) -> None:

@@ -12,13 +12,13 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
 from mainspring.core.model.events.events import Event, Topic
 from mainspring.core.model.runs.completion import complete_cancel, complete_success
-from mainspring.core.model.runs.new_run import NewRun
+from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import EventBatch, NewSession, Want
 from mainspring.features.events.service import Publisher
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
-from tests.support.builders import a_policy, a_run, a_worker, some_runs
+from tests.support.builders import a_job, a_policy, a_run, a_spec, a_worker, some_runs
 from tests.support.memory_sink import MemorySink
 from tests.support.virtual import in_virtual_time
 
@@ -100,6 +100,26 @@ async def test_an_event_is_a_cloud_event_with_its_run_task_and_queue() -> None:
         }
         assert event["time"].endswith("Z")
         assert world.sink.topics[Topic.JOBS][0].key == run.id
+
+
+@in_virtual_time
+async def test_an_event_has_the_name_that_another_program_gave_the_job() -> None:
+    world = World()
+    async with world.publisher:
+        await world.clock.sleep(SECOND)
+        job = a_job(a_spec(tags=("job:job_123",)))
+        await world.store.put_jobs([job])
+        other = a_job(a_spec(tags=("nightly",)))
+        await world.store.put_jobs([other])
+        runs = [
+            a_run(about=About(tags=("job:e-1",))),
+            a_run(job=JobRef(id=job.id, version=1)),
+            a_run(job=JobRef(id=other.id, version=1)),
+        ]
+        await world.store.submit(runs)
+        await world.until_published(3)
+        names = {event["data"]["runId"]: event["data"].get("externalName") for event in world.read()}
+        assert names == {runs[0].id: "e-1", runs[1].id: "job_123", runs[2].id: None}
 
 
 @in_virtual_time

@@ -17,7 +17,7 @@ JOB = JobId("019a8c4b6f2c70008042b1c2d3e4f400")
 
 def messages(kind: str, facts: RunFacts) -> list[dict[str, object]]:
     events = compose("/s", kind, [RUN], {RUN: subject_of_run(facts)}, position="1", at=NOW, tenant="default")
-    return [msgspec.json.decode(message) for event in events if (message := compose_status_update(event))]
+    return [msgspec.json.decode(update[1]) for event in events if (update := compose_status_update(event))]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,18 @@ def test_a_failure_is_one_message_with_its_error_and_attempt() -> None:
         "attempt_number": 4,
         "error_message": "no disk",
     }
+
+
+def test_a_job_that_another_program_named_has_that_name() -> None:
+    facts = RunFacts(id=RUN, task="encode", queue="video", tags=("4K", "job:e-1"))
+    subject = subject_of_run(facts)
+    [event] = compose("/s", "run.started", [RUN], {RUN: subject}, position="1", at=NOW, tenant="default")
+    update = compose_status_update(event)
+    assert update is not None
+    key, message = update
+    assert key == "e-1"
+    assert msgspec.json.decode(message)["job_id"] == "e-1"
+    assert msgspec.json.decode(message)["run_id"] == RUN
 
 
 @pytest.mark.parametrize("kind", ["run.submitted", "run.cancel_requested", "dead_letters.opened", "unknown"])

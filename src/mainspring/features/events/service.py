@@ -1,11 +1,11 @@
 """Publishes the events of the outbox to a sink, in order, until the sink has accepted them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from mainspring.core.dispatch.outbox import SINK, parts_of
 from mainspring.core.model.base.errors import BrokerUnavailable, Fenced
-from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from mainspring.core.model.events.events import (
     Event,
@@ -19,6 +19,8 @@ from mainspring.core.model.events.events import (
     subject_of_worker,
     worker_of_id,
 )
+from mainspring.core.model.runs.names import external_name
+from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.events_out import EventFacts, Sink
 from mainspring.core.ports.wakeups import Wakeups
@@ -47,6 +49,8 @@ class PublisherStore(Outbox, EventFacts, Protocol):
     async def identity(self) -> str: ...
 
     async def now(self) -> Instant: ...
+
+    async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]: ...
 
 
 class Publisher(TickingService):
@@ -81,6 +85,7 @@ class Publisher(TickingService):
         self._subjects: dict[str, Subject] = {}
         #: The previous generation; subjects that are used again move to the current one.
         self._older: dict[str, Subject] = {}
+        self._job_names: dict[JobId, str] = {}
         self._attached_at: Micros | None = None
         self._wait: Micros = _GATHER
         #: Delay between retries; it grows while the sink is unavailable.
@@ -110,7 +115,7 @@ class Publisher(TickingService):
         epoch = self._owned().get(_SHARD)
         if epoch is None:
             self._attached_at = None
-            self._subjects, self._older = {}, {}
+            self._subjects, self._older, self._job_names = {}, {}, {}
             self._gap, self._new_here = None, True
             return _IDLE
         await self._attach()
@@ -173,7 +178,7 @@ class Publisher(TickingService):
     async def _look_up(self, batches: Sequence[EventBatch]) -> None:
         """Load the subjects of all these batches with one query for runs and one for workers."""
         if len(self._subjects) > _REMEMBERED:
-            self._subjects, self._older = {}, self._subjects
+            self._subjects, self._older, self._job_names = {}, self._subjects, {}
         runs: dict[RunId, None] = {}
         workers: dict[str, None] = {}
         for batch in batches:
@@ -191,11 +196,22 @@ class Publisher(TickingService):
                     else:
                         self._subjects[run] = known
         if runs:
-            for facts in await self._store.facts_of(list(runs), min(batch.at for batch in batches)):
-                self._subjects[facts.id] = subject_of_run(facts)
+            found = await self._store.facts_of(list(runs), min(batch.at for batch in batches))
+            await self._look_up_jobs({facts.job_id for facts in found if facts.job_id is not None})
+            for facts in found:
+                job_name = "" if facts.job_id is None else self._job_names[facts.job_id]
+                self._subjects[facts.id] = subject_of_run(facts, job_name)
         if workers:
             for worker in await self._store.workers_of([worker_of_id(each) for each in workers]):
                 self._subjects[id_of_worker(worker.id)] = subject_of_worker(worker)
+
+    async def _look_up_jobs(self, jobs: Collection[JobId]) -> None:
+        """Load the external names of recurring jobs that are not in the cache."""
+        missing = [job for job in jobs if job not in self._job_names]
+        if missing:
+            found = await self._store.jobs(missing)
+            for identifier, job in zip(missing, found, strict=True):
+                self._job_names[identifier] = "" if job is None else external_name(job.spec.tags)
 
     def _sink_is_there(self) -> None:
         if self.away:

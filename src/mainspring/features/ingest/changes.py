@@ -8,12 +8,12 @@ import msgspec
 from mainspring.core.model.access.access import Principal
 from mainspring.core.model.base.errors import Conflict, NotFound
 from mainspring.core.model.base.ids import JobId, RunId, is_id
+from mainspring.core.model.runs.names import JOB_TAG
 from mainspring.core.model.runs.run import ENDED, RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, Page, Reads, RunFilter
-from mainspring.features.ingest.mappings import JOB_TAG
 from mainspring.http.context import Api
 from mainspring.http.jobs.changes import change
 from mainspring.http.jobs.lookup import Found

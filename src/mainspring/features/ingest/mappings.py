@@ -18,6 +18,7 @@ from mainspring.core.model.events.record_mapping import (
     render,
 )
 from mainspring.core.model.limits.key_template import format_value
+from mainspring.core.model.runs.names import JOB_TAG
 from mainspring.http.problems import AsWritten, decode
 from mainspring.http.schemas.jobs import JobFields, JobIn, JobPatch
 
@@ -35,8 +36,6 @@ ACTIONS = {
     "deleted": "cancel",
 }
 _ACTION_HINT = "create, update, cancel or delete, or a template such as {value.action}"
-#: Prefix of the tag that holds a job's external name.
-JOB_TAG = "job:"
 _FIELDS: Mapping[str, str] = dict(zip(JobIn.__struct_fields__, JobIn.__struct_encode_fields__, strict=True))
 _ATTRIBUTES = {written: name for name, written in _FIELDS.items()}
 _WORDS = ("action", "job", *_FIELDS)

@@ -91,7 +91,5 @@ class KafkaStatusSink(_KafkaTopics):
         return kind in STATUSES
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:
-        messages = [(event, compose_status_update(event)) for event in events]
-        await self._send(
-            [Record(self._topic, message, event.key, _STATUS_HEADERS) for event, message in messages if message]
-        )
+        updates = [update for event in events if (update := compose_status_update(event)) is not None]
+        await self._send([Record(self._topic, message, key, _STATUS_HEADERS) for key, message in updates])

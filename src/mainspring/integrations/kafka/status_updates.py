@@ -34,6 +34,7 @@ class StatusTopic(msgspec.Struct, frozen=True, kw_only=True):
 class _Data(msgspec.Struct, rename="camel"):
     run_id: str
     job_id: str = ""
+    external_name: str = ""
     attempt: int = 0
     error: str | None = None
 
@@ -51,14 +52,18 @@ def read_status_topic(text: str, field: str) -> StatusTopic:
     return StatusTopic(server=server, name=server.path, partitions=read_partitions(server, field))
 
 
-def compose_status_update(event: Event) -> bytes | None:
-    """Return the message for an event, or None if the event does not change a status."""
+def compose_status_update(event: Event) -> tuple[str, bytes] | None:
+    """Return the key and the message for an event, or None if the event does not change a status.
+
+    The key is the external name of the job, if another program named it, or its id.
+    """
     if event.type not in STATUSES:
         return None
     status, timed = STATUSES[event.type]
     known = _decoder.decode(event.body)
     data = known.data
-    message: dict[str, object] = {"job_id": data.job_id or data.run_id, "run_id": data.run_id, "status": status}
+    key = data.external_name or data.job_id or data.run_id
+    message: dict[str, object] = {"job_id": key, "run_id": data.run_id, "status": status}
     if timed:
         message[timed] = known.time
     message["modified_time"] = known.time
@@ -66,7 +71,7 @@ def compose_status_update(event: Event) -> bytes | None:
         message["attempt_number"] = data.attempt
     if data.error is not None:
         message["error_message"] = data.error
-    return msgspec.json.encode(message)
+    return key, msgspec.json.encode(message)
 
 
 _decoder = msgspec.json.Decoder(_Event)

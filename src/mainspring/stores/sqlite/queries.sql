@@ -541,7 +541,7 @@ FROM json_each(:queues) AS q CROSS JOIN (
 
 -- name: facts_of
 SELECT json_group_array(json_array(
-    v.id, b.task, v.queue, v.job_id, v.scheduled_at, v.ended, v.attempt, v.reason, v.error))
+    v.id, b.task, v.queue, v.job_id, v.scheduled_at, v.ended, v.attempt, v.reason, v.error, b.about))
 FROM (
     SELECT r.id AS id, r.body AS body, r.queue AS queue, r.job_id AS job_id, r.scheduled_at AS scheduled_at, 0 AS ended,
            0 AS attempt, '' AS reason, NULL AS error

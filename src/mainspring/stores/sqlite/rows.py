@@ -84,6 +84,9 @@ def policy_of(text: str | None) -> RunPolicy:
     return DEFAULT_POLICY if text is None else msgspec.json.decode(text, type=RunPolicy)
 
 
+_NO_ABOUT = About()
+
+
 def about_text(about: About | None) -> str | None:
     return None if about is None else encode(about)
 
@@ -400,7 +403,9 @@ _ledger = msgspec.json.Decoder(
 )
 _hints = msgspec.json.Decoder(list[tuple[str, str, int, int, str, int, str]])
 _depths = msgspec.json.Decoder(list[tuple[str, str | None, int, int, Instant | None, Instant | None]])
-_facts = msgspec.json.Decoder(list[tuple[RunId, str, str, JobId | None, Instant | None, int, int, str, str | None]])
+_facts = msgspec.json.Decoder(
+    list[tuple[RunId, str, str, JobId | None, Instant | None, int, int, str, str | None, str | None]]
+)
 _workers = msgspec.json.Decoder(list[tuple[SessionId, str, str, str, tuple[str, ...]]])
 _readers = msgspec.json.Decoder(list[tuple[str, Instant | None]])
 _Event = tuple[int, Instant, str, tuple[RunId, ...], str]
@@ -611,8 +616,9 @@ def run_facts(text: str) -> list[RunFacts]:
             attempt=attempt,
             reason=reason,
             error=error,
+            tags=(about_of(about) or _NO_ABOUT).tags,
         )
-        for run, task, queue, job, scheduled_at, ended, attempt, reason, error in _facts.decode(text)
+        for run, task, queue, job, scheduled_at, ended, attempt, reason, error, about in _facts.decode(text)
     ]
 
 

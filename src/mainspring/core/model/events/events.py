@@ -14,6 +14,7 @@ import msgspec
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import Instant, isoformat
+from mainspring.core.model.runs.names import external_name
 
 #: Longer errors keep their last characters, where the cause stands.
 MAX_TOLD_ERROR = 1_000
@@ -104,6 +105,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     #: At most the last ``MAX_TOLD_ERROR`` characters.
     error: str | None = None
+    #: The tags of the run; without those of its recurring job.
+    tags: tuple[str, ...] = ()
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,10 +146,13 @@ class Subject(msgspec.Struct, frozen=True):
 _UNKNOWN = Subject()
 
 
-def subject_of_run(facts: RunFacts) -> Subject:
+def subject_of_run(facts: RunFacts, job_name: str = "") -> Subject:
+    """Build the subject of a run. ``job_name``: the external name of its recurring job."""
     said: dict[str, object] = {"task": facts.task, "queue": facts.queue}
     if facts.job_id is not None:
         said["jobId"] = facts.job_id
+    if name := external_name(facts.tags) or job_name:
+        said["externalName"] = name
     if facts.scheduled_at is not None:
         said["scheduledAt"] = isoformat(facts.scheduled_at)
     end = None

@@ -1,5 +1,7 @@
 """Names, sizes and other bounds of caller input, and the checks that enforce them."""
 
+from collections.abc import Iterable
+
 from mainspring.core.model.base.checks import check_whole
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import DAY, Micros
@@ -23,6 +25,10 @@ MAX_TAGS = 20
 
 
 MAX_WEIGHT = 1_000
+
+
+#: Prefix of the tag that holds the name by which another program knows a job.
+JOB_TAG = "job:"
 
 
 #: Stands for all tenants where a tenant's name is expected.
@@ -61,6 +67,11 @@ def check_tenant(field: str, name: str) -> str:
     if name == ALL_TENANTS:
         raise Invalid(field, f"{ALL_TENANTS!r} means all tenants", "another name")
     return name
+
+
+def external_name(tags: Iterable[str]) -> str:
+    """Return the name by which another program knows a job, from its tags; empty if there is none."""
+    return min((tag[len(JOB_TAG) :] for tag in tags if tag.startswith(JOB_TAG)), default="")
 
 
 def check_limit(field: str, limit: Micros) -> None:

@@ -183,4 +183,5 @@ def _build_facts(run: RunRow) -> RunFacts:
         attempt=run.attempt if ended else 0,
         reason=run.reason if ended else "",
         error=run.error[-MAX_TOLD_ERROR:] if ended and run.error is not None else None,
+        tags=() if run.about is None else run.about.tags,
     )

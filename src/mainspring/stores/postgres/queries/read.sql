@@ -144,21 +144,21 @@ WHERE q.kind = 3 AND ($1::text[] IS NULL OR q.name = ANY ($1::text[]))
 -- name: facts_of
 -- Of runs that have not ended before $2, nor after now, which keeps this to a day or two of history; and most are not there.
 WITH live AS MATERIALIZED (
-    SELECT r.id, b.task, r.queue, r.job_id, r.scheduled_at
+    SELECT r.id, b.task, r.queue, r.job_id, r.scheduled_at, b.about
     FROM mainspring.run r
     JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = CASE WHEN r.body_id IS NULL THEN r.id ELSE r.body_id END
     WHERE r.id = ANY ($1::uuid[])
     UNION ALL
-    SELECT w.id, b.task, w.queue, w.job_id, w.scheduled_at
+    SELECT w.id, b.task, w.queue, w.job_id, w.scheduled_at, b.about
     FROM mainspring.waiting w
     JOIN mainspring.body b ON b.bucket = w.body_bucket AND b.id = CASE WHEN w.body_id IS NULL THEN w.id ELSE w.body_id END
     WHERE w.id = ANY ($1::uuid[])
 )
-SELECT id, task, queue, job_id, scheduled_at, false AS ended, 0::smallint AS attempt, NULL::text AS reason, NULL::text AS error FROM live
+SELECT id, task, queue, job_id, scheduled_at, false AS ended, 0::smallint AS attempt, NULL::text AS reason, NULL::text AS error, about FROM live
 UNION ALL
-SELECT h.id, b.task, h.queue, h.job_id, h.scheduled_at, true, h.attempt, h.reason, right(h.error, $3)
+SELECT h.id, b.task, h.queue, h.job_id, h.scheduled_at, true, h.attempt, h.reason, right(h.error, $3), b.about
 FROM mainspring.history h
-LEFT JOIN LATERAL (SELECT b.task FROM mainspring.body b
+LEFT JOIN LATERAL (SELECT b.task, b.about FROM mainspring.body b
                    WHERE b.bucket IN (h.body_bucket, -1) AND b.id = CASE WHEN h.body_id IS NULL THEN h.id ELSE h.body_id END LIMIT 1) AS b ON true
 WHERE h.id = ANY (ARRAY(SELECT i.id FROM unnest($1::uuid[]) AS i(id) WHERE NOT EXISTS (SELECT FROM live WHERE live.id = i.id)))
   AND h.finished_at >= $2 AND h.finished_at <= (SELECT mainspring.now_us())

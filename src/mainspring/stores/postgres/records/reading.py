@@ -11,6 +11,7 @@ from mainspring.core.model.base.ids import JobId, RunId, SessionId
 from mainspring.core.model.base.instant import HOUR, Instant, Micros
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.core.model.events.events import MAX_TOLD_ERROR, RunFacts, WorkerFacts
+from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry, version_body_id
 from mainspring.core.ports.events_out import ReaderView
@@ -19,11 +20,12 @@ from mainspring.stores.depths import fold_depths
 from mainspring.stores.postgres.codes import OUTCOMES
 from mainspring.stores.postgres.database import Connection, rows_of
 from mainspring.stores.postgres.mixin import PostgresMixin
-from mainspring.stores.postgres.rows import job_of, ledger_entry, readable_jobs, run_view
+from mainspring.stores.postgres.rows import decode_about, job_of, ledger_entry, readable_jobs, run_view
 
 _is_position = re.compile(r"[0-9]{20}\.[0-9]{20}").fullmatch
 #: The largest bigint: no limit.
 _ALL = 2**63 - 1
+_NO_ABOUT = About()
 #: The tenant number of events about workers.
 _NOBODY = 0
 
@@ -152,6 +154,7 @@ class ReadMixin(PostgresMixin):
                 attempt=row["attempt"],
                 reason=row["reason"] or "",
                 error=row["error"],
+                tags=(decode_about(row["about"]) or _NO_ABOUT).tags,
             )
             for row in rows
         ]
