@@ -23,7 +23,7 @@ from mainspring.core.model.base.ids import IdMaker, RunId
 from mainspring.core.model.base.instant import HOUR
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_success
 from mainspring.core.model.runs.new_run import NewRun
-from mainspring.core.store import NewSession, Want
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.postgres import PostgresStore
 from tools.services import all_services, ensure
 from tools.services.patroni import Patroni
@@ -67,7 +67,7 @@ class Load:
                     worker = NewSession(name="failover", kind="worker", ttl=HOUR, queues=("default",))
                     session = await self._store.open_session(worker)
                 number += 1
-                held = await self._store.claim(session, number, [Want("default", 100)])
+                held = await self._store.claim(session, number, [Demand("default", 100)])
                 answers = await self._store.complete([complete_success(run, None) for run in held])
             except StoreUnavailable:
                 await asyncio.sleep(0.05)

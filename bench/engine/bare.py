@@ -9,7 +9,7 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.store import NewSession, Store, Want
+from mainspring.core.store import Demand, NewSession, Store
 
 #: As the submitting process and a worker under load do it.
 SUBMIT = 1_000
@@ -49,7 +49,7 @@ class Methods:
         if not self._session:
             self._session = await self._store.open_session(NewSession(name="bare", kind="worker", ttl=HOUR))
         self._claims += 1
-        return await self._store.claim(self._session, self._claims, [Want(QUEUE, CLAIM)])
+        return await self._store.claim(self._session, self._claims, [Demand(QUEUE, CLAIM)])
 
     async def complete(self, held: list[HeldRun]) -> None:
         await self._store.complete([complete_success(run, None) for run in held])

@@ -20,7 +20,7 @@ from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import NewSession, Want
+from mainspring.core.store import Demand, NewSession
 from mainspring.core.submit.jobs import Jobs
 from mainspring.features.events.service import Publisher
 from tools.services.local_postgres import throwaway_postgres
@@ -65,7 +65,7 @@ async def live(runtime: Runtime, runs: int) -> None:
     for claim, start in enumerate(range(0, runs, BATCH), 1):
         size = min(BATCH, runs - start)
         await jobs.submit_many([NewRun(id=run, task="noop") for run in jobs.new_run_ids([""] * size)])
-        held = await runtime.store.claim(worker, claim, [Want("default", size)])
+        held = await runtime.store.claim(worker, claim, [Demand("default", size)])
         await runtime.store.complete([complete_success(run, None) for run in held])
 
 

@@ -17,7 +17,7 @@ from bench.run import POSTGRES, place_of
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR
 from mainspring.core.model.runs.completion import complete_success
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.stores.postgres import PostgresStore
 from tests.support.builders import a_run, a_worker
 
@@ -48,7 +48,7 @@ class Cycle:
     async def _claim(self, limit: int) -> float:
         self._claims += 1
         began = time.perf_counter()
-        held = await self._store.claim(self._worker, self._claims, [Want("default", limit)])
+        held = await self._store.claim(self._worker, self._claims, [Demand("default", limit)])
         took = (time.perf_counter() - began) * 1_000
         assert len(held) == limit, len(held)
         await self._store.complete([complete_success(run, None) for run in held])

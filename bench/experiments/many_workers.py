@@ -26,7 +26,7 @@ import asyncpg
 from bench.machine import family_processor_seconds, processor_seconds
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import SECOND
-from mainspring.core.store import NewSession, Want
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.postgres import PostgresStore
 from tools.services.local_postgres import LocalPostgres, throwaway_postgres
 
@@ -99,9 +99,9 @@ async def a_direct_worker(store: PostgresStore, number: int) -> None:
     claims = 0
     while True:
         claims += 1
-        await store.claim(session, claims, [Want("default", 100)])
+        await store.claim(session, claims, [Demand("default", 100)])
         if claims % 3 == 0:
-            await store.beat(session, 10 * SECOND, (), (), claims)
+            await store.heartbeat(session, 10 * SECOND, (), (), claims)
         await asyncio.sleep(1)
 
 

@@ -24,7 +24,7 @@ from mainspring.core.model.base.instant import DAY, HOUR
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import NewSession, Retention, Want
+from mainspring.core.store import Demand, NewSession, Retention
 from mainspring.features.archive.service import Archiver, list_manifests
 from mainspring.integrations.files.folder import FolderBlobs
 from mainspring.stores.postgres import PostgresStore
@@ -76,7 +76,7 @@ class Live:
             await store.submit(runs)
             claim += 1
             began = time.monotonic()
-            held = await store.claim(session, claim, [Want(queue, _BATCH)])
+            held = await store.claim(session, claim, [Demand(queue, _BATCH)])
             self.claims.append(time.monotonic() - began)
             await store.complete([complete_success(run, None) for run in held])
             self.done += len(held)

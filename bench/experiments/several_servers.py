@@ -27,7 +27,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import NewSession, Want
+from mainspring.core.store import Demand, NewSession
 from mainspring.core.submit.jobs import Jobs
 from tools.services.local_postgres import LocalPostgres, throwaway_postgres
 
@@ -96,10 +96,10 @@ async def cycle(runtime: Runtime, jobs: int, load: str) -> None:
         done = claims = 0
         while done < jobs:
             claims += 1
-            held = await store.claim(session, claims, [Want("bench", BATCH)])
+            held = await store.claim(session, claims, [Demand("bench", BATCH)])
             if not held:
                 # As a worker does: what a claim without an answer has started comes back.
-                await store.beat(session, DAY, [], [], claims)
+                await store.heartbeat(session, DAY, [], [], claims)
                 await asyncio.sleep(0.005)
                 continue
             await store.complete([complete_success(run, None) for run in held])

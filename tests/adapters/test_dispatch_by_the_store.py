@@ -18,7 +18,7 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, SECOND
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.runtime.brokers import Brokers
-from mainspring.core.store import NewSession, Want
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import SESSION, Connection
 from mainspring.stores.postgres.rank_floors import RankFloors
@@ -47,7 +47,7 @@ class ObservedStore:
         self.sent.clear()
         await self.store.submit(runs)
         named = tuple(run.id for run in runs) if hinted else None
-        held = await self.store.claim(worker, 1, [Want("default", 10, runs=named)])
+        held = await self.store.claim(worker, 1, [Demand("default", 10, runs=named)])
         await self.store.complete([complete_success(run, None) for run in held])
         assert len(held) == 10
         await self._let_the_driver_log()

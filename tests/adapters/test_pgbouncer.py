@@ -12,7 +12,7 @@ from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres import wakeups as wakeups_module
 from mainspring.stores.postgres.wakeups import PostgresWakeups
@@ -55,7 +55,7 @@ async def test_concurrent_clients_submit_claim_and_complete_each_run_once(store:
     async def work(worker_number: int) -> list[RunId]:
         done: list[RunId] = []
         for number in range(1, 100):
-            held = await store.claim(workers[worker_number], number, [Want("default", 17)])
+            held = await store.claim(workers[worker_number], number, [Demand("default", 17)])
             if not held:
                 break
             await store.complete([complete_success(run, b'"done"') for run in held])

@@ -14,7 +14,7 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import DAY, HOUR, SECOND
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.store import Accepted, NewSession, Retention, Want
+from mainspring.core.store import Accepted, Demand, NewSession, Retention
 from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import SESSION, Connection
@@ -53,14 +53,14 @@ async def test_a_run_with_names_of_another_process_is_claimed_and_found_lost(
     postgres_database: str, store: PostgresStore
 ) -> None:
     session = await a_worker(store)
-    assert await store.claim(session, 1, [Want("default", 1)]) == []
+    assert await store.claim(session, 1, [Demand("default", 1)]) == []
     other = PostgresStore(postgres_database, shards=4)
     await other.open()
     reaper = PostgresStore(postgres_database, shards=4)
     await reaper.open()
     try:
         await other.submit([a_run(task="new here", tenant="new as well")])
-        (held,) = await store.claim(session, 2, [Want("default", 1)])
+        (held,) = await store.claim(session, 2, [Demand("default", 1)])
         assert (held.task, held.tenant) == ("new here", "new as well")
         await store.close_session(session)
         assert [lost.id for lost in await reaper.lost_runs(10)] == [held.id]
@@ -184,7 +184,7 @@ async def test_ended_runs_are_dropped_by_the_day_and_live_bodies_are_kept(
     worker = await a_worker(store)
     done, failed, live = a_run(), a_run(policy=a_policy(retries=0)), a_run(policy=a_policy(retries=5))
     await store.submit([done, failed, live])
-    held = {run.id: run for run in await store.claim(worker, 1, [Want("default", 10)])}
+    held = {run.id: run for run in await store.claim(worker, 1, [Demand("default", 10)])}
     rng = random.Random(1)
     now = await store.now()
     answers = await store.complete(
@@ -222,7 +222,7 @@ async def test_a_store_that_was_unused_for_weeks_creates_its_partitions_and_work
     await store.submit([a_run()])
     await connection.execute("UPDATE session SET lease_until = lease_until + $1", 100 * DAY)
     await _travel(connection, 40 * DAY)
-    held = await store.claim(worker, 1, [Want("default", 10)])
+    held = await store.claim(worker, 1, [Demand("default", 10)])
     assert await store.complete([complete_success(held[0], None)]) == [CompletionAnswer.ACCEPTED]
 
 
@@ -295,7 +295,7 @@ async def test_concurrent_claims_never_share_a_run(store: PostgresStore) -> None
         number = 0
         while True:
             number += 1
-            held = await store.claim(worker, number, [Want("default", 37)])
+            held = await store.claim(worker, number, [Demand("default", 37)])
             if not held:
                 return taken
             taken += [(run.id, run.fence) for run in held]
@@ -309,14 +309,14 @@ async def test_a_claim_finds_names_that_another_process_added_since(
     postgres_database: str, store: PostgresStore
 ) -> None:
     session = await a_worker(store)
-    assert await store.claim(session, 1, [Want("default", 10)]) == []
+    assert await store.claim(session, 1, [Demand("default", 10)]) == []
     other = PostgresStore(postgres_database)
     await other.open()
     try:
         await other.submit([a_run(task="brought.later", tenant="newcomer")])
     finally:
         await other.close()
-    (held,) = await store.claim(session, 2, [Want("default", 10)])
+    (held,) = await store.claim(session, 2, [Demand("default", 10)])
     assert (held.task, held.tenant) == ("brought.later", "newcomer")
 
 
@@ -328,7 +328,7 @@ async def test_concurrent_submits_and_completions_of_one_key_leave_no_run_blocke
         key = f"key-{round_}"
         first, rest = a_run(key=key), [a_run(key=key) for _ in range(6)]
         await store.submit([first])
-        (held,) = await store.claim(worker, next(claims), [Want("default", 10)])
+        (held,) = await store.claim(worker, next(claims), [Demand("default", 10)])
         await asyncio.gather(
             store.complete([complete_success(held, None)]),
             *(store.submit([run]) for run in rest),
@@ -336,7 +336,7 @@ async def test_concurrent_submits_and_completions_of_one_key_leave_no_run_blocke
         )
         done = 0
         while done < len(rest):
-            held_now = await store.claim(worker, next(claims), [Want("default", 10)])
+            held_now = await store.claim(worker, next(claims), [Demand("default", 10)])
             assert len(held_now) == 1, f"round {round_}: {len(held_now)} of one key at once, {done} done"
             await store.complete([complete_success(held_now[0], None)])
             done += 1
@@ -359,7 +359,7 @@ async def test_a_cancel_finds_a_run_that_is_being_claimed(store: PostgresStore) 
         run = a_run()
         await store.submit([run])
         cancelled, held = await asyncio.gather(
-            store.cancel([run.id]), store.claim(worker, number, [Want("default", 1)])
+            store.cancel([run.id]), store.claim(worker, number, [Demand("default", 1)])
         )
         if held:
             assert cancelled[run.id] is RunState.CANCELLING
@@ -389,7 +389,7 @@ async def test_the_store_recovers_from_a_restart_of_the_server() -> None:
 
         assert (await eventually(submit))[0].new
         worker = await a_worker(store)
-        assert len(await store.claim(worker, 1, [Want("default", 10)])) == 2
+        assert len(await store.claim(worker, 1, [Demand("default", 10)])) == 2
         await store.close()
     finally:
         await asyncio.to_thread(context.__exit__, None, None, None)
@@ -449,7 +449,7 @@ async def test_a_second_submit_of_the_same_ids_is_recognized_after_the_runs_ende
     worker = await a_worker(store)
     runs = [a_run() for _ in range(3)]
     await store.submit(runs)
-    held = await store.claim(worker, 1, [Want("default", 2)])
+    held = await store.claim(worker, 1, [Demand("default", 2)])
     await store.complete([complete_success(run, None) for run in held])
     again = await store.submit([*runs, a_run(delay=SECOND)])
     assert [(item.new, item.state) for item in again] == [

@@ -13,7 +13,7 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MINUTE
 from mainspring.core.model.runs.completion import complete_loss
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import Connection
 from tests.support.builders import a_run, a_worker
@@ -65,9 +65,9 @@ async def test_a_worker_that_gets_no_answer_to_a_large_claim_blocks_no_scheduler
     scheduler = await store.join("scheduler", 2 * HOUR)
     frozen = await victim.open_session(a_worker(ttl=MINUTE))
     # A first claim prepares the statements.
-    assert await victim.claim(frozen, 1, [Want("empty", 1)]) == []
+    assert await victim.claim(frozen, 1, [Demand("empty", 1)]) == []
     link.silence("back")
-    claiming = asyncio.create_task(victim.claim(frozen, 2, [Want("default", 60)]))
+    claiming = asyncio.create_task(victim.claim(frozen, 2, [Demand("default", 60)]))
 
     async def is_live(session: SessionId) -> bool:
         return bool(await connection.fetchval("SELECT live FROM session WHERE id = $1", session))
@@ -86,7 +86,7 @@ async def test_a_worker_that_gets_no_answer_to_a_large_claim_blocks_no_scheduler
         # The server drops the silent connection after some seconds, and the session expires like any other.
         await eventually(is_reaped)
         other = await store.open_session(a_worker())
-        assert len(await store.claim(other, 1, [Want("default", 60)])) == 60
+        assert len(await store.claim(other, 1, [Demand("default", 60)])) == 60
     finally:
         await connection.close()
         claiming.cancel()
@@ -99,7 +99,7 @@ async def test_a_worker_that_freezes_before_it_commits_a_completion_does_not_kee
     worker = await store.open_session(a_worker())
     run = a_run()
     await store.submit([run])
-    (held,) = await store.claim(worker, 1, [Want("default", 1)])
+    (held,) = await store.claim(worker, 1, [Demand("default", 1)])
 
     async def is_requeued_by_the_reaper() -> bool:
         with suppress(StoreUnavailable):
@@ -127,7 +127,7 @@ async def test_the_error_of_a_lost_connection_names_its_cause(
     await store.submit([a_run()])
     holding = await asyncpg.connect(postgres_database)
     await holding.execute("BEGIN; SELECT FROM mainspring.session FOR UPDATE")
-    claiming = asyncio.create_task(victim.claim(worker, 1, [Want("default", 1)]))
+    claiming = asyncio.create_task(victim.claim(worker, 1, [Demand("default", 1)]))
     waiting = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     await eventually(lambda: holding.fetchval(f"SELECT count(*) {waiting}"))
     await link.cut()
@@ -141,7 +141,7 @@ async def test_a_claim_that_began_before_a_run_was_due_records_no_start_before_t
     """The time of a claim is that of its transaction, which may wait for a processor before it looks for runs."""
     worker = await store.open_session(a_worker(ttl=MINUTE))
     await store.submit([a_run()])
-    await store.claim(worker, 1, [Want("default", 1)])
+    await store.claim(worker, 1, [Demand("default", 1)])
     run = a_run()
 
     async def claim(connection: Connection) -> None:

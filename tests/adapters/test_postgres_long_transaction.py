@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.core.model.base.instant import HOUR
 from mainspring.core.model.runs.completion import complete_success
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import NameKind
@@ -43,7 +43,7 @@ async def test_a_claim_that_begins_at_a_floor_reads_few_pages(store: PostgresSto
     worker = await store.open_session(a_worker(ttl=HOUR))
     for start in range(0, CHURNED, 500):
         await store.submit([a_run() for _ in range(500)])
-        held = await store.claim(worker, start + 1, [Want("default", 500)])
+        held = await store.claim(worker, start + 1, [Demand("default", 500)])
         assert len(held) == 500
         await store.complete([complete_success(run, None) for run in held])
     await store.submit([a_run() for _ in range(20)])
@@ -73,7 +73,7 @@ async def count_pages(store: PostgresStore, worker: int, floor: int) -> int:
 async def test_a_more_urgent_run_is_claimed_although_claims_begin_at_a_floor(store: PostgresStore) -> None:
     worker = await store.open_session(a_worker(ttl=HOUR))
     await store.submit([a_run() for _ in range(30)])
-    await store.claim(worker, 1, [Want("default", 1)])
+    await store.claim(worker, 1, [Demand("default", 1)])
     queue = store._names.number(NameKind.QUEUE, "default")
     seconds = 0.0
     # The store measures how slow the front is by its own clock; here it stands still until the test moves it.
@@ -83,7 +83,7 @@ async def test_a_more_urgent_run_is_claimed_although_claims_begin_at_a_floor(sto
     store._ranks.looked(began, 1_000_000, {queue: await lowest_rank(store)})
     urgent = a_run(priority=1)
     await store.submit([urgent])
-    [held] = await store.claim(worker, 2, [Want("default", 1)])
+    [held] = await store.claim(worker, 2, [Demand("default", 1)])
     assert held.id != urgent.id, "the first claim begins at the floor"
     # After a while the store looks at the front again, in the background.
     seconds += 3_600
@@ -91,7 +91,7 @@ async def test_a_more_urgent_run_is_claimed_although_claims_begin_at_a_floor(sto
 
     async def is_claimed() -> bool:
         await store.submit([a_run()])
-        return urgent.id in {run.id for run in await store.claim(worker, next(numbers), [Want("default", 1)])}
+        return urgent.id in {run.id for run in await store.claim(worker, next(numbers), [Demand("default", 1)])}
 
     await eventually(is_claimed)
 
@@ -118,7 +118,7 @@ async def test_a_vacuum_that_removed_nothing_is_not_repeated_at_once(
     monkeypatch.setattr(upkeep, "_AGAIN_IN_SECONDS", 1e9)
     worker = await store.open_session(a_worker(ttl=HOUR))
     await store.submit([a_run() for _ in range(500)])
-    held = await store.claim(worker, 1, [Want("default", 500)])
+    held = await store.claim(worker, 1, [Demand("default", 500)])
     await store.complete([complete_success(run, None) for run in held])
 
     async def count_vacuums() -> int:

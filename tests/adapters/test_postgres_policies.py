@@ -21,7 +21,7 @@ from mainspring.core.model.runs.completion import complete_loss, complete_succes
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.unique import Unique
-from mainspring.core.store import NewSession, Want
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.postgres import PostgresStore
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.waiting import eventually
@@ -88,7 +88,7 @@ async def test_a_key_never_exceeds_its_limit_over_many_connections(store: Postgr
         number = 0
         while done < len(runs):
             number += 1
-            held = await store.claim(worker, number, [Want("default", 40)])
+            held = await store.claim(worker, number, [Demand("default", 40)])
             for run in held:
                 running[run.task] += 1
                 most[run.task] = max(most[run.task], running[run.task])
@@ -237,7 +237,7 @@ async def test_layers_of_dependent_runs_complete_although_workers_die(store: Pos
     await store.take(scheduler, range(store.shards))
     for turn in range(200):
         worker = await a_worker(store)
-        held = await store.claim(worker, 1, [Want("default", 7)])
+        held = await store.claim(worker, 1, [Demand("default", 7)])
         if turn % 3:
             await store.complete([complete_success(run, None) for run in held])
         # Every third worker dies with the runs it holds.
@@ -296,14 +296,14 @@ async def test_a_lost_run_releases_its_limit(store: PostgresStore) -> None:
     runs = [a_run(limits=(a_limit("one", 1),)) for _ in range(3)]
     await store.submit(runs)
     killed = await a_worker(store)
-    [held] = await store.claim(killed, 1, [Want("default", 10)])
+    [held] = await store.claim(killed, 1, [Demand("default", 10)])
     await store.close_session(killed)
     [lost] = await store.lost_runs(10)
     assert lost.id == held.id
     await store.complete([complete_loss(lost, blamed=False)])
     worker, ended = await a_worker(store), list[RunId]()
     for number in range(1, 4):
-        [held] = await store.claim(worker, number, [Want("default", 10)])
+        [held] = await store.claim(worker, number, [Demand("default", 10)])
         ended.append(held.id)
         await store.complete([complete_success(held, None)])
     assert ended == [run.id for run in runs]
@@ -331,7 +331,7 @@ async def test_a_sweep_repairs_limiters(store: PostgresStore, connection: "async
     ended = 0
     for number in range(1, 9):
         await store.stage(scheduler, range(store.shards), 100)
-        held = await store.claim(worker, number, [Want("default", 10)])
+        held = await store.claim(worker, number, [Demand("default", 10)])
         assert len(held) <= 1
         await store.complete([complete_success(run, None) for run in held])
         ended += len(held)
@@ -346,11 +346,11 @@ async def test_a_sweep_counts_the_running_runs_of_a_limit(
     worker = await a_worker(store)
     scheduler = await store.join("s", HOUR)
     await store.take(scheduler, range(store.shards))
-    assert len(await store.claim(worker, 1, [Want("default", 10)])) == 1
+    assert len(await store.claim(worker, 1, [Demand("default", 10)])) == 1
     await connection.execute("UPDATE limiter SET used = 2")
     assert [await store.sweep(100) for _ in range(2)] == [1, 0]
     await store.stage(scheduler, range(store.shards), 100)
-    assert await store.claim(worker, 2, [Want("default", 10)]) == []
+    assert await store.claim(worker, 2, [Demand("default", 10)]) == []
 
 
 @pytest.mark.parametrize(
@@ -367,12 +367,12 @@ async def test_a_sweep_releases_children_whose_parent_left_no_record(
     child, other = a_run(after=[parent]), a_run(after=[parent])
     await store.submit([parent, child, other])
     worker = await a_worker(store)
-    [held] = await store.claim(worker, 1, [Want("default", 10)])
+    [held] = await store.claim(worker, 1, [Demand("default", 10)])
     await connection.execute("UPDATE run SET has_children = NULL")
     if "dependent" in harm:
         await connection.execute("UPDATE edge SET state = 5")
     await store.complete([complete_success(held, None)])
     await connection.execute(harm)
     assert await store.sweep(100) > 0
-    assert {run.id for run in await store.claim(worker, 2, [Want("default", 10)])} == {child.id, other.id}
+    assert {run.id for run in await store.claim(worker, 2, [Demand("default", 10)])} == {child.id, other.id}
     assert await store.sweep(100) == 0

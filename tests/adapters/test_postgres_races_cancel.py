@@ -11,7 +11,7 @@ from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_failure, complete_release, complete_success
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.schedules.job import JobState, Overlap
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.stores.postgres import PostgresStore
 from tests.support.builders import a_job, a_run, a_spec
 from tests.support.races import ALL_SHARDS, Races
@@ -26,7 +26,7 @@ async def test_cancel_of_a_job_reaches_a_run_that_is_being_claimed(races: Races)
     worker, scheduler = await races.a_worker(), await races.a_scheduler()
     job = await races.put(a_job())
     run = await races.fire(scheduler, job)
-    async with races.paused(lambda store: store.claim(worker, 1, [Want("default", 10)])):
+    async with races.paused(lambda store: store.claim(worker, 1, [Demand("default", 10)])):
         cancelling = asyncio.create_task(races.store.set_jobs_state([job.id], JobState.CANCELLED))
         await races.blocked(cancelling)
     await cancelling
@@ -65,7 +65,7 @@ async def test_cancel_of_a_job_reaches_a_run_that_a_heartbeat_is_requeuing(races
     job = await races.put(a_job())
     run = await races.fire(scheduler, job)
     await races.claim(worker)
-    async with races.paused(lambda store: store.beat(worker, HOUR, [], [], 1)) as beating:
+    async with races.paused(lambda store: store.heartbeat(worker, HOUR, [], [], 1)) as beating:
         cancelling = asyncio.create_task(races.store.set_jobs_state([job.id], JobState.CANCELLED))
         await races.blocked(cancelling)
     assert beating.result().returned == 1
@@ -78,7 +78,7 @@ async def test_a_tick_cancels_the_previous_run_while_that_is_being_claimed(races
     job = await races.put(a_job(a_spec(overlap=Overlap.CANCEL)))
     first = await races.fire(scheduler, job, late_by=SECOND)
     stored = await races.job(job)
-    async with races.paused(lambda store: store.claim(worker, 1, [Want("default", 10)])):
+    async with races.paused(lambda store: store.claim(worker, 1, [Demand("default", 10)])):
         firing = asyncio.create_task(races.fire(scheduler, stored))
         await races.blocked(firing)
     second = await firing
@@ -122,7 +122,7 @@ async def test_a_cancel_finds_a_run_whose_attempt_is_being_completed(
 async def test_a_cancel_finds_a_run_that_is_being_claimed(races: Races) -> None:
     run, worker = a_run(), await races.a_worker()
     await races.store.submit([run])
-    async with races.paused(lambda store: store.claim(worker, 1, [Want("default", 10)])):
+    async with races.paused(lambda store: store.claim(worker, 1, [Demand("default", 10)])):
         cancelling = asyncio.create_task(races.store.cancel([run.id]))
         await races.blocked(cancelling)
     assert await cancelling == {run.id: RunState.CANCELLING}
@@ -171,8 +171,8 @@ async def test_a_heartbeat_does_not_requeue_a_run_that_is_being_cancelled(races:
     await races.store.submit([run])
     await races.claim(worker)
     async with races.paused(lambda store: store.cancel([run.id])):
-        beating = asyncio.create_task(races.store.beat(worker, HOUR, [], [], 1))
+        beating = asyncio.create_task(races.store.heartbeat(worker, HOUR, [], [], 1))
         await races.blocked(beating)
     assert (await beating).returned == 0
-    assert (await races.store.beat(worker, HOUR, [], [], 1)).returned == 1
+    assert (await races.store.heartbeat(worker, HOUR, [], [], 1)).returned == 1
     assert await races.state(run.id) is RunState.CANCELLED

@@ -149,7 +149,7 @@ async def test_a_cancelled_call_returns_at_once_although_the_server_is_out_of_re
         worker = await store.open_session(a_worker(ttl=HOUR))
         await store.submit([a_run(key="k")])
         calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
-            lambda: store.beat(worker, HOUR, [], [], 0),
+            lambda: store.heartbeat(worker, HOUR, [], [], 0),
             lambda: store.submit([a_run(key="k")]),
             store.now,
         ]
@@ -174,12 +174,12 @@ async def test_a_heartbeat_gets_a_new_connection_when_its_only_one_is_dead(races
         await store.open()
         worker = await store.open_session(a_worker(ttl=HOUR))
         wire.silence_open_connections()
-        beating = asyncio.create_task(store.beat(worker, HOUR, [], [], 0))
+        beating = asyncio.create_task(store.heartbeat(worker, HOUR, [], [], 0))
         await wire.held_back.wait()
         beating.cancel()
         with pytest.raises(asyncio.CancelledError):
             await beating
-        assert (await store.beat(worker, HOUR, [], [], 0)).alive
+        assert (await store.heartbeat(worker, HOUR, [], [], 0)).alive
         await store.close()
 
 

@@ -13,7 +13,7 @@ from mainspring.core.model.runs.new_run import About
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause, RunFilter
-from mainspring.core.store import Retention, Want
+from mainspring.core.store import Demand, Retention
 from tests.support.builders import a_policy, a_run
 from tests.support.races import ALL_SHARDS, Races
 
@@ -28,7 +28,7 @@ ADA = Author("ada")
 async def test_a_pause_waits_for_a_claim_that_is_under_way(races: Races) -> None:
     worker = await races.a_worker()
     await races.store.submit([a_run(), a_run()])
-    async with races.paused(lambda store: store.claim(worker, 1, [Want("default", 1)])) as claiming:
+    async with races.paused(lambda store: store.claim(worker, 1, [Demand("default", 1)])) as claiming:
         pausing = races.retry(lambda: races.store.pause(Pause(tenant=None, queue="default"), ADA))
         await races.blocked(pausing)
         assert not pausing.done()
@@ -51,7 +51,7 @@ async def test_a_pause_by_another_process_takes_effect_at_once(races: Races) -> 
 async def test_a_new_quota_counts_a_claim_that_was_under_way(races: Races) -> None:
     worker = await races.a_worker()
     await races.store.submit([a_run(), a_run()])
-    async with races.paused(lambda store: store.claim(worker, 1, [Want("default", 1)])) as claiming:
+    async with races.paused(lambda store: store.claim(worker, 1, [Demand("default", 1)])) as claiming:
         putting = races.retry(lambda: races.store.put_tenant(Tenant(name="default", quotas=Quotas(running=1)), ADA))
         await races.blocked(putting)
         assert not putting.done()
@@ -64,7 +64,7 @@ async def test_the_second_of_two_concurrent_claims_gets_the_rest_of_a_quota(race
     worker, other = await races.a_worker(), await races.a_worker()
     await races.store.put_tenant(Tenant(name="default", quotas=Quotas(running=3)), ADA)
     await races.store.submit([a_run() for _ in range(5)])
-    async with races.paused(lambda store: store.claim(worker, 1, [Want("default", 2)])) as claiming:
+    async with races.paused(lambda store: store.claim(worker, 1, [Demand("default", 2)])) as claiming:
         second = asyncio.create_task(races.claim(other))
         await races.blocked(second)
         assert not second.done()
@@ -78,7 +78,7 @@ async def test_the_second_of_two_concurrent_claims_gets_the_rest_of_a_quota(race
 async def test_a_run_that_is_being_claimed_is_not_edited(races: Races) -> None:
     worker, run = await races.a_worker(), a_run()
     await races.store.submit([run])
-    async with races.paused(lambda store: store.claim(worker, 1, [Want("default", 1)])):
+    async with races.paused(lambda store: store.claim(worker, 1, [Demand("default", 1)])):
         editing = asyncio.create_task(races.store.edit_run(msgspec.structs.replace(run, priority=1), ADA))
         await races.blocked(editing)
     assert await editing is None

@@ -50,7 +50,7 @@ async def test_a_run_whose_body_moves_during_its_claim_is_claimed_again_after_a_
     await races.watch.execute("UPDATE run SET body_bucket = -1 WHERE id = $1", run.id)
     await holding.execute("COMMIT")
     if not await claiming:
-        await races.store.beat(worker, DAY, [], [], 1)
+        await races.store.heartbeat(worker, DAY, [], [], 1)
         [held] = await races.claim(worker, 2)
         assert held.attempt == 1
 

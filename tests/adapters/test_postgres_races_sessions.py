@@ -8,7 +8,7 @@ from mainspring.core.model.base.errors import Fenced
 from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_loss, complete_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.builders import a_run
 from tests.support.races import Races
 
@@ -31,7 +31,7 @@ async def test_the_reaper_does_not_wait_for_a_claim_and_finds_its_runs_after_the
     """A client that froze in the middle of a claim would otherwise keep every session from expiring."""
     worker, run = await races.a_worker(ttl=MINUTE), a_run()
     await races.store.submit([run])
-    async with races.paused(lambda store: store.claim(worker, 1, [Want("default", 10)])):
+    async with races.paused(lambda store: store.claim(worker, 1, [Demand("default", 10)])):
         await races.advance(HOUR)
         assert await races.store.lost_runs(10) == []
     [lost] = await races.store.lost_runs(10)
@@ -43,19 +43,19 @@ async def test_the_reaper_does_not_wait_for_a_claim_and_finds_its_runs_after_the
 async def test_the_reaper_does_not_expire_a_session_whose_heartbeat_commits_first(races: Races) -> None:
     worker = await races.a_worker(ttl=MINUTE)
     await races.advance(HOUR)
-    async with races.paused(lambda store: store.beat(worker, DAY, [], [], 0)) as beating:
+    async with races.paused(lambda store: store.heartbeat(worker, DAY, [], [], 0)) as beating:
         reaping = asyncio.create_task(races.store.lost_runs(10))
         await races.blocked(reaping)
     assert beating.result().alive
     await reaping
-    assert (await races.store.beat(worker, DAY, [], [], 0)).alive
+    assert (await races.store.heartbeat(worker, DAY, [], [], 0)).alive
 
 
 async def test_a_heartbeat_during_the_expiry_of_its_session_is_refused(races: Races) -> None:
     worker = await races.a_worker(ttl=MINUTE)
     await races.advance(HOUR)
     async with races.paused(lambda store: store.lost_runs(10)):
-        beating = asyncio.create_task(races.store.beat(worker, DAY, [], [], 0))
+        beating = asyncio.create_task(races.store.heartbeat(worker, DAY, [], [], 0))
         await races.blocked(beating)
     assert not (await beating).alive
 
@@ -80,7 +80,7 @@ async def test_a_completion_of_a_returned_attempt_is_stale_even_after_a_cancel_o
     worker, run = await races.a_worker(), a_run()
     await races.store.submit([run])
     [held] = await races.claim(worker)
-    assert (await races.store.beat(worker, HOUR, [], [], 1)).returned == 1
+    assert (await races.store.heartbeat(worker, HOUR, [], [], 1)).returned == 1
     assert await races.store.complete([complete_success(held, None)]) == [CompletionAnswer.STALE]
     await races.store.cancel([run.id])
     assert await races.store.complete([complete_success(held, None)]) == [CompletionAnswer.STALE]

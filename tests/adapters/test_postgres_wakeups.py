@@ -48,7 +48,7 @@ class Submitter:
 
     async def flush(self) -> list[set[str]]:
         """The topics of every notification so far, including those that the notifier has not sent yet."""
-        self.wakeups.ring([FENCE])
+        self.wakeups.notify([FENCE])
 
         def is_sent() -> bool:
             self.clock.advance(SECOND)
@@ -111,13 +111,13 @@ async def test_the_notifier_sends_for_a_submit_just_after_another(submitter: Sub
 
 async def test_a_submit_carries_no_notification_while_other_processes_send(submitter: Submitter) -> None:
     topics = [queue_topic("default")]
-    bell = submitter.wakeups.listen(topics)
+    wakeup = submitter.wakeups.listen(topics)
     await submitter.wakeups.open()
     # The listener is woken once when the connection begins to listen.
-    assert await bell.wait(HOUR)
+    assert await wakeup.wait(HOUR)
     assert submitter.listener is not None
     await submitter.listener.execute("SELECT pg_notify('mainspring_wakeups', 'other queue:default')")
-    assert await bell.wait(HOUR)
+    assert await wakeup.wait(HOUR)
     assert submitter.wakeups.take_along(topics) is None
     submitter.clock.advance(PAUSE)
     assert submitter.wakeups.take_along(topics) is not None
@@ -136,5 +136,5 @@ async def test_a_repeated_submit_notifies_again(submitter: Submitter) -> None:
 async def test_the_notification_of_a_commit_suppresses_no_other_topic(submitter: Submitter) -> None:
     await submitter.jobs.submit(a_run())
     await submitter.wakeups.open()
-    submitter.wakeups.ring([queue_topic("default"), CANCELS])
+    submitter.wakeups.notify([queue_topic("default"), CANCELS])
     assert await submitter.flush() == [{queue_topic("default")}, {queue_topic("default"), CANCELS}]

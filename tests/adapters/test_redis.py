@@ -112,7 +112,7 @@ async def test_a_worker_has_a_status_while_it_runs_and_stops_a_flagged_run_at_on
     name = uuid4().hex
     # There are no notifications and a heartbeat is an hour away: only the flag can stop the run.
     settings = WorkerSettings(
-        name=name, lease=10 * HOUR, beat_interval=HOUR, lease_margin=HOUR, poll_interval=SECOND // 10
+        name=name, lease=10 * HOUR, heartbeat_interval=HOUR, lease_margin=HOUR, poll_interval=SECOND // 10
     )
     worker = ObservedWorker(store, LocalWakeups(), clock, Tasks(greet=long), settings)
     run = a_run()

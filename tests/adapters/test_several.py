@@ -26,7 +26,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import PartialCompletion, Want
+from mainspring.core.store import Demand, PartialCompletion
 from mainspring.core.submit.jobs import Jobs
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded import ShardedStore
@@ -119,7 +119,7 @@ def make_runs(store: ShardedStore, tenant: str, count: int, **fields: object) ->
 
 async def claim_all(store: ShardedStore, limit: int = 100) -> list[HeldRun]:
     session = await store.open_session(a_worker(ttl=DAY))
-    return await store.claim(session, 1, [Want(Mine.queue, limit)])
+    return await store.claim(session, 1, [Demand(Mine.queue, limit)])
 
 
 async def count_rows(address: str, place: int, places: int) -> int:
@@ -180,15 +180,15 @@ async def test_a_server_without_runs_is_asked_again_when_the_others_leave_demand
     full, empty = tenant_on(store, 0), tenant_on(store, 1)
     await store.submit(make_runs(store, full, 30))
     session = await store.open_session(a_worker(ttl=DAY))
-    assert len(await store.claim(session, 1, [Want(Mine.queue, 20)])) == 20
+    assert len(await store.claim(session, 1, [Demand(Mine.queue, 20)])) == 20
     await store.submit(make_runs(store, empty, 5))
     # New runs there are claimed at once if there is demand left, and in turn if there is none.
-    assert {run.tenant for run in await store.claim(session, 2, [Want(Mine.queue, 20)])} == {full, empty}
+    assert {run.tenant for run in await store.claim(session, 2, [Demand(Mine.queue, 20)])} == {full, empty}
     await store.submit(make_runs(store, full, 200) + make_runs(store, empty, 5))
     numbers = count(3)
 
     async def reaches_the_empty_server() -> bool:
-        held = await store.claim(session, next(numbers), [Want(Mine.queue, 1)])
+        held = await store.claim(session, next(numbers), [Demand(Mine.queue, 1)])
         return empty in {run.tenant for run in held}
 
     await eventually(reaches_the_empty_server)
@@ -205,10 +205,10 @@ async def test_hinted_runs_are_claimed_on_their_servers(store: ShardedStore) -> 
     session = await store.open_session(a_worker())
     # Two runs of the first server, all of the second, and none of the third.
     named = tuple(run.id for run in (runs[0], runs[2], *runs[4:8]))
-    held = await store.claim(session, 1, [Want(Mine.queue, len(named), runs=named)])
+    held = await store.claim(session, 1, [Demand(Mine.queue, len(named), runs=named)])
     assert {run.id for run in held} == set(named)
-    assert await store.claim(session, 2, [Want(Mine.queue, len(named), runs=named)]) == []
-    assert len(await store.claim(session, 3, [Want(Mine.queue, 100)])) == 6
+    assert await store.claim(session, 2, [Demand(Mine.queue, len(named), runs=named)]) == []
+    assert len(await store.claim(session, 3, [Demand(Mine.queue, 100)])) == 6
 
 
 async def test_answers_keep_the_order_of_the_request_across_servers(store: ShardedStore) -> None:
@@ -299,10 +299,10 @@ async def _fill_move_and_look(
     limited = make(3, limits=(a_limit("customer", 1),))
     await store.submit([ended])
     worker = await store.open_session(a_worker(ttl=DAY))
-    [held] = await store.claim(worker, 1, [Want(Mine.queue, 9)])
+    [held] = await store.claim(worker, 1, [Demand(Mine.queue, 9)])
     assert await store.complete([complete_success(held, b'"done"')]) == [CompletionAnswer.ACCEPTED]
     await store.submit([failing, running])
-    claimed = await store.claim(worker, 2, [Want(Mine.queue, 9)])
+    claimed = await store.claim(worker, 2, [Demand(Mine.queue, 9)])
     by_id = {run.id: run for run in claimed}
     now = await store.now()
     await store.complete([complete_failure(by_id[failing.id], "boom", Random(0), now=now)])
@@ -326,12 +326,12 @@ async def _fill_move_and_look(
     assert [calendar.name for calendar in await old.calendars(tenant)] == ["holidays"]
     assert await old.job_named(tenant, "job") == put.job.id
     # The worker that holds the run has its old fence and an old map.
-    beat = await old.beat(worker, DAY, [running.id], [], 2)
-    assert (beat.alive, beat.returned, beat.lost) == (True, 0, ())
+    heartbeat = await old.heartbeat(worker, DAY, [running.id], [], 2)
+    assert (heartbeat.alive, heartbeat.returned, heartbeat.lost) == (True, 0, ())
     assert await old.complete([complete_success(by_id[running.id], None)]) == [CompletionAnswer.ACCEPTED]
     # One run of each ordering key and limit at a time, in order.
     seen: list[RunId] = []
-    while found := await old.claim(worker, 3, [Want(Mine.queue, 9)]):
+    while found := await old.claim(worker, 3, [Demand(Mine.queue, 9)]):
         keyed = [run.id for run in found if run.policy.ordering_key]
         assert len(keyed) <= 1
         assert len([run for run in found if run.policy.limits]) <= 1
@@ -400,7 +400,7 @@ async def test_a_server_that_is_away_does_not_stop_the_others(store: ShardedStor
     mine, others = make_runs(store, here, 2), make_runs(store, there, 2)
     await store.submit([*mine, *others])
     session = await store.open_session(a_worker(ttl=DAY))
-    held = await store.claim(session, 1, [Want(Mine.queue, 9)])
+    held = await store.claim(session, 1, [Demand(Mine.queue, 9)])
     assert len(held) == 4
     gone = store._servers.all[1]
     gone.away = True
@@ -412,20 +412,20 @@ async def test_a_server_that_is_away_does_not_stop_the_others(store: ShardedStor
     assert [answers[run.id] for run in mine] == [CompletionAnswer.ACCEPTED] * 2
     assert [answers[run.id] for run in others] == [None] * 2
     await store.submit(make_runs(store, here, 1))
-    assert len(await store.claim(session, 2, [Want(Mine.queue, 9)])) == 1
+    assert len(await store.claim(session, 2, [Demand(Mine.queue, 9)])) == 1
     with pytest.raises(StoreUnavailable, match="every server"):
         await store.put_queue_policy(Mine.queue, QueuePolicy(fair=True), ME)
     ids = [run.id for run in held]
-    assert (await store.beat(session, 10 * HOUR, ids, [], 2)).lost == ()
+    assert (await store.heartbeat(session, 10 * HOUR, ids, [], 2)).lost == ()
     # Only the private record of the last answer can be set back without waiting for hours.
     store._heard[session, 1] -= 9 * HOUR
-    assert sorted((await store.beat(session, 10 * HOUR, ids, [], 2)).lost) == sorted(run.id for run in others)
+    assert sorted((await store.heartbeat(session, 10 * HOUR, ids, [], 2)).lost) == sorted(run.id for run in others)
     gone.away = False
     # The session has expired there meanwhile, and its runs were requeued.
     await gone.store._db.execute("close_session", session)
-    beat = await store.beat(session, DAY, ids, [], 2)
-    assert beat.alive
-    assert sorted(beat.lost) == sorted(run.id for run in others)
+    heartbeat = await store.heartbeat(session, DAY, ids, [], 2)
+    assert heartbeat.alive
+    assert sorted(heartbeat.lost) == sorted(run.id for run in others)
     assert (
         await store.complete([complete_success(run, None) for run in held if run.tenant == there])
         == [CompletionAnswer.ACCEPTED] * 2
@@ -464,11 +464,11 @@ async def test_runs_are_completed_once_while_placement_groups_move(store: Sharde
         number = 0
         while not done.is_set() or len(applied) < len(runs):
             number += 1
-            held = await store.claim(session, number, [Want(Mine.queue, 20)])
+            held = await store.claim(session, number, [Demand(Mine.queue, 20)])
             for run in held:
                 await eventually(partial(is_completed, run))
                 applied.append(run.id)
-            await store.beat(session, DAY, [], [], number)
+            await store.heartbeat(session, DAY, [], [], number)
 
     async def keep_moving() -> None:
         random = Random(3)

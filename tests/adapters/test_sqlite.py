@@ -24,7 +24,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Accepted, NewSession, Want
+from mainspring.core.store import Accepted, Demand, NewSession
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite import connection as connections
 from mainspring.stores.sqlite.records import catalog
@@ -164,7 +164,7 @@ async def test_a_killed_process_leaves_every_acknowledged_change(path: Path, lin
     assert all(view is not None and view.state is RunState.SUCCEEDED for view in await store.runs(completed))
     # The lease of the killed process has not expired, and the store works.
     await store.submit([a_run(queue="other")])
-    assert len(await store.claim(await a_session(store), 1, [Want("other", 10)])) == 1
+    assert len(await store.claim(await a_session(store), 1, [Demand("other", 10)])) == 1
     await store.close()
 
 
@@ -205,12 +205,12 @@ async def test_a_change_by_another_process_wakes_listeners(path: Path, store: Sq
     await other.open()
     wakeups = SqliteWakeups(path, clock)
     await wakeups.open()
-    bell = wakeups.listen([queue_topic("default")])
+    wakeup = wakeups.listen([queue_topic("default")])
     await look_often(clock)
-    assert not await bell.wait(0)
+    assert not await wakeup.wait(0)
     await other.submit([a_run()])
     await look_often(clock)
-    assert await bell.wait(0)
+    assert await wakeup.wait(0)
     await wakeups.close()
     await other.close()
 
@@ -219,19 +219,19 @@ async def test_calls_that_change_nothing_wake_no_listener(path: Path, store: Sql
     session, clock = await a_session(store), ManualClock()
     wakeups = SqliteWakeups(path, clock)
     await wakeups.open()
-    bell = wakeups.listen([queue_topic("default")])
+    wakeup = wakeups.listen([queue_topic("default")])
     await look_often(clock)
-    assert not await bell.wait(0)
+    assert not await wakeup.wait(0)
     # A call that has nothing to do writes nothing and costs no sync.
-    assert await store.claim(session, 1, [Want("default", 1)]) == []
+    assert await store.claim(session, 1, [Demand("default", 1)]) == []
     assert (await store.stage(session, [0], 10)).runs == 0
     assert await store.lost_runs(10) == []
     assert await store.expire(10) == 0
     assert await store.complete([complete_success(a_held_run(), None)]) == [CompletionAnswer.STALE]
     await look_often(clock)
-    assert not await bell.wait(0)
-    wakeups.ring([queue_topic("default")])
-    assert await bell.wait(0)
+    assert not await wakeup.wait(0)
+    wakeups.notify([queue_topic("default")])
+    assert await wakeup.wait(0)
     await wakeups.close()
 
 
@@ -287,7 +287,7 @@ async def test_a_refused_request_does_not_affect_others_in_its_commit(store: Sql
     good, bad, better = a_run(), a_run(at=1 << 70), a_run()
     async with PausedWriter(store) as writer:
         asked = [asyncio.create_task(store.submit([run])) for run in (good, bad, better)]
-        claimed = asyncio.create_task(store.claim(session, 1, [Want("default", 10)]))
+        claimed = asyncio.create_task(store.claim(session, 1, [Demand("default", 10)]))
         await asyncio.sleep(0)
         writer.resume()
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -314,10 +314,10 @@ async def test_a_request_is_carried_out_although_its_caller_is_cancelled(store: 
 async def test_several_event_loops_may_use_one_store(store: SqliteStore) -> None:
     session = await a_session(store)
 
-    def beat() -> bool:
-        return asyncio.run(store.beat(session, HOUR, [], [], 0)).alive
+    def heartbeat() -> bool:
+        return asyncio.run(store.heartbeat(session, HOUR, [], [], 0)).alive
 
-    assert await asyncio.to_thread(beat)
+    assert await asyncio.to_thread(heartbeat)
 
 
 async def test_requests_from_before_a_close_are_carried_out(path: Path) -> None:
@@ -677,7 +677,7 @@ async def test_a_page_that_read_its_maximum_of_rows_returns_a_cursor(
 )
 async def test_payloads_and_results_come_back_byte_for_byte(store: SqliteStore, content: bytes) -> None:
     await store.submit([a_run(payload=content)])
-    [held] = await store.claim(await a_session(store), 1, [Want("default", 1)])
+    [held] = await store.claim(await a_session(store), 1, [Demand("default", 1)])
     assert held.payload == content
     await store.complete([complete_success(held, content)])
     [view] = await store.runs([held.id])
@@ -691,7 +691,7 @@ async def test_random_payloads_come_back_byte_for_byte(store: SqliteStore) -> No
     texts = ["".join(random.choices(alphabet, k=random.randrange(40))) for _ in range(500)]
     runs = [a_run(payload=text.encode()) for text in texts]
     await store.submit(runs)
-    held = await store.claim(await a_session(store), 1, [Want("default", 500)])
+    held = await store.claim(await a_session(store), 1, [Demand("default", 500)])
     assert {run.id: run.payload for run in held} == {run.id: run.payload for run in runs}
 
 
@@ -711,7 +711,7 @@ async def test_the_rank_in_the_file_is_that_of_the_domain(path: Path) -> None:
     clock.advance(MINUTE)
     await store.stage(owner, range(4), 10)
     assert rank(later) == rank_of(clock.now(), 7)
-    held = await store.claim(await a_session(store), 1, [Want("default", 2)])
+    held = await store.claim(await a_session(store), 1, [Demand("default", 2)])
     clock.advance(SECOND)
     await store.complete([complete_loss(run, blamed=False) for run in held])
     assert rank(at_once) == rank_of(clock.now(), 3, late=True)

@@ -22,7 +22,7 @@ from mainspring.core.model.limits.limits import Breaker
 from mainspring.core.model.runs.completion import complete_failure, complete_success
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
-from mainspring.core.store import NewSession, Want
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.sqlite import SqliteStore
 from tests.support.builders import a_limit, a_policy, a_run
 from tests.support.clock import ManualClock
@@ -58,7 +58,7 @@ class Worker:
 
     async def claim(self, limit: int = 10_000) -> list[HeldRun]:
         self._claims += 1
-        return await self.store.claim(self.session, self._claims, [Want("default", limit)])
+        return await self.store.claim(self.session, self._claims, [Demand("default", limit)])
 
     async def stage(self) -> int:
         staged = 0

@@ -9,7 +9,7 @@ from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.instant import HOUR
 from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.ports.upkeep.schema import MigrationKind
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import PACKAGE
@@ -45,7 +45,7 @@ async def work(store: PostgresStore) -> None:
     run = a_run()
     await store.submit([run])
     worker = await store.open_session(a_worker(ttl=HOUR))
-    assert [held.id for held in await store.claim(worker, 1, [Want("default", 10)])] == [run.id]
+    assert [held.id for held in await store.claim(worker, 1, [Demand("default", 10)])] == [run.id]
     await store.close_session(worker)
 
 

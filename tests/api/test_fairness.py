@@ -128,9 +128,9 @@ async def test_waiting_claims_share_their_reads_of_the_store(monkeypatch: pytest
             for worker in workers
         ]
         await service.clock.sleep(SECOND)
-        calls = count_calls(service, monkeypatch, "claim", "beat")
+        calls = count_calls(service, monkeypatch, "claim", "heartbeat")
         await service.clock.sleep(3 * SECOND)
-        assert calls["beat"] == 0
+        assert calls["heartbeat"] == 0
         assert calls["claim"] <= 6
         # One job wakes one worker at once. A second claim finds the queue empty, on behalf of all other workers.
         calls.clear()

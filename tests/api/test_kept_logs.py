@@ -30,7 +30,7 @@ from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import LogReport
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Retention, Want
+from mainspring.core.store import Demand, Retention
 from mainspring.features.logs.service import LogKeeper, examine_run_logs
 from mainspring.integrations.files.folder import FolderBlobs
 from tests.api.conftest import Service, memory_only
@@ -84,7 +84,7 @@ class Kept:
     async def start(self, *runs: NewRun) -> list[HeldRun]:
         await self.store.submit(runs)
         worker = await self.store.open_session(a_worker(ttl=DAY))
-        return await self.store.claim(worker, 1, [Want("default", len(runs))])
+        return await self.store.claim(worker, 1, [Demand("default", len(runs))])
 
     async def print(self, held: HeldRun, *texts: str) -> None:
         assert all(await self.store.append_log([LogReport(run=held.id, fence=held.fence, text=text) for text in texts]))

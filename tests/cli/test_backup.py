@@ -27,7 +27,7 @@ from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.upkeep.backup import FORMAT
 from mainspring.core.runtime.backup_file import MANIFEST, Reader
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import EventBatch, Want
+from mainspring.core.store import Demand, EventBatch
 from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import PACKAGE
@@ -148,7 +148,7 @@ async def test_restored_runs_are_held_until_they_are_released(site: Site, tmp_pa
         assert jobs
         await store.fire(scheduler, plan(jobs, await store.now()))
         await store.stage(scheduler, ALL, 1_000)
-        assert await store.claim(worker, 1, [Want("default", 1_000), Want("family", 100)]) == []
+        assert await store.claim(worker, 1, [Demand("default", 1_000), Demand("family", 100)]) == []
 
     seen = await command("restore", "review", "--store", site.target)
     assert seen["held"]
@@ -180,13 +180,13 @@ async def test_restored_runs_are_held_until_they_are_released(site: Site, tmp_pa
     }
     assert (await command("restore", "release", "--store", site.target))["released"]
     async with site.open(site.target) as store:
-        claimed = await store.claim(worker, 2, [Want("default", 1_000)])
+        claimed = await store.claim(worker, 2, [Demand("default", 1_000)])
         assert claimed
         assert not {run.id for run in claimed} & set(done)
         # Fences are greater than any that the old store can have given out since.
         assert min(run.fence for run in claimed) > max(run.fence for run in site.installation.held) + (1 << 39)
         assert all(await store.complete([complete_success(run, None) for run in claimed]))
-        assert not {run.id for run in await store.claim(worker, 3, [Want("default", 1_000)])} & {
+        assert not {run.id for run in await store.claim(worker, 3, [Demand("default", 1_000)])} & {
             run.id for run in claimed
         }
         # Idempotency keys survive the restore.
@@ -202,13 +202,13 @@ async def test_unfinished_runs_are_rerun_or_cancelled_as_chosen(site: Site, tmp_
     assert report["inDoubt"] > 10
     async with site.open(site.target) as store:
         worker = await store.open_session(a_worker(ttl=HOUR))
-        assert await store.claim(worker, 1, [Want("default", 1)])
+        assert await store.claim(worker, 1, [Demand("default", 1)])
         await store.close_session(worker)
     report = await command("restore", file, "--store", site.target, "--unfinished", "cancel", "--replace")
     assert report["cancelled"] > 10
     async with site.open(site.target) as store:
         worker = await store.open_session(a_worker(ttl=HOUR))
-        assert await store.claim(worker, 1, [Want("default", 1_000)]) == []
+        assert await store.claim(worker, 1, [Demand("default", 1_000)]) == []
 
 
 async def test_restore_keeps_a_pause_set_by_an_operator(site: Site, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ async def test_restore_keeps_a_pause_set_by_an_operator(site: Site, tmp_path: Pa
         async with site.open(site.target) as store:
             assert await store.pauses() == pauses
             worker = await store.open_session(a_worker(ttl=HOUR))
-            assert await store.claim(worker, 1, [Want("default", 1)]) == []
+            assert await store.claim(worker, 1, [Demand("default", 1)]) == []
             await store.close_session(worker)
         assert not (await command("restore", "review", "--store", site.target))["held"]
         # A second release does not lift the operator's pause.
@@ -285,7 +285,7 @@ async def test_dependents_of_finished_runs_continue_after_a_restore(site: Site, 
         worker = await store.open_session(a_worker(ttl=HOUR))
         await store.submit([good, bad, printed, open_one])
         # Any one of them runs when the backup is taken.
-        [held] = await store.claim(worker, 1, [Want("families", 1)])
+        [held] = await store.claim(worker, 1, [Demand("families", 1)])
         assert held.id in (good.id, bad.id, printed.id, open_one.id)
         await store.submit([child, hopeless, reading, careful])
         await store.close_session(worker)
@@ -326,7 +326,7 @@ async def test_dependents_of_finished_runs_continue_after_a_restore(site: Site, 
     await command("restore", "release", "--store", site.target)
     async with site.open(site.target) as store:
         worker = await store.open_session(a_worker(ttl=HOUR))
-        claimed = await store.claim(worker, 1, [Want("default", 1_000), Want("families", 1_000)])
+        claimed = await store.claim(worker, 1, [Demand("default", 1_000), Demand("families", 1_000)])
         assert {child.id, reading.id, careful.id} <= {run.id for run in claimed}
 
 

@@ -22,7 +22,7 @@ from mainspring.core.model.runs.completion import complete_failure
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import NewSession, Retention, Store, Want
+from mainspring.core.store import Demand, NewSession, Retention, Store
 from mainspring.stores import statements
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.database import PACKAGE
@@ -89,7 +89,7 @@ async def fill(store: Any) -> None:
     await store.attach_reader("api:of a process that ended", 10 * MINUTE)
     session = await store.open_session(a_worker(ttl=SECOND, name="gone"))
     await store.submit([a_run(queue="failing", policy=a_policy(retries=0))])
-    held = await store.claim(session, 1, [Want("failing", 1)])
+    held = await store.claim(session, 1, [Demand("failing", 1)])
     await store.complete([complete_failure(run, "boom", Random(1), now=await store.now()) for run in held])
     await store.pause(Pause(tenant=None, queue="mail"), Author("me"))
 

@@ -38,7 +38,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Checkpoint, JobFilter, LogReport, Pause, ProgressReport, RunFilter
 from mainspring.core.ports.upkeep.transfer import KINDS, Row
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Retention, Want
+from mainspring.core.store import Demand, Retention
 from mainspring.features.move.service import transfer
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sqlite import SqliteStore
@@ -71,7 +71,7 @@ class Installation:
 
     async def work(self, session: SessionId, count: int, queue: str = "default") -> list[HeldRun]:
         self._claims += 1
-        return await self.store.claim(session, self._claims, [Want(queue, count)])
+        return await self.store.claim(session, self._claims, [Demand(queue, count)])
 
     async def fill(self) -> None:
         """Fill the store with everything that it can hold."""
@@ -97,7 +97,7 @@ class Installation:
             held = await self.work(worker, 1)
             await store.complete([complete_failure(run, "boom", Random(1), now=clock.now()) for run in held])
             clock.advance(18 * HOUR)
-            await store.beat(worker, HOUR, [], [], self._claims)
+            await store.heartbeat(worker, HOUR, [], [], self._claims)
             await store.renew(scheduler, HOUR)
             await store.stage(scheduler, ALL, 100)
             await store.complete([complete_success(run, None) for run in await self.work(worker, 10)])
@@ -297,12 +297,12 @@ async def test_the_new_store_continues_where_the_old_one_stopped(
         for pause in await store.pauses():
             await store.resume(pause.tenant, pause.queue, ME)
         await store.stage(scheduler, ALL, 1_000)
-        claimed = await store.claim(worker, 1, [Want("default", 1_000), Want("mail", 10)])
+        claimed = await store.claim(worker, 1, [Demand("default", 1_000), Demand("mail", 10)])
         assert len(claimed) > 10
         assert min(run.fence for run in claimed) > max(fences)
         assert all(await store.complete([complete_success(run, None) for run in claimed]))
         # The second run of an ordering key follows the first.
-        assert await store.claim(worker, 2, [Want("default", 1_000)])
+        assert await store.claim(worker, 2, [Demand("default", 1_000)])
         # A known idempotency key creates no new run.
         again = a_run(tenant="acme", idempotency=Idempotency("once", b"\x01" * 16))
         [answer] = await store.submit([again])

@@ -25,7 +25,7 @@ from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.runs.unique import Unique
 from mainspring.core.model.schedules.job import JobState, NewJob, Overlap
 from mainspring.core.model.workflows.dependencies import Dependencies, Rule
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, after_each, every
 from tests.support.store_harness import Harness, MemoryHarness, ids
 
@@ -70,8 +70,8 @@ class Side:
         await self.harness.owner()
         await self.harness.store.attach_reader(READER)
 
-    async def claim(self, worker: int, wants: list[Want]) -> list[RunId]:
-        claimed = await self.harness.claim_from(self.workers[worker], *wants)
+    async def claim(self, worker: int, demands: list[Demand]) -> list[RunId]:
+        claimed = await self.harness.claim_from(self.workers[worker], *demands)
         self.held.update({run.id: run for run in claimed})
         self.given_to.update(dict.fromkeys(ids(claimed), worker))
         return sorted(ids(claimed))
@@ -236,8 +236,8 @@ class Walk:
     async def claim(self) -> str:
         # Claim all runs of a queue, because ties in rank are broken differently on the two sides.
         worker = self.random.randrange(3)
-        wants = [Want(queue, 100) for queue in self.random.choice([["default"], ["other"], ["default", "other"]])]
-        claimed = await self.both("claim", lambda side: side.claim(worker, wants))
+        demands = [Demand(queue, 100) for queue in self.random.choice([["default"], ["other"], ["default", "other"]])]
+        claimed = await self.both("claim", lambda side: side.claim(worker, demands))
         return f"claim {claimed}"
 
     async def complete(self) -> str:
@@ -305,10 +305,12 @@ class Walk:
         async def act(side: Side) -> object:
             known = [run for run in mine if run not in forgotten]
             session = side.workers[worker]
-            beat = await side.harness.store.beat(session, 365 * DAY, known, [], side.harness.last_claim(session))
+            heartbeat = await side.harness.store.heartbeat(
+                session, 365 * DAY, known, [], side.harness.last_claim(session)
+            )
             for run in forgotten:
                 del side.held[run]
-            return beat.alive, sorted(beat.cancels), beat.returned
+            return heartbeat.alive, sorted(heartbeat.cancels), heartbeat.returned
 
         return f"beat without {forgotten}: {await self.both('beat', act)}"
 
@@ -368,7 +370,7 @@ class Walk:
 
     async def finish(self) -> None:
         """Every accepted run ends once there is a worker for it."""
-        wants = [Want("default", 100), Want("other", 100)]
+        demands = [Demand("default", 100), Demand("other", 100)]
         for side in self.sides:
             await side.harness.store.close_session(side.workers[0])
             lost = await side.harness.store.lost_runs(1_000)
@@ -382,7 +384,7 @@ class Walk:
                 await side.harness.stage()
                 await side.harness.resolve()
             for worker in range(3):
-                await self.both("claim", partial(Side.claim, worker=worker, wants=wants))
+                await self.both("claim", partial(Side.claim, worker=worker, demands=demands))
             for side in self.sides:
                 await side.harness.succeed(*side.held.values())
                 side.held.clear()

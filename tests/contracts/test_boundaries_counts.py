@@ -10,7 +10,7 @@ from mainspring.core.model.limits.queues import QueuePolicy, RetryBudget
 from mainspring.core.model.runs.completion import LOST_AFTER, POISON_AFTER, complete_loss
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.catalog import RunFilter
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.boundaries import ADA, on_every_claim_path, prepare_claim_path, skip_on_a_sharded_store
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, every, some_runs
 from tests.support.store_harness import Harness, ids
@@ -206,5 +206,5 @@ async def test_a_reader_gets_exactly_its_limit_of_batches(harness: Harness, ther
 @pytest.mark.parametrize("weight", [1, 2, 3])
 async def test_a_run_is_claimed_if_its_weight_fits_the_free_slots(harness: Harness, weight: int) -> None:
     await harness.submit(a_run(policy=a_policy(weight=weight)))
-    held = await harness.claim_from(await harness.worker(DAY), Want("default", 2, slots=3))
+    held = await harness.claim_from(await harness.worker(DAY), Demand("default", 2, slots=3))
     assert len(held) == (1 if weight <= 2 else 0)

@@ -12,7 +12,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.catch_up import CatchUp
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.boundaries import ADA, around_the_boundary, on_every_claim_path, prepare_claim_path
 from tests.support.builders import a_fire, a_job, a_limit, a_policy, a_run, a_spec, a_tick, after_each, every
 from tests.support.store_harness import Harness, ids
@@ -251,7 +251,7 @@ async def test_a_paused_queue_is_claimed_from_at_the_end_of_the_pause(
     assert len(await harness.store.pauses()) == int(paused)
     [depth, _] = await harness.store.depths()
     assert depth.oldest_ready == (None if paused else until)
-    held = await harness.claim_from(await harness.worker(), Want("default", 10), Want("other", 10))
+    held = await harness.claim_from(await harness.worker(), Demand("default", 10), Demand("other", 10))
     assert sorted(run.queue for run in held) == (["other"] if paused else ["default", "other"])
 
 

@@ -136,9 +136,9 @@ async def test_a_heartbeat_returns_claims_up_to_the_last_one(
     if asked_to_stop:
         await harness.store.cancel([run.id])
     last_claim = harness.last_claim(worker) + distance
-    beat = await harness.store.beat(worker, HOUR, (), (), last_claim)
+    heartbeat = await harness.store.heartbeat(worker, HOUR, (), (), last_claim)
     returned = distance >= 0
-    assert beat.returned == int(returned)
+    assert heartbeat.returned == int(returned)
     after = RunState.CANCELLED if asked_to_stop else RunState.QUEUED
     before = RunState.CANCELLING if asked_to_stop else RunState.RUNNING
     assert await harness.state(run.id) is (after if returned else before)
@@ -151,8 +151,8 @@ async def test_a_heartbeat_leaves_the_runs_of_the_very_pending_claim(harness: Ha
     await harness.submit(run)
     await harness.claim(worker)
     number = harness.last_claim(worker)
-    beat = await harness.store.beat(worker, HOUR, (), (number + distance,), number + 1)
-    assert beat.returned == (0 if distance == 0 else 1)
+    heartbeat = await harness.store.heartbeat(worker, HOUR, (), (number + distance,), number + 1)
+    assert heartbeat.returned == (0 if distance == 0 else 1)
     assert await harness.state(run.id) is (RunState.RUNNING if distance == 0 else RunState.QUEUED)
 
 
@@ -160,7 +160,7 @@ async def test_a_run_returned_by_a_heartbeat_gets_a_greater_fence(harness: Harne
     worker = await harness.worker()
     await harness.submit(a_run())
     [first] = await harness.claim(worker)
-    await harness.store.beat(worker, HOUR, (), (), harness.last_claim(worker))
+    await harness.store.heartbeat(worker, HOUR, (), (), harness.last_claim(worker))
     assert await harness.complete(complete_success(first, None)) == [CompletionAnswer.STALE]
     [second] = await harness.claim(worker)
     assert second.fence > first.fence

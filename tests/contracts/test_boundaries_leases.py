@@ -64,8 +64,8 @@ async def test_a_heartbeat_renews_until_the_reaper_has_expired_the_session(harne
     reaped, left_alone = await harness.worker(LEASE), await harness.worker(LEASE + 2)
     await harness.move_clock(LEASE + offset)
     await harness.store.lost_runs(10)
-    beats = [await harness.store.beat(worker, LEASE, (), (), 0) for worker in (reaped, left_alone)]
-    assert [beat.alive for beat in beats] == [offset < 0, True]
+    heartbeats = [await harness.store.heartbeat(worker, LEASE, (), (), 0) for worker in (reaped, left_alone)]
+    assert [heartbeat.alive for heartbeat in heartbeats] == [offset < 0, True]
 
 
 @around_the_boundary
@@ -73,8 +73,8 @@ async def test_many_leases_are_renewed_until_the_reaper_has_expired_them(harness
     worker = await harness.worker(LEASE)
     await harness.move_clock(LEASE + offset)
     await harness.store.lost_runs(10)
-    [beat] = await harness.store.renew_leases([(worker, LEASE)])
-    assert beat.alive is (offset < 0)
+    [heartbeat] = await harness.store.renew_leases([(worker, LEASE)])
+    assert heartbeat.alive is (offset < 0)
 
 
 @around_the_boundary
@@ -85,7 +85,7 @@ async def test_a_renewed_lease_ends_exactly_one_ttl_later(harness: Harness, many
     if many:
         await harness.store.renew_leases([(worker, 2 * LEASE)])
     else:
-        await harness.store.beat(worker, 2 * LEASE, (), (), 0)
+        await harness.store.heartbeat(worker, 2 * LEASE, (), (), 0)
     await harness.submit(run)
     await harness.move_clock(2 * LEASE + offset)
     assert ids(await harness.claim(worker)) == ([run.id] if offset < 0 else [])

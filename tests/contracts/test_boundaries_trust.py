@@ -13,7 +13,7 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.ports.storage.coordination import Membership
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Beat
+from mainspring.core.store import HeartbeatAnswer
 from mainspring.core.worker.attempt import Holding
 from mainspring.core.worker.heartbeat import Heartbeat
 from mainspring.core.worker.settings import WorkerSettings
@@ -44,13 +44,13 @@ class SlowStore(MemoryStore):
         self.clock.advance(BACK)
         return membership
 
-    async def beat(
+    async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[str], pending: Collection[int], last_claim: int
-    ) -> Beat:
+    ) -> HeartbeatAnswer:
         self.clock.advance(THERE)
-        beat = await super().beat(session, ttl, held, pending, last_claim)  # type: ignore[arg-type]
+        answer = await super().heartbeat(session, ttl, held, pending, last_claim)  # type: ignore[arg-type]
         self.clock.advance(BACK)
-        return beat
+        return answer
 
 
 @around_the_boundary
@@ -85,7 +85,7 @@ async def test_a_scheduler_trusts_a_shorter_lease_that_was_granted(offset: int) 
     assert len(keeper.owned()) == (SHARDS if offset < 0 else 0)
 
 
-class Patient:
+class Owner:
     """The worker as its heartbeat sees it."""
 
     failing_since: Micros | None = None
@@ -98,7 +98,7 @@ class Patient:
     def lease_renewed(self) -> None:
         self.renewals += 1
 
-    def beat_answered(self, holding: Holding, beat: Beat) -> None:
+    def heartbeat_answered(self, holding: Holding, answer: HeartbeatAnswer) -> None:
         raise AssertionError("nothing to answer")
 
     def lease_over(self, holding: Holding, why: str) -> None:
@@ -108,46 +108,46 @@ class Patient:
 SETTINGS = WorkerSettings(lease=TTL, lease_margin=2 * SECOND)
 
 
-async def a_patient(store: SlowStore) -> Patient:
-    return Patient(await store.open_session(a_worker(ttl=TTL)), store.clock.monotonic())
+async def a_owner(store: SlowStore) -> Owner:
+    return Owner(await store.open_session(a_worker(ttl=TTL)), store.clock.monotonic())
 
 
 @around_the_boundary
 async def test_a_worker_stops_one_margin_before_the_end_of_its_lease(offset: int) -> None:
     clock = ManualClock()
     store = SlowStore(clock)
-    patient = await a_patient(store)
+    owner = await a_owner(store)
     clock.advance(TTL - SETTINGS.lease_margin + offset)
-    await Heartbeat(patient, store, clock, SETTINGS).beat(store)
-    assert (patient.renewals, len(patient.over)) == ((1, 0) if offset < 0 else (0, 1))
+    await Heartbeat(owner, store, clock, SETTINGS).send(store)
+    assert (owner.renewals, len(owner.over)) == ((1, 0) if offset < 0 else (0, 1))
 
 
 @around_the_boundary
 async def test_a_worker_trusts_its_lease_from_before_the_heartbeat_was_sent(offset: int) -> None:
     clock = ManualClock()
     store = SlowStore(clock)
-    patient = await a_patient(store)
-    heartbeat = Heartbeat(patient, store, clock, SETTINGS)
+    owner = await a_owner(store)
+    heartbeat = Heartbeat(owner, store, clock, SETTINGS)
     clock.advance(SECOND)
     sent = clock.monotonic()
-    await heartbeat.beat(store)
-    assert patient.holding.renewed_at == sent
+    await heartbeat.send(store)
+    assert owner.holding.renewed_at == sent
     clock.advance(sent + TTL - SETTINGS.lease_margin + offset - clock.monotonic())
-    await heartbeat.beat(store)
-    assert (patient.renewals, len(patient.over)) == ((2, 0) if offset < 0 else (1, 1))
+    await heartbeat.send(store)
+    assert (owner.renewals, len(owner.over)) == ((2, 0) if offset < 0 else (1, 1))
 
 
 @around_the_boundary
 async def test_a_worker_that_reports_nothing_for_a_lease_sends_no_heartbeat(offset: int) -> None:
     clock = ManualClock()
     store = SlowStore(clock)
-    patient = await a_patient(store)
-    patient.failing_since = clock.monotonic()
+    owner = await a_owner(store)
+    owner.failing_since = clock.monotonic()
     clock.advance(TTL + offset)
-    patient.holding.renewed_at = clock.monotonic()
-    heartbeat = Heartbeat(patient, store, clock, SETTINGS)
-    await heartbeat.beat(store)
-    assert (patient.renewals, heartbeat.withholding) == ((1, False) if offset < 0 else (0, True))
+    owner.holding.renewed_at = clock.monotonic()
+    heartbeat = Heartbeat(owner, store, clock, SETTINGS)
+    await heartbeat.send(store)
+    assert (owner.renewals, heartbeat.withholding) == ((1, False) if offset < 0 else (0, True))
 
 
 @pytest.mark.parametrize("ttl", [500 * MILLISECOND, SECOND - 1, SECOND, SECOND + 10])

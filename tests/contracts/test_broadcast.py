@@ -7,7 +7,7 @@ from mainspring.core.model.base.instant import DAY, MINUTE, SECOND
 from mainspring.core.model.runs.completion import complete_loss, complete_release
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.builders import a_policy, a_run
 from tests.support.store_harness import Harness, ids
 
@@ -175,5 +175,5 @@ async def test_a_claim_for_one_tenant_finds_targeted_runs_of_that_tenant(harness
     worker = await harness.worker()
     mine, theirs = a_run(target=worker, tenant="acme"), a_run(target=worker, tenant="umbrella")
     await harness.submit(mine, theirs)
-    assert ids(await harness.claim_from(worker, Want("default", 9, tenant="acme"))) == [mine.id]
+    assert ids(await harness.claim_from(worker, Demand("default", 9, tenant="acme"))) == [mine.id]
     assert ids(await harness.claim(worker)) == [theirs.id]

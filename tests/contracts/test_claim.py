@@ -7,7 +7,7 @@ from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.completion import complete_loss, complete_release
 from mainspring.core.model.runs.rank import HEAD_START, IDLE, MOST_URGENT, OVERTAKING_BOUND
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.builders import a_policy, a_run, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
@@ -25,7 +25,7 @@ async def test_a_claim_counts_the_attempt_and_assigns_one_fence_to_the_batch(har
 
 async def test_one_fence_covers_all_queues_of_a_claim(harness: Harness) -> None:
     await harness.submit(a_run(queue="a"), a_run(queue="b"))
-    held = await harness.claim_from(await harness.worker(), Want("a", 1), Want("b", 1))
+    held = await harness.claim_from(await harness.worker(), Demand("a", 1), Demand("b", 1))
     assert len(held) == 2
     assert len({run.fence for run in held}) == 1
 
@@ -110,7 +110,7 @@ async def test_a_run_is_not_overtaken_by_runs_eligible_after_the_aging_bound(har
 
 async def test_a_claim_takes_at_most_the_limit_of_each_demand(harness: Harness) -> None:
     await harness.submit(*some_runs(5, queue="a"), *some_runs(5, queue="b"), *some_runs(5, queue="c"))
-    held = await harness.claim_from(await harness.worker(), Want("a", 2), Want("b", 10), Want("nobody", 3))
+    held = await harness.claim_from(await harness.worker(), Demand("a", 2), Demand("b", 10), Demand("nobody", 3))
     assert sorted(run.queue for run in held) == ["a"] * 2 + ["b"] * 5
 
 

@@ -254,7 +254,7 @@ async def test_an_old_fence_is_stale(harness: Harness, end: Callable[[HeldRun], 
     await harness.submit(a_run())
     [old] = await harness.claim(session)
     # A heartbeat returned the run because the answer to the claim came too late.
-    await harness.store.beat(session, MINUTE, [], [], harness.last_claim(session))
+    await harness.store.heartbeat(session, MINUTE, [], [], harness.last_claim(session))
     [new] = await harness.claim(await harness.worker())
     assert await harness.complete(end(old)) == [CompletionAnswer.STALE]
     assert (await harness.view(new.id)).fence == new.fence

@@ -11,7 +11,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.builders import a_run, some_runs
 from tests.support.sharded_harness import ShardedHarness
 from tests.support.store_harness import Harness, SqliteHarness, ids
@@ -20,7 +20,7 @@ ADA = Author("ada", why="because")
 
 
 async def claim(harness: Harness, worker: SessionId, *runs: NewRun, queue: str = "default") -> list[HeldRun]:
-    return await harness.claim_from(worker, Want(queue, len(runs), runs=tuple(run.id for run in runs)))
+    return await harness.claim_from(worker, Demand(queue, len(runs), runs=tuple(run.id for run in runs)))
 
 
 def hinted(found: list[Hint]) -> set[RunId]:
@@ -63,7 +63,7 @@ async def test_stale_and_unknown_hints_start_nothing(harness: Harness) -> None:
     await harness.store.cancel([cancelled.id])
     worker = await harness.worker()
     wanted = (ended.id, cancelled.id, later.id, unknown.id)
-    assert await harness.claim_from(worker, Want("default", 4, runs=wanted)) == []
+    assert await harness.claim_from(worker, Demand("default", 4, runs=wanted)) == []
 
 
 async def test_a_hint_for_another_queue_starts_nothing(harness: Harness) -> None:
@@ -77,17 +77,17 @@ async def test_a_hinted_claim_for_a_pool_starts_only_runs_of_its_priority(harnes
     urgent, slow, other = (a_run(priority=priority) for priority in (1, 3, 3))
     await harness.submit(urgent, slow, other)
     worker = await harness.worker()
-    wanted = Want("default", 3, priority=3, runs=(urgent.id, slow.id, other.id))
+    wanted = Demand("default", 3, priority=3, runs=(urgent.id, slow.id, other.id))
     assert sorted(ids(await harness.claim_from(worker, wanted))) == sorted([slow.id, other.id])
-    assert await harness.claim_from(worker, Want("default", 1, priority=3, runs=(urgent.id,))) == []
-    pools = Want("default", 1, priority=1, runs=(urgent.id,)), Want("default", 1, priority=3)
+    assert await harness.claim_from(worker, Demand("default", 1, priority=3, runs=(urgent.id,))) == []
+    pools = Demand("default", 1, priority=1, runs=(urgent.id,)), Demand("default", 1, priority=3)
     assert ids(await harness.claim_from(worker, *pools)) == [urgent.id]
 
 
 async def test_runs_in_pools_have_hints(harness: Harness) -> None:
     worker = await harness.worker()
     # The first claim for a priority makes the store keep the queue's runs apart by it.
-    assert await harness.claim_from(worker, Want("default", 1, priority=3)) == []
+    assert await harness.claim_from(worker, Demand("default", 1, priority=3)) == []
     await harness.advance(MINUTE)
     runs = [a_run(priority=priority) for priority in (1, 3, 10)]
     await harness.submit(*runs)
@@ -99,8 +99,8 @@ async def test_runs_in_pools_have_hints(harness: Harness) -> None:
 async def test_a_claim_may_mix_demands_with_and_without_hints(harness: Harness) -> None:
     mail, other = a_run(queue="mail"), a_run()
     await harness.submit(mail, other)
-    wants = Want("mail", 1, runs=(mail.id,)), Want("default", 5)
-    assert sorted(ids(await harness.claim_from(await harness.worker(), *wants))) == sorted([mail.id, other.id])
+    demands = Demand("mail", 1, runs=(mail.id,)), Demand("default", 5)
+    assert sorted(ids(await harness.claim_from(await harness.worker(), *demands))) == sorted([mail.id, other.id])
 
 
 async def test_a_closed_session_starts_no_hinted_run(harness: Harness) -> None:

@@ -8,7 +8,7 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import Overlap
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.builders import a_fire, a_job, a_policy, a_run, a_spec, a_tick, an_id, every, some_runs
 from tests.support.store_harness import Harness, ids
 
@@ -70,7 +70,7 @@ async def test_the_limit_of_a_demand_counts_over_all_label_sets(harness: Harness
     await harness.submit(
         *(a_run(queue=queue, requires=requires) for queue in ("a", "b") for requires in ((), GPU, GPU))
     )
-    held = await harness.claim_from(await harness.worker(labels=GPU), Want("a", 2), Want("b", 5))
+    held = await harness.claim_from(await harness.worker(labels=GPU), Demand("a", 2), Demand("b", 5))
     assert sorted(run.queue for run in held) == ["a", "a", "b", "b", "b"]
 
 
@@ -101,7 +101,7 @@ async def test_a_run_returned_by_a_heartbeat_keeps_its_label_set(harness: Harnes
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
     await harness.submit(a_run(requires=GPU))
     await harness.claim(gpu)
-    assert (await harness.store.beat(gpu, DAY, [], [], harness.last_claim(gpu))).returned == 1
+    assert (await harness.store.heartbeat(gpu, DAY, [], [], harness.last_claim(gpu))).returned == 1
     assert await harness.claim(plain) == []
     assert len(await harness.claim(gpu)) == 1
 
@@ -166,9 +166,9 @@ async def test_labels_are_respected_while_a_queue_is_paused(harness: Harness) ->
     ]
     await harness.submit(*runs, a_run(queue="other", requires=GPU))
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
-    held = await harness.claim_from(gpu, Want("default", 2), Want("other", 2))
+    held = await harness.claim_from(gpu, Demand("default", 2), Demand("other", 2))
     assert ids(sorted(held, key=lambda run: run.priority)) == [runs[3].id, runs[1].id]
-    assert ids(await harness.claim_from(plain, Want("default", 9), Want("other", 9))) == [runs[0].id]
+    assert ids(await harness.claim_from(plain, Demand("default", 9), Demand("other", 9))) == [runs[0].id]
 
 
 @pytest.mark.api
@@ -176,9 +176,9 @@ async def test_labels_are_respected_by_a_claim_for_one_tenant(harness: Harness) 
     runs = [a_run(tenant=tenant, requires=requires) for tenant in ("acme", "umbrella") for requires in ((), GPU)]
     await harness.submit(*runs)
     plain, gpu = await harness.worker(), await harness.worker(labels=GPU)
-    held = await harness.claim_from(plain, Want("default", 9, tenant="acme"))
+    held = await harness.claim_from(plain, Demand("default", 9, tenant="acme"))
     assert ids(held) == [runs[0].id]
-    held = await harness.claim_from(gpu, Want("default", 9, tenant="acme"))
+    held = await harness.claim_from(gpu, Demand("default", 9, tenant="acme"))
     assert ids(held) == [runs[1].id]
 
 

@@ -19,7 +19,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.schedules.job import JobState, Overlap
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Retention, Want
+from mainspring.core.store import Demand, Retention
 from tests.support.builders import a_job, a_limit, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 from tests.support.waiting import DEADLINE_SECONDS
@@ -227,8 +227,8 @@ async def test_a_returned_run_is_admitted_again_by_its_due_time(harness: Harness
         case "released":
             await harness.complete(complete_release(held))
         case _:
-            beat = await harness.store.beat(worker, DAY, [], [], harness.last_claim(worker))
-            assert beat.returned == 1
+            heartbeat = await harness.store.heartbeat(worker, DAY, [], [], harness.last_claim(worker))
+            assert heartbeat.returned == 1
     assert await harness.states([first, second]) == [QUEUED, BLOCKED]
     [again] = await harness.claim(worker)
     await harness.succeed(again)
@@ -593,7 +593,7 @@ async def test_concurrent_workers_never_exceed_a_limit(harness: Harness) -> None
     async def work() -> None:
         worker = await harness.worker()
         while len(done) < number:
-            held = await harness.claim_from(worker, Want("default", 3))
+            held = await harness.claim_from(worker, Demand("default", 3))
             keys = [limit.key for run in held for limit in run.policy.limits]
             inside.update(keys)
             assert max(inside.values(), default=0) <= 2

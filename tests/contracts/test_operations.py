@@ -14,7 +14,7 @@ from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, LogReport, RunFilter
-from mainspring.core.store import Accepted, NewSession, Retention, Want
+from mainspring.core.store import Accepted, Demand, NewSession, Retention
 from tests.support.builders import a_job, a_policy, a_run, a_spec, an_id, every, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
@@ -580,12 +580,12 @@ async def test_the_audit_entry_of_a_tag_change_has_the_tags(harness: Harness) ->
 
 async def test_a_drained_worker_learns_it_with_its_next_heartbeat(harness: Harness) -> None:
     worker, other = await harness.worker(), await harness.worker()
-    assert not (await harness.store.beat(worker, MINUTE, [], [], 0)).draining
+    assert not (await harness.store.heartbeat(worker, MINUTE, [], [], 0)).draining
     assert await harness.store.drain(worker, ADA)
     for _ in range(2):
-        beat = await harness.store.beat(worker, MINUTE, [], [], 0)
-        assert (beat.alive, beat.draining) == (True, True)
-    assert not (await harness.store.beat(other, MINUTE, [], [], 0)).draining
+        heartbeat = await harness.store.heartbeat(worker, MINUTE, [], [], 0)
+        assert (heartbeat.alive, heartbeat.draining) == (True, True)
+    assert not (await harness.store.heartbeat(other, MINUTE, [], [], 0)).draining
     assert [(row.id, row.draining) for row in await harness.store.sessions("worker")] == [
         (worker, True),
         (other, False),
@@ -597,8 +597,8 @@ async def test_draining_a_worker_keeps_its_runs(harness: Harness) -> None:
     await harness.submit(a_run(), a_run())
     [held] = await harness.claim(worker, 1)
     await harness.store.drain(worker, ADA)
-    beat = await harness.store.beat(worker, MINUTE, [held.id], [], harness.last_claim(worker))
-    assert (beat.returned, beat.cancels) == (0, ())
+    heartbeat = await harness.store.heartbeat(worker, MINUTE, [held.id], [], harness.last_claim(worker))
+    assert (heartbeat.returned, heartbeat.cancels) == (0, ())
     await harness.succeed(held)
 
 
@@ -607,8 +607,8 @@ async def test_a_draining_worker_claims_nothing(harness: Harness, tenant: str | 
     worker, other = await harness.worker(), await harness.worker()
     await harness.submit(a_run())
     await harness.store.drain(worker, ADA)
-    assert await harness.store.claim(worker, 1, [Want("default", 1, tenant)]) == []
-    assert len(await harness.store.claim(other, 1, [Want("default", 1, tenant)])) == 1
+    assert await harness.store.claim(worker, 1, [Demand("default", 1, tenant)]) == []
+    assert len(await harness.store.claim(other, 1, [Demand("default", 1, tenant)])) == 1
 
 
 async def test_a_drain_is_audited_once(harness: Harness) -> None:
@@ -640,7 +640,7 @@ async def test_a_session_has_the_queues_and_tasks_of_its_worker(harness: Harness
         owner="key:0123456789ab",
     )
     opened = await harness.store.open_session(new)
-    await harness.store.beat(opened, 2 * HOUR, [], [], 0)
+    await harness.store.heartbeat(opened, 2 * HOUR, [], [], 0)
     [session] = await harness.store.sessions("worker")
     assert (session.owner, session.lease) == (new.owner, HOUR)
     assert (session.name, session.version, session.datacenter) == (new.name, "1.2", "eu-1")

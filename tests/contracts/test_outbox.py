@@ -120,7 +120,7 @@ async def test_a_run_returned_by_a_heartbeat_emits_run_released(harness: Harness
     await harness.submit(a_run())
     held = await harness.claim(worker)
     stream = await attach_reader(harness)
-    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    await harness.store.heartbeat(worker, MINUTE, [], [], harness.last_claim(worker))
     assert await stream.new() == {"run.released": id_set(*held)}
 
 

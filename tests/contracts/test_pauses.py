@@ -11,7 +11,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.builders import a_job, a_policy, a_run, a_spec, every
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
@@ -32,7 +32,7 @@ async def submit_one_everywhere(harness: Harness) -> dict[tuple[str, str], NewRu
 
 
 async def claim_scopes(harness: Harness) -> set[tuple[str, str]]:
-    held = await harness.claim_from(await harness.worker(), Want("mail", 100), Want("images", 100))
+    held = await harness.claim_from(await harness.worker(), Demand("mail", 100), Demand("images", 100))
     return {(run.tenant, run.queue) for run in held}
 
 
@@ -88,8 +88,8 @@ async def test_a_pause_does_not_affect_running_runs(harness: Harness) -> None:
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
     await pause(harness, None, None)
-    beat = await harness.store.beat(worker, MINUTE, [held.id], [], harness.last_claim(worker))
-    assert (beat.cancels, beat.returned) == ((), 0)
+    heartbeat = await harness.store.heartbeat(worker, MINUTE, [held.id], [], harness.last_claim(worker))
+    assert (heartbeat.cancels, heartbeat.returned) == ((), 0)
     await harness.succeed(held)
 
 
@@ -166,10 +166,10 @@ async def test_only_effective_pauses_and_resumes_are_audited(harness: Harness) -
 async def test_a_demand_may_be_for_one_tenant(harness: Harness) -> None:
     runs = await submit_one_everywhere(harness)
     worker = await harness.worker()
-    held = await harness.claim_from(worker, Want("mail", 10, "acme"), Want("images", 10, "beta"))
+    held = await harness.claim_from(worker, Demand("mail", 10, "acme"), Demand("images", 10, "beta"))
     assert sorted(ids(held)) == sorted([runs["acme", "mail"].id, runs["beta", "images"].id])
-    assert await harness.claim_from(worker, Want("mail", 10, "other")) == []
-    rest = await harness.claim_from(worker, Want("mail", 10), Want("images", 10))
+    assert await harness.claim_from(worker, Demand("mail", 10, "other")) == []
+    rest = await harness.claim_from(worker, Demand("mail", 10), Demand("images", 10))
     assert sorted(ids(rest)) == sorted([runs["beta", "mail"].id, runs["acme", "images"].id])
 
 
@@ -177,7 +177,7 @@ async def test_demands_for_one_queue_may_name_several_tenants(harness: Harness) 
     for tenant in ("acme", "beta", "other"):
         await harness.submit(*(a_run(tenant=tenant) for _ in range(4)))
     worker = await harness.worker()
-    held = await harness.claim_from(worker, Want("default", 2, "acme"), Want("default", 1, "beta"))
+    held = await harness.claim_from(worker, Demand("default", 2, "acme"), Demand("default", 1, "beta"))
     assert sorted(run.tenant for run in held) == ["acme", "acme", "beta"]
     assert len({run.fence for run in held}) == 1
 
@@ -206,9 +206,9 @@ async def test_a_quota_counts_over_all_queues_and_demands(harness: Harness) -> N
     await set_quota(harness, "acme", 2)
     await harness.submit(*(a_run(tenant="acme", queue=queue) for queue in ("mail", "images") for _ in range(3)))
     worker = await harness.worker()
-    held = await harness.claim_from(worker, Want("mail", 1), Want("images", 5))
+    held = await harness.claim_from(worker, Demand("mail", 1), Demand("images", 5))
     assert len(held) == 2
-    assert await harness.claim_from(worker, Want("mail", 5), Want("images", 5)) == []
+    assert await harness.claim_from(worker, Demand("mail", 5), Demand("images", 5)) == []
 
 
 async def test_the_best_runs_of_a_tenant_are_claimed_within_its_quota(harness: Harness) -> None:
@@ -233,7 +233,7 @@ async def test_every_end_of_an_attempt_frees_the_quota(harness: Harness) -> None
     await harness.complete(complete_release(await take()))
     await harness.complete(complete_loss(await take(), blamed=False))
     await take()
-    await harness.store.beat(worker, HOUR, [], [], harness.last_claim(worker))
+    await harness.store.heartbeat(worker, HOUR, [], [], harness.last_claim(worker))
     held = await take()
     await harness.store.cancel([held.id])
     assert await harness.claim(worker) == [], "it still runs"

@@ -8,7 +8,7 @@ from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND, isoformat
 from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import AuditFilter, Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.builders import a_job, a_run, a_spec, every
 from tests.support.store_harness import Harness
 
@@ -145,14 +145,14 @@ async def test_a_paused_queue_resumes_at_the_end_of_its_pause(harness: Harness) 
     await harness.store.pause(Pause(tenant=None, queue="mail", until=until), ADA)
     [there] = await harness.store.pauses()
     assert (there.until, there.why) == (until, ADA.why)
-    assert await harness.claim_from(worker, Want("mail", 1)) == []
+    assert await harness.claim_from(worker, Demand("mail", 1)) == []
     await harness.advance(HOUR)
     assert await harness.store.pauses() == []
     assert not await harness.store.resume(None, "mail", ADA)
-    assert len(await harness.claim_from(worker, Want("mail", 1))) == 1
+    assert len(await harness.claim_from(worker, Demand("mail", 1))) == 1
     await harness.store.tidy()
     await harness.submit(a_run(queue="mail"))
-    assert len(await harness.claim_from(worker, Want("mail", 1))) == 1
+    assert len(await harness.claim_from(worker, Demand("mail", 1))) == 1
 
 
 async def test_pausing_a_paused_queue_replaces_the_end(harness: Harness) -> None:
@@ -175,11 +175,11 @@ async def test_resume_can_restore_the_previous_pause(harness: Harness) -> None:
         await harness.store.pause(Pause(tenant=None, queue=None), ADA)
         assert await harness.store.resume(None, None, ADA, back=before)
         assert await harness.store.pauses() == [before]
-        assert await harness.claim_from(worker, Want("mail", 1)) == []
+        assert await harness.claim_from(worker, Demand("mail", 1)) == []
     await harness.advance(2 * HOUR)
     await harness.store.pause(Pause(tenant=None, queue=None), ADA)
     # The previous pause has expired.
     assert await harness.store.resume(None, None, ADA, back=before)
     assert await harness.store.pauses() == []
     assert not await harness.store.resume(None, None, ADA, back=before)
-    assert len(await harness.claim_from(worker, Want("mail", 1))) == 1
+    assert len(await harness.claim_from(worker, Demand("mail", 1))) == 1

@@ -16,7 +16,7 @@ from mainspring.core.model.runs.rank import IDLE, OVERTAKING_BOUND
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.ports.storage.access import AuditFilter, Author
 from mainspring.core.ports.storage.catalog import Pause
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.builders import a_policy, a_run
 from tests.support.store_harness import Harness, ids
 
@@ -45,7 +45,7 @@ async def test_a_claim_respects_the_concurrency_of_a_queue(harness: Harness) -> 
     first, second = await harness.worker(), await harness.worker()
     held = await harness.claim(first, 3)
     assert len(held) == 3
-    assert len(await harness.claim_from(second, Want("default", 10), Want("other", 10))) == 1 + 3
+    assert len(await harness.claim_from(second, Demand("default", 10), Demand("other", 10))) == 1 + 3
     assert await harness.claim(second) == []
     await harness.succeed(*held[:2])
     assert len(await harness.claim(second)) == 2
@@ -69,8 +69,8 @@ async def test_a_claim_for_one_tenant_respects_the_concurrency(harness: Harness)
     await harness.submit(*many("acme", 3), *many("beta", 3))
     await set_policy(harness, concurrency=4)
     worker = await harness.worker()
-    assert count_by_tenant(await harness.claim_from(worker, Want("default", 10, "beta"))) == {"beta": 3}
-    assert count_by_tenant(await harness.claim_from(worker, Want("default", 10, "beta"), Want("default", 10))) == {
+    assert count_by_tenant(await harness.claim_from(worker, Demand("default", 10, "beta"))) == {"beta": 3}
+    assert count_by_tenant(await harness.claim_from(worker, Demand("default", 10, "beta"), Demand("default", 10))) == {
         "acme": 1
     }
 
@@ -179,7 +179,7 @@ async def test_a_fair_queue_respects_pauses_and_quotas(harness: Harness) -> None
     assert count_by_tenant(await harness.claim(worker, 9)) == {"acme": 2, "gamma": 7}
     await harness.store.resume("beta", None, ADA)
     assert count_by_tenant(await harness.claim(worker, 7)) == {"beta": 4, "gamma": 3}
-    assert count_by_tenant(await harness.claim_from(worker, Want("default", 2, "beta"))) == {"beta": 2}
+    assert count_by_tenant(await harness.claim_from(worker, Demand("default", 2, "beta"))) == {"beta": 2}
 
 
 async def test_a_fair_queue_respects_labels_and_targets(harness: Harness) -> None:
@@ -197,25 +197,25 @@ async def test_a_heavy_run_takes_several_slots(harness: Harness) -> None:
     first, big, last = a_run(priority=1), await heavy(3, priority=2), a_run(priority=3)
     await harness.submit(first, big, last)
     worker = await harness.worker()
-    assert ids(await harness.claim_from(worker, Want("default", 3, slots=8))) == [first.id]
+    assert ids(await harness.claim_from(worker, Demand("default", 3, slots=8))) == [first.id]
     # No later run is claimed before the heavy run fits.
-    assert await harness.claim_from(worker, Want("default", 2, slots=8)) == []
-    assert ids(await harness.claim_from(worker, Want("default", 4, slots=8))) == [big.id, last.id]
+    assert await harness.claim_from(worker, Demand("default", 2, slots=8)) == []
+    assert ids(await harness.claim_from(worker, Demand("default", 4, slots=8))) == [big.id, last.id]
 
 
 async def test_a_run_heavier_than_a_worker_runs_there_alone(harness: Harness) -> None:
     big, small = await heavy(100, priority=1), a_run()
     await harness.submit(big, small)
     worker = await harness.worker()
-    assert await harness.claim_from(worker, Want("default", 3, slots=4)) == []
-    assert ids(await harness.claim_from(worker, Want("default", 4, slots=4))) == [big.id]
-    assert ids(await harness.claim_from(worker, Want("default", 4, slots=4))) == [small.id]
+    assert await harness.claim_from(worker, Demand("default", 3, slots=4)) == []
+    assert ids(await harness.claim_from(worker, Demand("default", 4, slots=4))) == [big.id]
+    assert ids(await harness.claim_from(worker, Demand("default", 4, slots=4))) == [small.id]
 
 
 async def test_a_fair_queue_charges_runs_by_their_weight(harness: Harness) -> None:
     await set_policy(harness, fair=True)
     await harness.submit(*many("acme", 10, policy=a_policy(weight=3)), *many("beta", 30))
-    held = await harness.claim_from(await harness.worker(), Want("default", 12, slots=100))
+    held = await harness.claim_from(await harness.worker(), Demand("default", 12, slots=100))
     assert count_by_tenant(held) == {"acme": 2, "beta": 6}
 
 
@@ -264,26 +264,26 @@ async def test_a_worker_of_a_priority_pool_claims_no_other_priority(harness: Har
     before = [a_run(priority=priority) for priority in (1, 1, 2, 3) for _ in range(3)]
     await harness.submit(*before)
     worker = await harness.worker()
-    held = await harness.claim_from(worker, Want("default", 4, priority=1), Want("default", 2, priority=3))
+    held = await harness.claim_from(worker, Demand("default", 4, priority=1), Demand("default", 2, priority=3))
     assert Counter(run.priority for run in held) == {1: 4, 3: 2}
     after = [a_run(priority=priority) for priority in (1, 2, 3)]
     await harness.submit(*after)
-    assert [run.priority for run in await harness.claim_from(worker, Want("default", 9, priority=3))] == [3, 3]
+    assert [run.priority for run in await harness.claim_from(worker, Demand("default", 9, priority=3))] == [3, 3]
     # A demand without a priority takes the best runs.
     assert [run.priority for run in await harness.claim(worker, 3)] == [1, 1, 1]
     held = await harness.claim(worker)
     assert [run.priority for run in held] == [2, 2, 2, 2]
     await harness.complete(*(complete_release(run) for run in held))
-    assert ids(await harness.claim_from(worker, Want("default", 9, priority=2))) == sorted(ids(held))
+    assert ids(await harness.claim_from(worker, Demand("default", 9, priority=2))) == sorted(ids(held))
 
 
 async def test_tenants_alternate_inside_a_priority_pool(harness: Harness) -> None:
     await harness.submit(*many("acme", 9, priority=1), *many("acme", 9, priority=2))
     await set_policy(harness, fair=True)
     worker = await harness.worker()
-    assert count_by_tenant(await harness.claim_from(worker, Want("default", 2, priority=1))) == {"acme": 2}
+    assert count_by_tenant(await harness.claim_from(worker, Demand("default", 2, priority=1))) == {"acme": 2}
     await harness.submit(*many("beta", 9, priority=1))
-    held = await harness.claim_from(worker, Want("default", 6, priority=1))
+    held = await harness.claim_from(worker, Demand("default", 6, priority=1))
     assert count_by_tenant(held) == {"acme": 3, "beta": 3}
     assert {run.priority for run in held} == {1}
 

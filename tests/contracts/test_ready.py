@@ -81,7 +81,7 @@ async def test_a_returned_run_is_ready_from_its_return(harness: Harness, how: st
     await harness.advance(HOUR)
     back = await harness.now()
     if how == "unknown":
-        await harness.store.beat(worker, SHORT_LEASE, (), (), harness.last_claim(worker))
+        await harness.store.heartbeat(worker, SHORT_LEASE, (), (), harness.last_claim(worker))
     else:
         await harness.complete(complete_release(held) if how == "released" else complete_loss(held, blamed=False))
     ready = (await read_depth(harness)).oldest_ready

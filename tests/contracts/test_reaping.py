@@ -71,11 +71,11 @@ async def test_a_heartbeat_concurrent_with_the_reaper_is_consistent(harness: Har
         [held] = await harness.claim(worker)
         await harness.advance(SHORT_LEASE + SECOND)
         number = harness.last_claim(worker)
-        beat, lost = await asyncio.gather(
-            harness.store.beat(worker, MINUTE, [held.id], [], number), harness.store.lost_runs(10)
+        heartbeat, lost = await asyncio.gather(
+            harness.store.heartbeat(worker, MINUTE, [held.id], [], number), harness.store.lost_runs(10)
         )
         # In a sharded store one server may have expired the session; the heartbeat then returns its lost runs.
-        may_go_on = beat.alive and held.id not in beat.lost
+        may_go_on = heartbeat.alive and held.id not in heartbeat.lost
         assert may_go_on == (ids(lost) == [])
         await harness.succeed(held)
 

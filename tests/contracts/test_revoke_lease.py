@@ -61,5 +61,5 @@ async def test_only_the_lease_of_a_scheduler_can_be_revoked(harness: Harness) ->
     worker = await harness.worker()
     assert await harness.store.revoke_lease(worker, ADA) is None
     assert await harness.store.revoke_lease(SessionId(999), ADA) is None
-    assert (await harness.store.beat(worker, MINUTE, [], [], 0)).alive
+    assert (await harness.store.heartbeat(worker, MINUTE, [], [], 0)).alive
     assert await harness.store.audit(None) == []

@@ -874,8 +874,8 @@ async def test_overlap_cancel_cancels_the_running_run_and_waits_for_it(harness: 
     second = (await harness.ticks(job.id))[1].run_id
     assert second is not None
     assert await harness.state(second) is RunState.BLOCKED
-    beat = await harness.store.beat(worker, DAY, [held.id], [], harness.last_claim(worker))
-    assert beat.cancels == (held.id,)
+    heartbeat = await harness.store.heartbeat(worker, DAY, [held.id], [], harness.last_claim(worker))
+    assert heartbeat.cancels == (held.id,)
     await harness.complete(complete_release(held))
     assert await harness.state(held.id) is RunState.CANCELLED
     assert ids(await harness.claim(worker)) == [second]

@@ -6,7 +6,7 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.completion import CompletionAnswer, complete_success
 from mainspring.core.model.runs.run import RunState
-from mainspring.core.store import NewSession, Want
+from mainspring.core.store import Demand, NewSession
 from tests.support.builders import a_run, a_worker, some_runs
 from tests.support.store_harness import SHORT_LEASE, Harness, ids
 
@@ -20,7 +20,7 @@ async def test_every_session_gets_a_fresh_growing_id(harness: Harness) -> None:
 async def test_a_session_may_have_optional_details(harness: Harness) -> None:
     new = NewSession(name="größe 🕰", kind="worker", ttl=MINUTE, version="1.2", datacenter="eu-1")
     session = await harness.store.open_session(new)
-    assert (await harness.store.beat(session, MINUTE, [], [], 0)).alive
+    assert (await harness.store.heartbeat(session, MINUTE, [], [], 0)).alive
 
 
 @pytest.mark.api
@@ -51,10 +51,10 @@ async def test_a_process_restarted_under_its_name_does_not_own_the_old_runs(harn
     await harness.submit(a_run())
     [held] = await harness.claim(old)
     new = await harness.store.open_session(a_worker(name="same"))
-    assert (await harness.store.beat(new, MINUTE, [], [], 100)).returned == 0
+    assert (await harness.store.heartbeat(new, MINUTE, [], [], 100)).returned == 0
     assert await harness.state(held.id) is RunState.RUNNING
     await harness.advance(SHORT_LEASE + SECOND)
-    await harness.store.beat(new, MINUTE, [], [], 100)
+    await harness.store.heartbeat(new, MINUTE, [], [], 100)
     assert ids(await harness.store.lost_runs(10)) == [held.id]
 
 
@@ -64,15 +64,15 @@ async def test_a_heartbeat_extends_the_lease(harness: Harness) -> None:
     for _ in range(5):
         await harness.advance(SHORT_LEASE - 2 * SECOND)
         assert await harness.store.lost_runs(10) == []
-        assert (await harness.store.beat(worker, SHORT_LEASE, [], [], 0)).alive
+        assert (await harness.store.heartbeat(worker, SHORT_LEASE, [], [], 0)).alive
     assert len(await harness.claim(worker)) == 1
 
 
 async def test_a_heartbeat_returns_the_time_of_the_store(harness: Harness) -> None:
     worker = await harness.worker()
     before = await harness.now()
-    beat = await harness.store.beat(worker, MINUTE, [], [], 0)
-    assert before <= beat.now <= await harness.now()
+    heartbeat = await harness.store.heartbeat(worker, MINUTE, [], [], 0)
+    assert before <= heartbeat.now <= await harness.now()
 
 
 async def test_a_heartbeat_extends_an_expired_lease_that_was_not_reaped(harness: Harness) -> None:
@@ -80,7 +80,7 @@ async def test_a_heartbeat_extends_an_expired_lease_that_was_not_reaped(harness:
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
     await harness.advance(SHORT_LEASE + SECOND)
-    assert (await harness.store.beat(worker, MINUTE, [held.id], [], harness.last_claim(worker))).alive
+    assert (await harness.store.heartbeat(worker, MINUTE, [held.id], [], harness.last_claim(worker))).alive
     assert await harness.store.lost_runs(10) == []
     assert await harness.complete(complete_success(held, None)) == [CompletionAnswer.ACCEPTED]
 
@@ -90,7 +90,7 @@ async def test_a_reaped_session_stays_expired(harness: Harness) -> None:
     await harness.advance(SHORT_LEASE + SECOND)
     await harness.store.lost_runs(10)
     for _ in range(2):
-        assert not (await harness.store.beat(worker, MINUTE, [], [], 0)).alive
+        assert not (await harness.store.heartbeat(worker, MINUTE, [], [], 0)).alive
 
 
 async def test_the_heartbeat_of_a_reaped_session_returns_no_run_to_the_queue(harness: Harness) -> None:
@@ -99,21 +99,21 @@ async def test_the_heartbeat_of_a_reaped_session_returns_no_run_to_the_queue(har
     [held] = await harness.claim(worker)
     await harness.advance(SHORT_LEASE + SECOND)
     await harness.store.lost_runs(10)
-    beat = await harness.store.beat(worker, MINUTE, [], [], 100)
-    assert (beat.alive, beat.returned) == (False, 0)
+    heartbeat = await harness.store.heartbeat(worker, MINUTE, [], [], 100)
+    assert (heartbeat.alive, heartbeat.returned) == (False, 0)
     assert ids(await harness.store.lost_runs(10)) == [held.id]
 
 
 async def test_an_unknown_session_is_not_alive(harness: Harness) -> None:
-    assert not (await harness.store.beat(SessionId(987_654_321), MINUTE, [], [], 0)).alive
+    assert not (await harness.store.heartbeat(SessionId(987_654_321), MINUTE, [], [], 0)).alive
 
 
 async def test_runs_named_in_a_heartbeat_stay_with_their_worker(harness: Harness) -> None:
     worker = await harness.worker()
     await harness.submit(*some_runs(3))
     held = await harness.claim(worker)
-    beat = await harness.store.beat(worker, MINUTE, ids(held), [], harness.last_claim(worker))
-    assert (beat.alive, beat.returned, beat.cancels) == (True, 0, ())
+    heartbeat = await harness.store.heartbeat(worker, MINUTE, ids(held), [], harness.last_claim(worker))
+    assert (heartbeat.alive, heartbeat.returned, heartbeat.cancels) == (True, 0, ())
     assert set(await harness.states(held)) == {RunState.RUNNING}
 
 
@@ -124,8 +124,8 @@ async def test_a_heartbeat_returns_a_claimed_run_it_does_not_name_uncharged(harn
     held = await harness.claim(worker)
     await harness.submit(lost)
     await harness.claim(worker)
-    beat = await harness.store.beat(worker, MINUTE, ids(held), [], harness.last_claim(worker))
-    assert beat.returned == 1
+    heartbeat = await harness.store.heartbeat(worker, MINUTE, ids(held), [], harness.last_claim(worker))
+    assert heartbeat.returned == 1
     assert await harness.states([known, lost]) == [RunState.RUNNING, RunState.QUEUED]
     assert (await harness.view(lost.id)).attempt == 0
     [again] = await harness.claim(worker)
@@ -140,7 +140,7 @@ async def test_a_returned_run_keeps_its_place_in_the_queue(harness: Harness) -> 
     await harness.advance(MINUTE)
     late = a_run()
     await harness.submit(late)
-    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    await harness.store.heartbeat(worker, MINUTE, [], [], harness.last_claim(worker))
     assert ids(await harness.claim(worker)) == [early.id, late.id]
 
 
@@ -148,7 +148,7 @@ async def test_a_completion_of_a_returned_run_is_fenced(harness: Harness) -> Non
     worker = await harness.worker()
     await harness.submit(a_run())
     [late] = await harness.claim(worker)
-    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    await harness.store.heartbeat(worker, MINUTE, [], [], harness.last_claim(worker))
     assert await harness.complete(complete_success(late, None)) == [CompletionAnswer.STALE]
     assert await harness.state(late.id) is RunState.QUEUED
 
@@ -158,10 +158,10 @@ async def test_a_heartbeat_returns_no_run_of_a_claim_without_an_answer_yet(harne
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
     number = harness.last_claim(worker)
-    assert (await harness.store.beat(worker, MINUTE, [], [number], number)).returned == 0
+    assert (await harness.store.heartbeat(worker, MINUTE, [], [number], number)).returned == 0
     assert await harness.state(held.id) is RunState.RUNNING
     # The worker has abandoned the claim because no answer came.
-    assert (await harness.store.beat(worker, MINUTE, [], [], number)).returned == 1
+    assert (await harness.store.heartbeat(worker, MINUTE, [], [], number)).returned == 1
 
 
 async def test_a_heartbeat_ignores_a_newer_claim(harness: Harness) -> None:
@@ -170,7 +170,7 @@ async def test_a_heartbeat_ignores_a_newer_claim(harness: Harness) -> None:
     number_when_it_looked = harness.last_claim(worker)
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
-    assert (await harness.store.beat(worker, MINUTE, [], [], number_when_it_looked)).returned == 0
+    assert (await harness.store.heartbeat(worker, MINUTE, [], [], number_when_it_looked)).returned == 0
     assert await harness.state(held.id) is RunState.RUNNING
 
 
@@ -179,9 +179,9 @@ async def test_a_claim_applied_after_the_worker_abandoned_it_is_returned_by_a_he
     worker = await harness.worker()
     abandoned, newest = 1, 2
     await harness.submit(a_run())
-    assert (await harness.store.beat(worker, MINUTE, [], [], newest)).returned == 0
-    [late] = await harness.store.claim(worker, abandoned, [Want("default", 1)])
-    assert (await harness.store.beat(worker, MINUTE, [], [], newest)).returned == 1
+    assert (await harness.store.heartbeat(worker, MINUTE, [], [], newest)).returned == 0
+    [late] = await harness.store.claim(worker, abandoned, [Demand("default", 1)])
+    assert (await harness.store.heartbeat(worker, MINUTE, [], [], newest)).returned == 1
     assert await harness.state(late.id) is RunState.QUEUED
 
 
@@ -189,7 +189,7 @@ async def test_a_heartbeat_does_not_return_runs_of_another_worker(harness: Harne
     one, other = await harness.worker(), await harness.worker()
     await harness.submit(a_run())
     [held] = await harness.claim(one)
-    assert (await harness.store.beat(other, MINUTE, [], [], 100)).returned == 0
+    assert (await harness.store.heartbeat(other, MINUTE, [], [], 100)).returned == 0
     assert await harness.state(held.id) is RunState.RUNNING
 
 
@@ -199,8 +199,8 @@ async def test_a_heartbeat_that_names_runs_of_another_worker_changes_nothing(har
     [strangers] = await harness.start(a_run())
     await harness.submit(queued)
     await harness.store.cancel([strangers.id])
-    beat = await harness.store.beat(worker, MINUTE, [queued.id, strangers.id], [], 0)
-    assert (beat.returned, beat.cancels) == (0, ())
+    heartbeat = await harness.store.heartbeat(worker, MINUTE, [queued.id, strangers.id], [], 0)
+    assert (heartbeat.returned, heartbeat.cancels) == (0, ())
     assert await harness.states([queued, strangers]) == [RunState.QUEUED, RunState.CANCELLING]
 
 
@@ -210,8 +210,8 @@ async def test_a_heartbeat_returns_the_cancelling_runs(harness: Harness) -> None
     held = await harness.claim(worker)
     await harness.store.cancel([held[1].id])
     for _ in range(2):
-        beat = await harness.store.beat(worker, MINUTE, ids(held), [], harness.last_claim(worker))
-        assert beat.cancels == (held[1].id,)
+        heartbeat = await harness.store.heartbeat(worker, MINUTE, ids(held), [], harness.last_claim(worker))
+        assert heartbeat.cancels == (held[1].id,)
 
 
 async def test_an_unnamed_cancelling_run_is_cancelled_by_the_heartbeat(harness: Harness) -> None:
@@ -219,7 +219,7 @@ async def test_an_unnamed_cancelling_run_is_cancelled_by_the_heartbeat(harness: 
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
     await harness.store.cancel([held.id])
-    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    await harness.store.heartbeat(worker, MINUTE, [], [], harness.last_claim(worker))
     assert await harness.state(held.id) is RunState.CANCELLED
     assert await harness.claim(worker) == []
 
@@ -229,7 +229,7 @@ async def test_an_unnamed_run_keeps_its_ordering_key(harness: Harness) -> None:
     first, second = some_runs(2, key="video-1")
     await harness.submit(first, second)
     await harness.claim(worker)
-    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    await harness.store.heartbeat(worker, MINUTE, [], [], harness.last_claim(worker))
     assert await harness.states([first, second]) == [RunState.QUEUED, RunState.BLOCKED]
     assert ids(await harness.claim(worker)) == [first.id]
 
@@ -240,7 +240,7 @@ async def test_an_unnamed_cancelling_run_releases_its_ordering_key(harness: Harn
     await harness.submit(first, second)
     await harness.claim(worker)
     await harness.store.cancel([first.id])
-    await harness.store.beat(worker, MINUTE, [], [], harness.last_claim(worker))
+    await harness.store.heartbeat(worker, MINUTE, [], [], harness.last_claim(worker))
     assert await harness.states([first, second]) == [RunState.CANCELLED, RunState.QUEUED]
 
 
@@ -257,7 +257,7 @@ async def test_a_session_may_be_closed_again_and_stays_closed(harness: Harness) 
     await harness.store.close_session(worker)
     await harness.store.close_session(worker)
     await harness.store.close_session(SessionId(987_654_321))
-    assert not (await harness.store.beat(worker, MINUTE, [], [], 0)).alive
+    assert not (await harness.store.heartbeat(worker, MINUTE, [], [], 0)).alive
 
 
 async def test_many_leases_are_renewed_in_one_call(harness: Harness) -> None:
@@ -266,9 +266,16 @@ async def test_many_leases_are_renewed_in_one_call(harness: Harness) -> None:
     await store.close_session(gone)
     unknown = SessionId(2**31 - 1)
     before = await harness.now()
-    beats = await store.renew_leases([(long, HOUR), (gone, HOUR), (short, 2 * MINUTE), (unknown, HOUR), (long, HOUR)])
-    assert [beat.alive for beat in beats] == [True, False, True, False, True]
-    assert all(beat.now >= before and not beat.draining and not beat.returned for beat in beats)
+    heartbeats = await store.renew_leases(
+        [(long, HOUR), (gone, HOUR), (short, 2 * MINUTE), (unknown, HOUR), (long, HOUR)]
+    )
+    assert [heartbeat.alive for heartbeat in heartbeats] == [True, False, True, False, True]
+    assert all(
+        heartbeat.now >= before and not heartbeat.draining and not heartbeat.returned for heartbeat in heartbeats
+    )
     await harness.advance(30 * MINUTE)
     await store.lost_runs(10)
-    assert [beat.alive for beat in await store.renew_leases([(short, MINUTE), (long, MINUTE)])] == [False, True]
+    assert [heartbeat.alive for heartbeat in await store.renew_leases([(short, MINUTE), (long, MINUTE)])] == [
+        False,
+        True,
+    ]

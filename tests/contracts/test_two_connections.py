@@ -302,8 +302,8 @@ async def test_two_claims_of_one_session_do_not_wait_for_each_other(
 async def test_a_heartbeat_waits_for_a_claim_of_its_session(harness: PostgresHarness, rival: Rival) -> None:
     worker = await harness.worker(HOUR)
     await rival.hold("session WHERE id = $1", worker, mode="SHARE")
-    for beat in (harness.store.beat(worker, HOUR, (), (), 0), harness.store.renew_leases([(worker, HOUR)])):
-        task = await rival.waits(beat)
+    for heartbeat in (harness.store.heartbeat(worker, HOUR, (), (), 0), harness.store.renew_leases([(worker, HOUR)])):
+        task = await rival.waits(heartbeat)
         await rival.release()
         await task
         await rival.hold("session WHERE id = $1", worker, mode="SHARE")

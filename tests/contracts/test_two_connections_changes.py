@@ -57,7 +57,7 @@ async def test_a_heartbeat_leaves_a_run_that_is_claimed_again_or_cancelled_meanw
     await harness.submit(a_run())
     [held] = await harness.claim(worker)
     await rival.execute(f"UPDATE run SET {change} WHERE id = $1", held.id)
-    beating = await rival.waits(harness.store.beat(worker, HOUR, (), (), harness.last_claim(worker)))
+    beating = await rival.waits(harness.store.heartbeat(worker, HOUR, (), (), harness.last_claim(worker)))
     await rival.commit()
     assert (await beating).returned == 0
     assert await harness.state(held.id) in (RunState.RUNNING, RunState.CANCELLING)
@@ -78,7 +78,7 @@ async def test_a_heartbeat_leaves_a_limited_run_that_its_worker_claims_again_mea
         await release_unknown(*arguments)
 
     monkeypatch.setattr(harness.store, "_release_unknown", claim_again_before)
-    await harness.store.beat(worker, HOUR, (), (), last_claim)
+    await harness.store.heartbeat(worker, HOUR, (), (), last_claim)
     assert await harness.state(held.id) is RunState.RUNNING
 
 

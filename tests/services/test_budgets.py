@@ -13,7 +13,7 @@ from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.features.usage.service import BudgetKeeper, release
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
@@ -39,7 +39,7 @@ class World:
     async def spend(self, tokens: float, job: JobRef | None = None) -> None:
         await self.store.submit([run := a_run(queue="work", job=job)])
         session = await self.store.open_session(a_worker(ttl=DAY))
-        [held] = await self.store.claim(session, 1, [Want("work", 1)])
+        [held] = await self.store.claim(session, 1, [Demand("work", 1)])
         assert held.id == run.id
         spent = Spent(units={"tokens": tokens})
         await self.store.complete([msgspec.structs.replace(complete_success(held, None), spent=spent)])

@@ -11,7 +11,7 @@ from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.core.worker.attempt import Holding
 from mainspring.core.worker.claimer import Claimer
 from mainspring.core.worker.settings import WorkerSettings
@@ -43,7 +43,7 @@ class SlowStore:
         self.lost = lost
         self.pending: list[set[int]] = []
 
-    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+    async def claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         self.pending.append(set(self.holding.pending))
         self.clock.advance(self.took)
         self.holding.lost = self.lost
@@ -66,14 +66,14 @@ async def test_runs_of_a_claim_are_accepted_if_it_was_answered_in_time_under_the
     clock.advance(SECOND)
     store: Any = SlowStore(clock, holding, took, lost=lost)
     started: list[HeldRun] = []
-    bell = LocalWakeups().listen([])
+    wakeup = LocalWakeups().listen([])
     claimer = Claimer(
         store,
         clock,
-        bell,
+        wakeup,
         Random(0),
         SETTINGS,
-        Slots(SETTINGS.queues, clock, bell, SETTINGS.gather),
+        Slots(SETTINGS.queues, clock, wakeup, SETTINGS.gather),
         lambda holding, runs: started.extend(runs),
         overloaded=lambda: len(store.pending) == 1,
     )
@@ -87,15 +87,15 @@ async def test_runs_of_a_claim_are_accepted_if_it_was_answered_in_time_under_the
 
 @pytest.mark.parametrize(("number", "wait"), [(0.0, 750), (0.5, 1_000), (1.0, 1_250)])
 async def test_idle_workers_jitter_their_interval_by_a_quarter(number: float, wait: int) -> None:
-    clock, bell = ManualClock(), LocalWakeups().listen([])
+    clock, wakeup = ManualClock(), LocalWakeups().listen([])
     store: Any = None
     claimer = Claimer(
         store,
         clock,
-        bell,
+        wakeup,
         FixedRandom(number),
         WorkerSettings(poll_interval=SECOND),
-        Slots(SETTINGS.queues, clock, bell, SETTINGS.gather),
+        Slots(SETTINGS.queues, clock, wakeup, SETTINGS.gather),
         lambda holding, runs: None,
         overloaded=lambda: False,
     )
@@ -118,25 +118,25 @@ class EmptyStore:
     def __init__(self) -> None:
         self.claims = 0
 
-    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+    async def claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         self.claims += 1
-        assert not any(want.runs for want in wants)
+        assert not any(demand.runs for demand in demands)
         return []
 
 
 @pytest.mark.parametrize(("later", "claims"), [(499, 1), (500, 2)])
 async def test_a_worker_without_hints_claims_after_half_of_its_poll_interval(later: int, claims: int) -> None:
-    clock, bell = ManualClock(), LocalWakeups().listen([])
+    clock, wakeup = ManualClock(), LocalWakeups().listen([])
     clock.advance(SECOND)
     store: Any = EmptyStore()
     broker: Any = SilentBroker()
     claimer = Claimer(
         store,
         clock,
-        bell,
+        wakeup,
         FixedRandom(0),
         WorkerSettings(poll_interval=SECOND),
-        Slots(SETTINGS.queues, clock, bell, SETTINGS.gather),
+        Slots(SETTINGS.queues, clock, wakeup, SETTINGS.gather),
         lambda holding, runs: None,
         overloaded=lambda: False,
         brokers={"default": broker},

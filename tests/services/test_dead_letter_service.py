@@ -15,7 +15,7 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.core.submit.jobs import Jobs
 from mainspring.features.dead_letters.service import DeadLetterService
 from mainspring.stores.memory import MemoryStore
@@ -46,7 +46,7 @@ class World:
 
     async def claim(self) -> list[HeldRun]:
         session = await self.store.open_session(a_worker(ttl=3_600 * SECOND))
-        return await self.store.claim(session, 1, [Want("default", 10_000)])
+        return await self.store.claim(session, 1, [Demand("default", 10_000)])
 
     async def complete(self, held: list[HeldRun], error: str = "") -> None:
         now = await self.store.now()

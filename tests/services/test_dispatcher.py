@@ -125,7 +125,7 @@ class World:
 
     async def submit(self, *runs: NewRun) -> None:
         await self.store.submit(runs)
-        self.wakeups.ring([queue_topic(queue) for queue in {run.queue for run in runs}])
+        self.wakeups.notify([queue_topic(queue) for queue in {run.queue for run in runs}])
 
     async def until_ended(self, runs: Sequence[NewRun], within: Micros) -> None:
         until = self.clock.monotonic() + within
@@ -151,8 +151,8 @@ async def test_a_hint_starts_a_run_within_milliseconds() -> None:
         await world.until_ended([run], SECOND)
         assert world.took[run.id] - began <= 20 * MILLISECOND
         assert (dispatcher.published, dispatcher.republished) == (1, 0)
-    hinted = [want for wants, _ in world.faulty.claims for want in wants if want.runs is not None]
-    assert [want.runs for want in hinted] == [(run.id,)]
+    hinted = [demand for demands, _ in world.faulty.claims for demand in demands if demand.runs is not None]
+    assert [demand.runs for demand in hinted] == [(run.id,)]
     assert world.broker._queues["default"].taken == {}
 
 
@@ -393,8 +393,8 @@ async def test_a_poll_of_the_store_that_failed_is_repeated() -> None:
         world.faulty.fail("claim", times=1)
         await world.clock.sleep(2 * MINUTE)
         assert [held.id for held in world.started] == [run.id]
-        failed = [wants for wants, _ in world.faulty.claims]
-        assert all(want.runs is None for wants in failed for want in wants)
+        failed = [demands for demands, _ in world.faulty.claims]
+        assert all(demand.runs is None for demands in failed for demand in demands)
 
 
 @in_virtual_time

@@ -31,7 +31,7 @@ from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.metrics.declared import ALL, Whose
 from mainspring.core.runtime.metrics.exposition import Exposition
 from mainspring.core.runtime.metrics.run_metrics import Figures
-from mainspring.core.store import Depth, Want
+from mainspring.core.store import Demand, Depth
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import get_virtual_loop
 from tests.support.builders import a_job, a_limit, a_run, a_spec, a_worker
@@ -206,7 +206,7 @@ async def test_runs_held_back_by_a_limit_key_or_pause_count_neither_as_lag_nor_a
             assert 'mainspring_queue_lag_seconds{queue="mail"} 0.0' in await watched.render()
             await store.resume(None, "mail", Author("ada"))
         clock.advance(2 * SECOND)
-        held = await store.claim(worker, number, [Want("mail", 1)])
+        held = await store.claim(worker, number, [Demand("mail", 1)])
         watched.figures.claimed(held)
         clock.advance(11 * SECOND)
         lag = {"limit": 0, "key": 0, "pause": 13}[how] if number < 2 else 0
@@ -221,7 +221,7 @@ async def test_labels_with_user_defined_names_have_a_bounded_number_of_values(wa
     await watched.store.submit(runs)
     watched.figures.submitted(runs)
     worker = await watched.store.open_session(a_worker())
-    held = await watched.store.claim(worker, 1, [Want(f"queue-{n}", 1) for n in numbers])
+    held = await watched.store.claim(worker, 1, [Demand(f"queue-{n}", 1) for n in numbers])
     watched.figures.claimed(held)
     watched.figures.completed([(Attempt(run), _end(run, Outcome.SUCCESS, RunState.SUCCEEDED)) for run in held])
     watched.figures.reaped("lost", [(run, _end(run, Outcome.LOST, RunState.QUEUED)) for run in held])

@@ -14,7 +14,7 @@ from mainspring.core.model.base.instant import HOUR, MILLISECOND, MINUTE, SECOND
 from mainspring.core.model.runs.completion import complete_release
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Beat, Want
+from mainspring.core.store import Demand, HeartbeatAnswer
 from mainspring.core.worker import heartbeat as heartbeat_module
 from mainspring.core.worker.attempt import Attempt, Holding
 from mainspring.core.worker.heartbeat import Heartbeat
@@ -77,12 +77,12 @@ class IdleWorker:
     def __init__(self, holding: Holding) -> None:
         self.holding: Holding | None = holding
         self.lease_ended: list[str] = []
-        self.answers: list[Beat] = []
+        self.answers: list[HeartbeatAnswer] = []
 
     def lease_renewed(self) -> None: ...
 
-    def beat_answered(self, holding: Holding, beat: Beat) -> None:
-        self.answers.append(beat)
+    def heartbeat_answered(self, holding: Holding, heartbeat: HeartbeatAnswer) -> None:
+        self.answers.append(heartbeat)
 
     def lease_over(self, holding: Holding, why: str) -> None:
         self.lease_ended.append(why)
@@ -96,7 +96,7 @@ async def test_a_heartbeat_returns_no_held_run_at_any_interleaving_with_the_work
 
     def claim(number: int) -> Callable[[Holding], None]:
         def step(holding: Holding) -> None:
-            claimed[number] = run_now(store.claim(holding.session, number, [Want("default", 2)]))
+            claimed[number] = run_now(store.claim(holding.session, number, [Demand("default", 2)]))
 
         return step
 
@@ -138,10 +138,10 @@ async def test_a_heartbeat_returns_no_held_run_at_any_interleaving_with_the_work
         async def advance(holding: RacingHolding = holding, step: int = sent) -> None:
             holding.advance(step)
 
-        faulty.before["beat"] = advance
-        await Heartbeat(IdleWorker(holding), faulty, clock, WorkerSettings()).beat(faulty)
+        faulty.before["heartbeat"] = advance
+        await Heartbeat(IdleWorker(holding), faulty, clock, WorkerSettings()).send(faulty)
         assert not holding.reads, "the heartbeat did not read three times"
-        assert faulty.beats[0].returned == 0, (reads, sent)
+        assert faulty.heartbeats[0].returned == 0, (reads, sent)
 
 
 async def a_heartbeat(clock: VirtualClock | ManualClock) -> tuple[Heartbeat, IdleWorker, FaultyStore]:
@@ -155,7 +155,7 @@ async def a_heartbeat(clock: VirtualClock | ManualClock) -> tuple[Heartbeat, Idl
     ("takes", "times"),
     [
         (0, [0, 3_000, 6_000, 9_000]),
-        # A beat begins three seconds after the last one began, but not less than 0.1 s after the last one ended.
+        # A heartbeat begins three seconds after the last one began, but not less than 0.1 s after the last one ended.
         (500, [0, 3_000, 6_000, 9_000]),
         (2_900, [0, 3_000, 6_000, 9_000]),
         (2_950, [0, 3_050, 6_100, 9_150]),
@@ -171,7 +171,7 @@ async def test_heartbeats_are_sent_at_their_interval(takes: int, times: list[int
         sent.append(clock.monotonic() - began)
         await clock.sleep(takes * MILLISECOND)
 
-    store.before["beat"] = note
+    store.before["heartbeat"] = note
     heartbeat.start()
     await clock.sleep(times[-1] * MILLISECOND + SECOND)
     await heartbeat.stop()
@@ -190,7 +190,7 @@ async def test_a_hurried_heartbeat_is_sent_at_once_but_a_tenth_of_a_second_after
     async def note() -> None:
         sent.append(clock.monotonic() - began)
 
-    store.before["beat"] = note
+    store.before["heartbeat"] = note
     heartbeat.start()
     await clock.sleep(hurried_at * MILLISECOND)
     heartbeat.hurry()
@@ -199,26 +199,26 @@ async def test_a_hurried_heartbeat_is_sent_at_once_but_a_tenth_of_a_second_after
     assert sent == [0, second * MILLISECOND]
 
 
-@pytest.mark.parametrize(("silent", "beats"), [(8 * SECOND - 1, 1), (8 * SECOND, 0)])
-async def test_a_lease_is_given_up_its_margin_before_it_expires(silent: Micros, beats: int) -> None:
+@pytest.mark.parametrize(("silent", "heartbeats"), [(8 * SECOND - 1, 1), (8 * SECOND, 0)])
+async def test_a_lease_is_given_up_its_margin_before_it_expires(silent: Micros, heartbeats: int) -> None:
     clock = ManualClock()
     clock.advance(MINUTE)
     heartbeat, worker, store = await a_heartbeat(clock)
     clock.advance(silent)
-    await heartbeat.beat(store)
-    assert len(store.beats) == beats
-    assert len(worker.lease_ended) == 1 - beats
+    await heartbeat.send(store)
+    assert len(store.heartbeats) == heartbeats
+    assert len(worker.lease_ended) == 1 - heartbeats
 
 
-@pytest.mark.parametrize(("failing", "beats"), [(10 * SECOND - 1, 1), (10 * SECOND, 0)])
-async def test_no_heartbeat_is_sent_when_no_outcome_was_reported_for_a_lease(failing: Micros, beats: int) -> None:
+@pytest.mark.parametrize(("failing", "heartbeats"), [(10 * SECOND - 1, 1), (10 * SECOND, 0)])
+async def test_no_heartbeat_is_sent_when_no_outcome_was_reported_for_a_lease(failing: Micros, heartbeats: int) -> None:
     clock = ManualClock()
     clock.advance(MINUTE)
     heartbeat, worker, store = await a_heartbeat(clock)
     worker.failing_since = clock.monotonic() - failing
-    await heartbeat.beat(store)
-    assert len(store.beats) == beats
-    assert heartbeat.withholding is (beats == 0)
+    await heartbeat.send(store)
+    assert len(store.heartbeats) == heartbeats
+    assert heartbeat.withholding is (heartbeats == 0)
 
 
 async def test_a_withheld_lease_is_logged_once_until_it_is_renewed() -> None:
@@ -229,7 +229,7 @@ async def test_a_withheld_lease_is_logged_once_until_it_is_renewed() -> None:
     for failing in (True, True, False, True):
         worker.failing_since = clock.monotonic() - 10 * SECOND if failing else None
         with capture_logs() as logs:
-            await heartbeat.beat(store)
+            await heartbeat.send(store)
         logged.append(len(logs))
     assert logged == [1, 0, 0, 1]
 
@@ -237,21 +237,21 @@ async def test_a_withheld_lease_is_logged_once_until_it_is_renewed() -> None:
 @pytest.mark.parametrize(
     ("answer", "reported"),
     [
-        (Beat(now=START, alive=True), 0),
-        (Beat(now=START, alive=True, returned=1), 0),
-        (Beat(now=START, alive=True, cancels=(an_id(),)), 1),
-        (Beat(now=START, alive=True, draining=True), 1),
-        (Beat(now=START, alive=True, lost=(an_id(),)), 1),
+        (HeartbeatAnswer(now=START, alive=True), 0),
+        (HeartbeatAnswer(now=START, alive=True, returned=1), 0),
+        (HeartbeatAnswer(now=START, alive=True, cancels=(an_id(),)), 1),
+        (HeartbeatAnswer(now=START, alive=True, draining=True), 1),
+        (HeartbeatAnswer(now=START, alive=True, lost=(an_id(),)), 1),
     ],
 )
-async def test_a_worker_learns_of_cancels_drains_and_lost_runs(answer: Beat, reported: int) -> None:
+async def test_a_worker_learns_of_cancels_drains_and_lost_runs(answer: HeartbeatAnswer, reported: int) -> None:
     heartbeat, worker, store = await a_heartbeat(ManualClock())
 
-    async def beat(*_: object) -> Beat:
+    async def respond(*_: object) -> HeartbeatAnswer:
         return answer
 
-    store.inner.beat = beat  # type: ignore[method-assign,assignment]
-    await heartbeat.beat(store)
+    store.inner.heartbeat = respond  # type: ignore[method-assign,assignment]
+    await heartbeat.send(store)
     assert worker.answers == [answer] * reported
     assert worker.lease_ended == []
 
@@ -265,9 +265,9 @@ async def test_a_failed_heartbeat_is_logged_with_its_reason(error: Exception, me
     async def fail() -> None:
         raise error
 
-    store.before["beat"] = fail
+    store.before["heartbeat"] = fail
     with capture_logs() as logs:
-        await heartbeat.beat(store)
+        await heartbeat.send(store)
     assert [entry["error"] for entry in logs] == [message]
 
 
@@ -280,14 +280,14 @@ async def test_a_lease_counts_from_when_its_heartbeat_was_sent() -> None:
     async def pass_a_second() -> None:
         clock.advance(SECOND)
 
-    store.after["beat"] = pass_a_second
+    store.after["heartbeat"] = pass_a_second
     clock.advance(SECOND)
     sent = clock.monotonic()
-    assert await heartbeat.beat(store) == 2 * SECOND
+    assert await heartbeat.send(store) == 2 * SECOND
     assert worker.holding.renewed_at == sent
     # A later renewal is kept.
     worker.holding.renewed_at = later = clock.monotonic() + MILLISECOND
-    await heartbeat.beat(store)
+    await heartbeat.send(store)
     assert worker.holding.renewed_at == later
 
 
@@ -306,30 +306,30 @@ async def test_a_blocked_event_loop_is_logged_after_two_seconds_and_again_every_
         return [(entry["event"], entry.get("seconds")) for entry in logs]
 
     assert look_after(2 * SECOND) == []
-    assert look_after(1) == [("the event loop is blocked", 2.0)]
+    assert look_after(1) == [("event loop blocked", 2.0)]
     assert look_after(9_260 * MILLISECOND) == []
     assert look_after(739_999) == []
-    assert look_after(1) == [("the event loop is blocked", 12.0)]
-    assert look_after(10_260 * MILLISECOND) == [("the event loop is blocked", 22.3)]
+    assert look_after(1) == [("event loop blocked", 12.0)]
+    assert look_after(10_260 * MILLISECOND) == [("event loop blocked", 22.3)]
     heartbeat._pulse_at = clock.monotonic()
-    assert look_after(2 * SECOND) == [("the event loop turns again", None)]
+    assert look_after(2 * SECOND) == [("event loop no longer blocked", None)]
     assert look_after(0) == []
 
 
 async def test_a_blocked_event_loop_is_logged_once_and_heartbeats_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat_module, "_PULSE", 10 * MILLISECOND)
     monkeypatch.setattr(heartbeat_module, "_BLOCKED_AFTER", 10 * MINUTE)
-    monkeypatch.setattr(heartbeat_module, "_TELL_AGAIN_AFTER", HOUR)
-    settings = WorkerSettings(lease=2 * HOUR, beat_interval=100 * MILLISECOND)
+    monkeypatch.setattr(heartbeat_module, "_LOG_AGAIN_AFTER", HOUR)
+    settings = WorkerSettings(lease=2 * HOUR, heartbeat_interval=100 * MILLISECOND)
     clock = SkippingClock()
     bench = Bench(clock, Tasks(), settings)
     unblocked = threading.Lock()
     unblocked.acquire()
-    blocked_at_beat: int | None = None
+    blocked_at_heartbeat: int | None = None
 
     async def block_the_loop(held: HeldRun) -> bytes | None:
-        nonlocal blocked_at_beat
-        blocked_at_beat = len(bench.store.beats)
+        nonlocal blocked_at_heartbeat
+        blocked_at_heartbeat = len(bench.store.heartbeats)
         clock.skip(20 * MINUTE)
         assert unblocked.acquire(timeout=120)
         return None
@@ -337,12 +337,12 @@ async def test_a_blocked_event_loop_is_logged_once_and_heartbeats_continue(monke
     def find_logs(event: str) -> list[Any]:
         return [entry for entry in logs if entry["event"] == event]
 
-    async def unblock_after_some_beats() -> None:
-        beats = 0 if blocked_at_beat is None else len(bench.store.beats) - blocked_at_beat
-        if beats >= 3 and find_logs("the event loop is blocked") and unblocked.locked():
+    async def unblock_after_some_heartbeats() -> None:
+        heartbeats = 0 if blocked_at_heartbeat is None else len(bench.store.heartbeats) - blocked_at_heartbeat
+        if heartbeats >= 3 and find_logs("event loop blocked") and unblocked.locked():
             unblocked.release()
 
-    bench.store.after["beat"] = unblock_after_some_beats
+    bench.store.after["heartbeat"] = unblock_after_some_heartbeats
     worker = bench.make_worker(
         Tasks(block=block_the_loop), settings, open_workforce=lambda: WorkforceContext(bench.store)
     )
@@ -350,13 +350,13 @@ async def test_a_blocked_event_loop_is_logged_once_and_heartbeats_continue(monke
         await worker.start()
         (run,) = await bench.submit(a_run(task="block"))
         view = await bench.until(run)
-        await eventually(lambda: find_logs("the event loop turns again"))
+        await eventually(lambda: find_logs("event loop no longer blocked"))
         await worker.stop()
     assert (view.state, view.attempt) == (RunState.SUCCEEDED, 1)
     assert len(bench.store.sessions) == 1
-    assert all(beat.alive for beat in bench.store.beats)
+    assert all(heartbeat.alive for heartbeat in bench.store.heartbeats)
     assert await bench.memory.lost_runs(10) == []
-    (blocked,) = find_logs("the event loop is blocked")
+    (blocked,) = find_logs("event loop blocked")
     assert blocked["task"] == "block"
     assert "test_heartbeat.py" in blocked["at"][0]
     assert "block_the_loop" in blocked["at"][0]
@@ -376,7 +376,7 @@ async def test_the_heartbeat_opens_its_store_again_after_a_failure() -> None:
 
     worker = bench.make_worker(Tasks(), settings, open_workforce=open_workforce)
     await worker.start()
-    await eventually(lambda: bench.store.beats)
+    await eventually(lambda: bench.store.heartbeats)
     assert openings == 2
     assert len(bench.store.sessions) == 1
     await worker.stop()

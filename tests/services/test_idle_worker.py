@@ -27,9 +27,11 @@ async def idle(settings: WorkerSettings) -> Bench:
     async with running_worker(Tasks(greet=greet), settings) as bench:
         await bench.clock.sleep(MINUTES * 60 * SECOND)
         assert len(bench.store.claims) <= MOST_CLAIMS
-        asked = {want.queue for wants, _ in bench.store.claims for want in wants}
+        asked = {demand.queue for demands, _ in bench.store.claims for demand in demands}
         assert asked == set(settings.queues)
-        assert all(sum(want.limit for want in wants) <= settings.largest_claim for wants, _ in bench.store.claims)
+        assert all(
+            sum(demand.limit for demand in demands) <= settings.largest_claim for demands, _ in bench.store.claims
+        )
     return bench
 
 

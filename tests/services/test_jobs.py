@@ -16,9 +16,9 @@ from mainspring.core.model.runs.new_run import NewRun, made_once
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import JobState
-from mainspring.core.ports.wakeups import CANCELS, SCHEDULES, Bell, queue_topic
+from mainspring.core.ports.wakeups import CANCELS, SCHEDULES, Wakeup, queue_topic
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Accepted, PutOutcome, Want
+from mainspring.core.store import Accepted, Demand, PutOutcome
 from mainspring.core.submit.jobs import Jobs
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
@@ -59,36 +59,36 @@ class World:
         self.wakeups = LocalWakeups()
         self.jobs = Jobs(self.store, self.wakeups, self.clock, Random(7), shards=SHARDS)
 
-    def bell(self, *topics: str) -> Bell:
+    def wakeup(self, *topics: str) -> Wakeup:
         return self.wakeups.listen(topics)
 
 
-async def was_notified(bell: Bell) -> bool:
-    return await bell.wait(1)
+async def was_notified(wakeup: Wakeup) -> bool:
+    return await wakeup.wait(1)
 
 
 @in_virtual_time
 async def test_an_immediate_run_is_queued_and_its_queue_is_notified() -> None:
     world = World()
     mail, other, schedules = (
-        world.bell(queue_topic("mail")),
-        world.bell(queue_topic("other")),
-        world.bell(SCHEDULES),
+        world.wakeup(queue_topic("mail")),
+        world.wakeup(queue_topic("other")),
+        world.wakeup(SCHEDULES),
     )
     accepted = await world.jobs.submit(a_run(queue="mail"))
     assert (accepted.state, accepted.new) == (RunState.QUEUED, True)
-    assert [await was_notified(bell) for bell in (mail, other, schedules)] == [True, False, False]
+    assert [await was_notified(wakeup) for wakeup in (mail, other, schedules)] == [True, False, False]
 
 
 @pytest.mark.parametrize(("delay", "soon"), [(SECOND, True), (HOUR, False)])
 @in_virtual_time
 async def test_schedulers_are_notified_of_runs_that_are_due_soon(delay: Micros, soon: bool) -> None:
     world = World()
-    bell = world.bell(SCHEDULES)
+    wakeup = world.wakeup(SCHEDULES)
     await world.jobs.submit(a_run(delay=delay))
-    assert await was_notified(bell) is soon
+    assert await was_notified(wakeup) is soon
     await world.jobs.submit(a_run(at=world.clock.now() + delay))
-    assert await was_notified(bell) is soon
+    assert await was_notified(wakeup) is soon
 
 
 @in_virtual_time
@@ -154,14 +154,14 @@ async def test_a_submit_without_an_answer_is_repeated_and_makes_one_run(applied:
     world = World()
     world.store.failures = 3
     world.store.applied_all_the_same = applied
-    bell = world.bell(queue_topic("default"))
+    wakeup = world.wakeup(queue_topic("default"))
     run = a_run()
     accepted = await world.jobs.submit(run)
     assert accepted.id == run.id
     assert world.store.batches == [1, 1, 1, 1]
     (depth,) = await world.store.depths()
     assert depth.queued == 1
-    assert await was_notified(bell)
+    assert await was_notified(wakeup)
 
 
 @in_virtual_time
@@ -240,11 +240,11 @@ async def test_an_id_in_a_sharded_store_lies_in_the_group_of_its_placement() -> 
 @in_virtual_time
 async def test_jobs_are_declared_paused_resumed_and_cancelled() -> None:
     world = World()
-    bell = world.bell(SCHEDULES)
+    wakeup = world.wakeup(SCHEDULES)
     (put,) = await world.jobs.put_jobs([a_job()])
     job = put.job
     assert put.outcome is PutOutcome.CREATED
-    assert await was_notified(bell)
+    assert await was_notified(wakeup)
     assert job.next_fire is not None
     assert await world.jobs.pause([job.id]) == {job.id: JobState.PAUSED}
     assert await world.jobs.resume([job.id]) == {job.id: JobState.SCHEDULED}
@@ -254,15 +254,15 @@ async def test_jobs_are_declared_paused_resumed_and_cancelled() -> None:
 @in_virtual_time
 async def test_workers_are_notified_when_a_running_run_is_cancelled() -> None:
     world = World()
-    bell = world.bell(CANCELS)
+    wakeup = world.wakeup(CANCELS)
     waiting, running = a_run(delay=HOUR), a_run()
     await world.jobs.submit_many([waiting, running])
     assert await world.jobs.cancel_runs([waiting.id]) == {waiting.id: RunState.CANCELLED}
-    assert not await was_notified(bell)
+    assert not await was_notified(wakeup)
     session = await world.store.open_session(a_worker())
-    await world.store.claim(session, 1, [Want("default", 1)])
+    await world.store.claim(session, 1, [Demand("default", 1)])
     assert await world.jobs.cancel_runs([running.id]) == {running.id: RunState.CANCELLING}
-    assert await was_notified(bell)
+    assert await was_notified(wakeup)
 
 
 @in_virtual_time

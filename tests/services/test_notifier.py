@@ -19,7 +19,7 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.schedules.slo import MISSED, RECOVERED, Slo
 from mainspring.core.ports.storage.slos import SloSettled
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.core.submit.jobs import Jobs
 from mainspring.features.alerts.service import Notifier
 from mainspring.features.events.service import Publisher
@@ -69,7 +69,7 @@ class World:
             await self.store.submit(runs)
         self.worker = self.worker or await self.store.open_session(a_worker(ttl=1_000 * HOUR))
         self.claims += 1
-        return await self.store.claim(self.worker, self.claims, [Want(queue, 100)])
+        return await self.store.claim(self.worker, self.claims, [Demand(queue, 100)])
 
     async def fail(self, *held: HeldRun, error: str = "ValueError: no") -> None:
         now = await self.store.now()
@@ -323,9 +323,9 @@ async def test_the_notifier_reads_successes_only_while_there_is_a_problem() -> N
         await notifier.publish([], 1)
         await notifier.start()
         await world.clock.sleep(2 * SECOND)
-        assert not notifier.wants("run.succeeded", "default")
-        assert not notifier.wants("run.started", "default")
-        assert not notifier.wants("run.failed", "acme")
-        assert notifier.wants("run.failed", "default")
-        assert notifier.wants("run.succeeded", "default")
+        assert not notifier.demands("run.succeeded", "default")
+        assert not notifier.demands("run.started", "default")
+        assert not notifier.demands("run.failed", "acme")
+        assert notifier.demands("run.failed", "default")
+        assert notifier.demands("run.succeeded", "default")
         await notifier.stop()

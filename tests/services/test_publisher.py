@@ -14,7 +14,7 @@ from mainspring.core.model.events.events import Event, Topic
 from mainspring.core.model.runs.completion import complete_cancel, complete_success
 from mainspring.core.model.runs.new_run import About, JobRef, NewRun
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import EventBatch, NewSession, Want
+from mainspring.core.store import Demand, EventBatch, NewSession
 from mainspring.features.events.service import Publisher
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
@@ -66,7 +66,7 @@ class World:
         """Submit, start and complete runs."""
         await self.store.submit(runs)
         session = await self.store.open_session(a_worker())
-        held = await self.store.claim(session, 1, [Want("default", len(runs))])
+        held = await self.store.claim(session, 1, [Demand("default", len(runs))])
         await self.store.complete([complete_success(run, None) for run in held])
 
     def read(self, topic: Topic = Topic.JOBS) -> list[dict[str, Any]]:
@@ -322,7 +322,7 @@ async def test_the_event_of_a_cancelled_run_has_a_reason() -> None:
         await world.clock.sleep(SECOND)
         await world.store.submit([a_run()])
         session = await world.store.open_session(a_worker())
-        [held] = await world.store.claim(session, 1, [Want("default", 1)])
+        [held] = await world.store.claim(session, 1, [Demand("default", 1)])
         await world.store.complete([complete_cancel(held)])
         await world.until_published(3)
         assert world.read()[-1]["data"]["reason"] == "cancelled"

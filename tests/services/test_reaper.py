@@ -16,10 +16,10 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.view import OVERDUE_GRACE
 from mainspring.core.model.workflows.dependencies import Rule
-from mainspring.core.ports.wakeups import SCHEDULES, Bell, queue_topic
+from mainspring.core.ports.wakeups import SCHEDULES, Wakeup, queue_topic
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.scheduler.loader import HORIZON
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_held_run, a_policy, a_run, a_worker, some_runs
@@ -36,13 +36,13 @@ class World:
     def make_reaper(self) -> Reaper:
         return Reaper(self.store, self.wakeups, self.clock, Random(1))
 
-    def bell(self, queue: str = "default") -> Bell:
+    def wakeup(self, queue: str = "default") -> Wakeup:
         return self.wakeups.listen([queue_topic(queue)])
 
     async def claim(self, limit: int = 1_000, ttl: Micros = 10 * SECOND) -> tuple[SessionId, list[HeldRun]]:
         """Open a session, and claim all queued runs."""
         session = await self.store.open_session(a_worker(ttl=ttl))
-        return session, await self.store.claim(session, 1, [Want("default", limit)])
+        return session, await self.store.claim(session, 1, [Demand("default", limit)])
 
     async def states(self, runs: Sequence[NewRun]) -> list[RunState | None]:
         return [None if view is None else view.state for view in await self.store.runs([run.id for run in runs])]
@@ -56,8 +56,8 @@ async def test_runs_of_an_expired_worker_are_queued_again_within_twelve_seconds(
     _, (held,) = await world.claim()
     died_at = world.clock.monotonic()
     async with world.reaper:
-        bell = world.bell()
-        assert await bell.wait(MINUTE)
+        wakeup = world.wakeup()
+        assert await wakeup.wait(MINUTE)
         assert world.clock.monotonic() - died_at <= 12 * SECOND
         _, (again,) = await world.claim()
     assert (again.id, again.attempt, again.lost) == (run.id, 2, 1)
@@ -76,7 +76,7 @@ async def test_a_worker_that_sends_heartbeats_keeps_its_runs() -> None:
     async with world.reaper:
         for _ in range(100):
             await world.clock.sleep(3 * SECOND)
-            await world.store.beat(session, 10 * SECOND, [held.id], [], 1)
+            await world.store.heartbeat(session, 10 * SECOND, [held.id], [], 1)
     assert await world.states([run]) == [RunState.RUNNING]
 
 
@@ -166,7 +166,7 @@ async def test_a_hung_attempt_is_timed_out_and_retried_although_its_worker_is_al
     assert attempt.outcome is Outcome.TIMEOUT
     # The worker reports too late.
     assert await world.store.complete([complete_success(held, None)]) == [CompletionAnswer.STALE]
-    assert not (await world.store.beat(session, HOUR, [], [], 1)).returned
+    assert not (await world.store.heartbeat(session, HOUR, [], [], 1)).returned
 
 
 @in_virtual_time
@@ -238,12 +238,12 @@ async def test_schedulers_are_notified_of_lost_runs_that_are_due_within_their_ho
         return [answer]
 
     world.store.complete = complete  # type: ignore[method-assign]
-    bells = {"default": world.bell(), SCHEDULES: world.wakeups.listen([SCHEDULES])}
+    listeners = {"default": world.wakeup(), SCHEDULES: world.wakeups.listen([SCHEDULES])}
     with capture_logs() as logs:
         completed = await world.reaper._complete("runs of expired workers", "lost", [held], [completion])
-    rung = {topic for topic, bell in bells.items() if await bell.wait(1)}
+    notified = {topic for topic, wakeup in listeners.items() if await wakeup.wait(1)}
     # A duplicate or stale settlement was another reaper's.
-    assert (completed, rung) == ((1, topics) if answer is CompletionAnswer.ACCEPTED else (0, set()))
+    assert (completed, notified) == ((1, topics) if answer is CompletionAnswer.ACCEPTED else (0, set()))
     failed = [entry["failed"] for entry in logs]
     assert failed == ([int(state is RunState.FAILED)] if answer is CompletionAnswer.ACCEPTED else [])
 

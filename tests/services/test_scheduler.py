@@ -59,7 +59,7 @@ async def test_a_wakeup_makes_a_run_submitted_after_the_last_load_punctual() -> 
         await clock.sleep(1_234 * MILLISECOND)
         await store.submit([a_run(delay=110 * MILLISECOND)])
         due = clock.now() + 110 * MILLISECOND
-        node.wakeups.ring([SCHEDULES])
+        node.wakeups.notify([SCHEDULES])
         await clock.sleep(SECOND)
     (at,) = await queued_at(store)
     assert 0 <= at - due <= PROMPT
@@ -131,7 +131,7 @@ async def test_a_steady_stream_of_delayed_runs_is_staged_within_a_few_millisecon
                 [a_run(delay=2 * SECOND + step, shard=number % SHARDS) for step in range(0, 10_000, 1_000)]
             )
             dues += [clock.now() + 2 * SECOND + step for step in range(0, 10_000, 1_000)]
-            node.wakeups.ring([SCHEDULES])
+            node.wakeups.notify([SCHEDULES])
             await clock.sleep(10 * MILLISECOND)
         store.calls.clear()
         await clock.sleep(3 * SECOND)

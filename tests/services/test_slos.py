@@ -13,7 +13,7 @@ from mainspring.core.model.schedules.schedule import due_of
 from mainspring.core.model.schedules.slo import MISSED, RECOVERED, Slo
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.features.slo.service import SloKeeper
 from mainspring.testing.virtual_time import START, VirtualClock
 from tests.support.builders import a_job, a_spec, a_worker, every
@@ -29,7 +29,7 @@ async def read_events(store: RemoteStore) -> list[tuple[str, Instant]]:
 async def run_all(store: RemoteStore, number: int) -> None:
     """Claim and complete all queued runs."""
     worker = await store.open_session(a_worker(ttl=1_000 * HOUR))
-    held = await store.claim(worker, number, [Want("default", 100)])
+    held = await store.claim(worker, number, [Demand("default", 100)])
     await store.complete([complete_success(run, None) for run in held])
 
 
@@ -141,7 +141,7 @@ async def test_a_run_that_started_on_time_and_is_retried_is_no_missed_objective(
         assert run.due > first + 2 * SECOND
         await clock.sleep(run.due - clock.now() + SECOND // 2)
         for number in (1, 2):
-            [held] = await store.claim(worker, number, [Want("default", 1)])
+            [held] = await store.claim(worker, number, [Demand("default", 1)])
             again = complete_failure(held, "not this time", Random(1), now=clock.now())
             await store.complete([msgspec.structs.replace(again, delay=0)])
             await clock.sleep(SECOND // 10)
@@ -159,7 +159,7 @@ async def test_a_late_start_is_a_missed_objective_although_a_retry_follows() -> 
     worker = await store.open_session(a_worker(ttl=1_000 * HOUR))
     async with Node(store):
         await clock.sleep(MINUTE - clock.now() % MINUTE + 20 * SECOND)
-        [held] = await store.claim(worker, 1, [Want("default", 1)])
+        [held] = await store.claim(worker, 1, [Demand("default", 1)])
         again = complete_failure(held, "not this time", Random(1), now=clock.now())
         await store.complete([msgspec.structs.replace(again, delay=HOUR)])
         # No keeper has checked so far.

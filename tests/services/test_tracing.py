@@ -36,7 +36,7 @@ from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.tracing import sender as senders
 from mainspring.core.runtime.tracing.sender import ROOM
 from mainspring.core.runtime.tracing.spans import TOGETHER, Tracing, standing
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.worker.builtin.http import http_handler
 from mainspring.core.worker.handler import AsyncHandler
@@ -104,7 +104,7 @@ class World:
         await self.store.stage(owner, range(4), 100)
         await self.store.leave(owner)
         worker = await self.store.open_session(a_worker())
-        [held] = await self.store.claim(worker, number, [Want("default", 1)])
+        [held] = await self.store.claim(worker, number, [Demand("default", 1)])
         return held
 
     def recorded(self) -> list[Recorded]:

@@ -118,7 +118,7 @@ async def test_a_worker_claims_no_more_than_its_free_slots() -> None:
         states = [await bench.state(run) for run in runs]
         assert states.count(RunState.RUNNING) == 5
         assert states.count(RunState.QUEUED) == 15
-        assert all(sum(want.limit for want in wants) <= 5 for wants, _ in bench.store.claims)
+        assert all(sum(demand.limit for demand in demands) <= 5 for demands, _ in bench.store.claims)
         assert sum(got for _, got in bench.store.claims) == 5
 
 
@@ -293,7 +293,7 @@ async def test_a_run_is_cancelled_only_when_its_handler_has_stopped() -> None:
         await bench.clock.sleep(500 * MILLISECOND)
         asked = bench.clock.monotonic()
         await bench.memory.cancel([run])
-        bench.wakeups.ring([CANCELS])
+        bench.wakeups.notify([CANCELS])
         await bench.clock.sleep(900 * MILLISECOND)
         assert await bench.state(run) is RunState.CANCELLING
         assert (await bench.until(run)).state is RunState.CANCELLED
@@ -552,7 +552,7 @@ async def test_a_worker_recycles_when_it_uses_the_configured_memory(
 @in_virtual_time
 async def test_the_margin_of_a_lease_shrinks_to_nothing_while_it_is_not_renewed() -> None:
     async with a_worker() as bench:
-        bench.store.fail("beat")
+        bench.store.fail("heartbeat")
         assert bench.worker.lease_margin == 8 * SECOND
         await bench.clock.sleep(3 * SECOND)
         assert bench.worker.lease_margin == 5 * SECOND
@@ -677,7 +677,7 @@ async def test_a_claim_whose_answer_was_lost_is_returned_by_the_next_heartbeat()
         (run,) = await bench.submit(a_run())
         view = await bench.until(run)
         assert (view.state, view.attempt) == (RunState.SUCCEEDED, 1)
-        assert sum(beat.returned for beat in bench.store.beats) == 1
+        assert sum(heartbeat.returned for heartbeat in bench.store.heartbeats) == 1
 
 
 @in_virtual_time
@@ -693,9 +693,9 @@ async def test_a_claim_that_is_answered_too_late_is_returned_by_the_next_heartbe
         (run,) = await bench.submit(a_run())
         await bench.clock.sleep(4_900 * MILLISECOND)
         # Heartbeats left the run alone, because its claim is pending.
-        assert sum(beat.returned for beat in bench.store.beats) == 0
+        assert sum(heartbeat.returned for heartbeat in bench.store.heartbeats) == 0
         assert (await bench.until(run)).state is RunState.SUCCEEDED
-        assert sum(beat.returned for beat in bench.store.beats) == 1
+        assert sum(heartbeat.returned for heartbeat in bench.store.heartbeats) == 1
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -823,7 +823,7 @@ async def test_a_worker_that_cannot_renew_its_lease_stops_its_runs_and_reports_n
     async with a_worker(Tasks(greet=task)) as bench:
         (run,) = await bench.submit(a_run())
         await bench.until(run, RunState.RUNNING)
-        bench.store.fail("beat")
+        bench.store.fail("heartbeat")
         lost_at = bench.clock.monotonic()
         while task.running:
             await bench.clock.sleep(10 * MILLISECOND)
@@ -902,7 +902,7 @@ async def test_a_new_session_waits_for_the_runs_of_the_old_one_but_not_for_ever(
 @in_virtual_time
 async def test_an_outcome_from_before_the_lease_expired_is_still_reported() -> None:
     async with a_worker() as bench:
-        for operation in ("beat", "complete", "claim", "open_session"):
+        for operation in ("heartbeat", "complete", "claim", "open_session"):
             bench.store.fail(operation)
         bench.store.before.pop("claim")
         (run,) = await bench.submit(a_run())
@@ -928,7 +928,7 @@ async def test_a_worker_that_cannot_report_outcomes_lets_its_lease_expire() -> N
 @in_virtual_time
 async def test_runs_succeed_after_the_store_was_unavailable_for_a_minute() -> None:
     async with a_worker() as bench:
-        for operation in ("open_session", "beat", "claim", "complete"):
+        for operation in ("open_session", "heartbeat", "claim", "complete"):
             bench.store.fail(operation)
         runs = await bench.submit(*some_runs(5))
         await bench.clock.sleep(MINUTE)
@@ -948,7 +948,7 @@ async def test_every_run_succeeds_once_although_store_operations_fail_at_random(
             raise StoreUnavailable("at random")
 
     async with a_worker(Tasks(greet=Counting(30 * MILLISECOND)), WorkerSettings(queues={"default": 10})) as bench:
-        for operation in ("beat", "claim", "complete"):
+        for operation in ("heartbeat", "claim", "complete"):
             bench.store.before[operation] = bench.store.after[operation] = delay_or_fail
         for run in await bench.submit(*some_runs(300)):
             view = await bench.until(run, within=30 * MINUTE)

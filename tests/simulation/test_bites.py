@@ -14,7 +14,7 @@ from mainspring.core.model.limits.limits import Ending, Gate
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.schedules.job import Fire, Tick
-from mainspring.core.store import Beat
+from mainspring.core.store import HeartbeatAnswer
 from mainspring.core.worker.worker import Worker
 from mainspring.stores.key_locks import compute_tick_key_lock
 from mainspring.stores.memory.rows import JobRow, RunRow
@@ -77,10 +77,10 @@ class WithoutTickKey(RecordedStore):
 class WithoutReturningUnknownRuns(RecordedStore):
     """A heartbeat does not return runs that the worker does not know."""
 
-    async def beat(
+    async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
-    ) -> Beat:
-        return await super().beat(session, ttl, list(self.tables.running_by_session[session]), pending, last_claim)
+    ) -> HeartbeatAnswer:
+        return await super().heartbeat(session, ttl, list(self.tables.running_by_session[session]), pending, last_claim)
 
 
 class WithoutCheckingCancels(RecordedStore):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mainspring.core.model.base.instant import SECOND, Instant
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.core.worker.hints import Feed
 from mainspring.stores.memory.rows import RunRow, SessionRow
 from tests.support.simulation.biting import complains
@@ -33,8 +33,8 @@ def test_invariants_hold_with_an_unreliable_broker(seed: int) -> None:
 class WorstFirst(RecordedStore):
     """A poll gets the worst runs of a queue first."""
 
-    def _find_candidates(self, claimant: SessionRow, want: Want, now: Instant) -> Iterator[RunRow]:
-        return iter(list(super()._find_candidates(claimant, want, now))[::-1])
+    def _find_candidates(self, claimant: SessionRow, demand: Demand, now: Instant) -> Iterator[RunRow]:
+        return iter(list(super()._find_candidates(claimant, demand, now))[::-1])
 
 
 def test_a_seed_fails_if_polls_do_not_find_the_best_run() -> None:

@@ -43,7 +43,7 @@ def test_hole_1_a_claim_without_an_answer_is_returned_by_the_heartbeat(fate: Fat
         await director.until(lambda: director.state(run) is RunState.RUNNING)
         director.world.faults.script.clear()
         assert not director.world.history.calls, "no worker knows the run"
-        await director.until(lambda: bool(director.steps("beat")))
+        await director.until(lambda: bool(director.steps("heartbeat")))
         assert director.row(run).attempt == 0, "an attempt that never started is not charged"
         await director.until(lambda: director.state(run) is RunState.SUCCEEDED)
         assert director.row(run).attempt == 1

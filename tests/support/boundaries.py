@@ -12,7 +12,7 @@ from mainspring.core.model.limits.queues import QueuePolicy
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from tests.support.builders import a_limit
 from tests.support.sharded_harness import ShardedHarness
 from tests.support.store_harness import Harness
@@ -73,12 +73,12 @@ class ClaimPath:
     async def claim(self, worker: SessionId, runs: Sequence[NewRun], limit: int = 100) -> list[HeldRun]:
         match self._path:
             case "hinted":
-                want = Want("default", limit, runs=tuple(run.id for run in runs))
+                demand = Demand("default", limit, runs=tuple(run.id for run in runs))
             case "tenant":
-                want = Want("default", limit, tenant="default")
+                demand = Demand("default", limit, tenant="default")
             case _:
-                want = Want("default", limit)
-        return await self._harness.claim_from(worker, want)
+                demand = Demand("default", limit)
+        return await self._harness.claim_from(worker, demand)
 
 
 async def prepare_claim_path(harness: Harness, path: str) -> ClaimPath:

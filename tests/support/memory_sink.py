@@ -17,7 +17,7 @@ class MemorySink:
 
     async def close(self) -> None: ...
 
-    def wants(self, kind: str, tenant: str) -> bool:
+    def demands(self, kind: str, tenant: str) -> bool:
         return True
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:

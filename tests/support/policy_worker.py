@@ -11,7 +11,7 @@ from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.store import NewSession, Want
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.postgres import PostgresStore
 
 TTL = 5 * SECOND
@@ -29,7 +29,7 @@ async def work(dsn: str, queue: str, batch: int) -> None:
     while True:
         number += 1
         with suppress(StoreUnavailable):
-            held = await store.claim(session, number, [Want(queue, batch)])
+            held = await store.claim(session, number, [Demand(queue, batch)])
             if not held:
                 await asyncio.sleep(IDLE_SECONDS)
         while held:
@@ -38,7 +38,7 @@ async def work(dsn: str, queue: str, batch: int) -> None:
                 held = []
         if asyncio.get_running_loop().time() - renewed_at > HEARTBEAT_SECONDS:
             renewed_at = asyncio.get_running_loop().time()
-            await store.beat(session, TTL, [], [], number)
+            await store.heartbeat(session, TTL, [], [], number)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, Micros
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun, RunState
 from mainspring.core.model.schedules.job import Job, NewJob
-from mainspring.core.store import NewSession, Want
+from mainspring.core.store import Demand, NewSession
 from mainspring.stores.postgres import PostgresStore, database
 from mainspring.stores.postgres.database import SESSION, prepare_connection
 from tests.support.builders import a_fire, a_tick
@@ -180,7 +180,7 @@ class Races:
         return member
 
     async def claim(self, worker: SessionId, claim: int = 1, limit: int = 10) -> list[HeldRun]:
-        return await self.store.claim(worker, claim, [Want("default", limit)])
+        return await self.store.claim(worker, claim, [Demand("default", limit)])
 
     async def start(self, *runs: NewRun) -> list[HeldRun]:
         """Submit runs and claim them as a new worker."""

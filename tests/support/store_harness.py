@@ -32,7 +32,7 @@ from mainspring.core.ports.storage.notifications import NotificationStore
 from mainspring.core.ports.storage.operations import Operations
 from mainspring.core.ports.storage.run_logs import LogShelf
 from mainspring.core.ports.storage.usage import Budgeting
-from mainspring.core.store import Accepted, EventBatch, Fired, Retention, Staged, Store, Want
+from mainspring.core.store import Accepted, Demand, EventBatch, Fired, Retention, Staged, Store
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sqlite import SqliteStore
@@ -149,17 +149,17 @@ class Harness(ABC):
         return self._claims[session]
 
     async def claim(self, session: SessionId, limit: int = 1_000, queue: str = "default") -> list[HeldRun]:
-        return await self.claim_from(session, Want(queue, limit))
+        return await self.claim_from(session, Demand(queue, limit))
 
-    async def claim_from(self, session: SessionId, *wants: Want) -> list[HeldRun]:
+    async def claim_from(self, session: SessionId, *demands: Demand) -> list[HeldRun]:
         self._claims[session] += 1
-        return await self.store.claim(session, self._claims[session], wants)
+        return await self.store.claim(session, self._claims[session], demands)
 
     async def start(self, *runs: NewRun) -> list[HeldRun]:
         """Submit runs and claim them as a new worker. Returns them in the order given."""
         await self.submit(*runs)
         queues = dict.fromkeys(run.queue for run in runs)
-        held = await self.claim_from(await self.worker(), *(Want(queue, len(runs)) for queue in queues))
+        held = await self.claim_from(await self.worker(), *(Demand(queue, len(runs)) for queue in queues))
         by_id = {run.id: run for run in held}
         return [by_id[run.id] for run in runs]
 

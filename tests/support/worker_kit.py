@@ -17,7 +17,7 @@ from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, Progres
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Beat, NewSession, Want, Workforce
+from mainspring.core.store import Demand, HeartbeatAnswer, NewSession, Workforce
 from mainspring.core.worker.handler import AsyncHandler, Handler
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker
@@ -51,8 +51,8 @@ class FaultyStore:
         self._one_at_a_time = threading.Lock()
         self.before: dict[str, Callable[[], Awaitable[None]]] = {}
         self.after: dict[str, Callable[[], Awaitable[None]]] = {}
-        self.beats: list[Beat] = []
-        self.claims: list[tuple[list[Want], int]] = []
+        self.heartbeats: list[HeartbeatAnswer] = []
+        self.claims: list[tuple[list[Demand], int]] = []
         self.completed: list[list[Completion]] = []
         self.sessions: list[SessionId] = []
         #: The number of attempts in each flush of progress.
@@ -93,18 +93,18 @@ class FaultyStore:
             self.sessions.append(answer)
         return answer
 
-    async def beat(
+    async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
-    ) -> Beat:
-        async with self._operation("beat"):
-            answer = await self.inner.beat(session, ttl, held, pending, last_claim)
-            self.beats.append(answer)
+    ) -> HeartbeatAnswer:
+        async with self._operation("heartbeat"):
+            answer = await self.inner.heartbeat(session, ttl, held, pending, last_claim)
+            self.heartbeats.append(answer)
         return answer
 
-    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+    async def claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         async with self._operation("claim"):
-            answer = await self.inner.claim(session, number, wants)
-            self.claims.append((list(wants), len(answer)))
+            answer = await self.inner.claim(session, number, demands)
+            self.claims.append((list(demands), len(answer)))
         return answer
 
     async def complete(self, completions: Sequence[Completion]) -> list[CompletionAnswer]:
@@ -179,7 +179,7 @@ class Bench:
     async def submit(self, *runs: NewRun, notify: bool = True) -> list[RunId]:
         await self.memory.submit(runs)
         if notify:
-            self.wakeups.ring({queue_topic(run.queue) for run in runs})
+            self.wakeups.notify({queue_topic(run.queue) for run in runs})
         return [run.id for run in runs]
 
     async def run(self, run: RunId) -> RunView:

@@ -64,7 +64,7 @@ def skip(bench: Bench, duration: Micros) -> None:
 
 async def cancel(bench: Bench, run: RunId) -> None:
     await bench.memory.cancel([run])
-    bench.wakeups.ring(["cancels"])
+    bench.wakeups.notify(["cancels"])
 
 
 # Running
@@ -393,7 +393,7 @@ async def test_a_worker_that_cannot_renew_its_lease_kills_its_children_and_repor
     async with a_worker() as bench:
         (run,) = await bench.submit(call("hang", note=note))
         pid = int(await until_written(note))
-        bench.store.fail("beat")
+        bench.store.fail("heartbeat")
         # Not the whole lease: everything has stopped before it ends.
         skip(bench, bench.worker.settings.lease - bench.worker.settings.lease_margin)
         await until_gone(pid)
@@ -470,7 +470,7 @@ async def mark_as_lost_twice(bench: Bench, run: RunId) -> None:
     await bench.memory.take(member, range(bench.memory.shards))
     await bench.memory.stage(member, range(bench.memory.shards), 100)
     await bench.memory.leave(member)
-    bench.wakeups.ring(["queue:default"])
+    bench.wakeups.notify(["queue:default"])
 
 
 @pytest.mark.parametrize("task", ["leave_a_grandchild", "spin"])

@@ -196,7 +196,7 @@ async def test_a_cancelled_container_is_removed(engine: Path) -> None:
         (run,) = await bench.submit(a_container_run(command=["wait"]))
         await eventually(lambda: bench.memory.log(run, 0, 10))
         await bench.memory.cancel([run])
-        bench.wakeups.ring({CANCELS})
+        bench.wakeups.notify({CANCELS})
         await bench.until(run, RunState.CANCELLED)
     assert calls(engine)[-1] == f"rm --force mainspring-{run}"
 

@@ -14,7 +14,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.servers import servers_of
 from mainspring.stores.postgres.wakeups import PostgresWakeups
@@ -139,7 +139,7 @@ async def test_a_killed_primary_with_a_synchronous_standby_loses_no_accepted_run
     store = await opened(dsn)
     wakeups = PostgresWakeups(dsn, SystemClock())
     await wakeups.open()
-    bell = wakeups.listen([queue_topic("default")])
+    wakeup = wakeups.listen([queue_topic("default")])
     acknowledged: list[NewRun] = []
     refusals: list[Exception] = []
     stop = asyncio.Event()
@@ -164,10 +164,10 @@ async def test_a_killed_primary_with_a_synchronous_standby_loses_no_accepted_run
     assert await count_stored(second, acknowledged) == len(acknowledged)
     # Each of them can be claimed, once.
     worker = await store.open_session(a_worker(ttl=10 * MINUTE))
-    held = await store.claim(worker, 1, [Want("default", 10_000)])
+    held = await store.claim(worker, 1, [Demand("default", 10_000)])
     assert len({run.id for run in held}) == len(held) >= len(acknowledged)
     # Notifications of the new primary arrive.
-    woken = asyncio.create_task(bell.wait(10 * MINUTE))
+    woken = asyncio.create_task(wakeup.wait(10 * MINUTE))
 
     async def notified() -> bool:
         await execute(second, f"SELECT pg_notify('mainspring_wakeups', 'other {queue_topic('default')}')")

@@ -66,7 +66,7 @@ async def until_sleeping(run: RunId, count: int) -> None:
 
 async def cancel(bench: Bench, run: RunId) -> None:
     await bench.memory.cancel([run])
-    bench.wakeups.ring({CANCELS})
+    bench.wakeups.notify({CANCELS})
 
 
 async def test_a_cancelled_tree_that_ignores_sigterm_and_double_forks_is_gone() -> None:

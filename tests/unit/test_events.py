@@ -114,14 +114,14 @@ def an_event(kind: str = "run.dead", tenant: str = "default", task: str = "charg
 
 def test_a_webhook_receives_the_events_that_match_its_filters() -> None:
     everything = a_webhook("https://a.example secret=KEY_ONE")
-    assert everything.wants(an_event())
-    assert not everything.wants(an_event(tenant="acme"))
-    assert not everything.wants(an_event(queue=QUEUE)), "its own deliveries"
+    assert everything.demands(an_event())
+    assert not everything.demands(an_event(tenant="acme"))
+    assert not everything.demands(an_event(queue=QUEUE)), "its own deliveries"
     some = a_webhook("https://a.example secret=KEY_ONE type=run.dead type=worker.* task=char* tenant=*")
-    assert some.wants(an_event(tenant="acme"))
-    assert not some.wants(an_event(kind="run.failed"))
-    assert not some.wants(an_event(task="mail"))
-    assert not some.wants(an_event("worker.lost", "", "")), "the filter names a task"
+    assert some.demands(an_event(tenant="acme"))
+    assert not some.demands(an_event(kind="run.failed"))
+    assert not some.demands(an_event(task="mail"))
+    assert not some.demands(an_event("worker.lost", "", "")), "the filter names a task"
     assert (everything.owner, some.owner) == ("default", "default")
     assert some.may_want("run.failed", "acme"), "it is also published as run.dead"
     assert not some.may_want("run.started", "acme")

@@ -17,7 +17,7 @@ from mainspring.core.ports.storage.coordination import Coordinator
 from mainspring.core.ports.storage.operations import Operations
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.runtime.local_wakeups import LocalWakeups
-from mainspring.core.store import Store, Want
+from mainspring.core.store import Demand, Store
 from mainspring.stores.memory import MemoryStore
 from tests.support.builders import a_job, a_limit, a_run, a_spec, a_worker, after_each, some_runs
 from tests.support.clock import ManualClock
@@ -85,9 +85,9 @@ async def test_the_sweeper_restarts_a_fixed_delay_whose_run_is_gone(store: Memor
 async def test_a_higher_epoch_of_the_store_gives_greater_fences(store: MemoryStore) -> None:
     await store.submit(some_runs(2))
     worker = await store.open_session(a_worker())
-    [before] = await store.claim(worker, 1, [Want("default", 1)])
+    [before] = await store.claim(worker, 1, [Demand("default", 1)])
     store._tables.store_epoch += 1
-    [after] = await store.claim(worker, 2, [Want("default", 1)])
+    [after] = await store.claim(worker, 2, [Demand("default", 1)])
     assert after.fence >> 40 == (before.fence >> 40) + 1
 
 
@@ -181,7 +181,7 @@ async def test_unused_limiters_are_deleted() -> None:
     store = MemoryStore(clock, shards=1)
     session = await store.open_session(a_worker(ttl=DAY))
     await store.submit([a_run(limits=(a_limit(), a_limit("rate", per=HOUR)), breaker=Breaker(failures=1))])
-    [held] = await store.claim(session, 1, [Want("default", 1)])
+    [held] = await store.claim(session, 1, [Demand("default", 1)])
     await store.complete([complete_success(held, None)])
     await store.tidy()
     assert len(store._tables.limiters.by_number) == 2, (

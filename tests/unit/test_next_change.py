@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.core.model.base.instant import HOUR, MINUTE, SECOND
 from mainspring.core.model.runs.completion import complete_failure, complete_release, complete_success
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.stores.memory import MemoryStore
 from tests.support.builders import a_job, a_policy, a_run, a_worker
 from tests.support.clock import ManualClock
@@ -57,7 +57,7 @@ async def test_timeout_and_cancel_of_a_running_run_are_next_changes(store: Memor
     assert store.next_change() is None
     run = a_run(policy=a_policy(timeout=5 * SECOND), start_within=SECOND, deadline=HOUR)
     await store.submit([run])
-    (held,) = await store.claim(session, 1, [Want("default", 10)])
+    (held,) = await store.claim(session, 1, [Demand("default", 10)])
     assert store.next_change() == now + 5 * SECOND
     clock.advance(SECOND)
     await store.cancel([run.id])
@@ -71,7 +71,7 @@ async def test_the_end_of_a_lease_is_the_next_change_until_lost_runs_are_release
 ) -> None:
     session = await store.open_session(a_worker(ttl=10 * SECOND))
     await store.submit([a_run()])
-    await store.claim(session, 1, [Want("default", 10)])
+    await store.claim(session, 1, [Demand("default", 10)])
     ends = clock.now() + 10 * SECOND
     assert store.next_change() == ends
     clock.advance(10 * SECOND - 1)
@@ -88,6 +88,6 @@ async def test_the_end_of_a_lease_is_the_next_change_until_lost_runs_are_release
 async def test_the_start_limit_does_not_apply_to_a_retry(store: MemoryStore, clock: ManualClock) -> None:
     session = await store.open_session(a_worker(ttl=10 * HOUR))
     await store.submit([a_run(policy=a_policy(pause=HOUR), start_within=MINUTE)])
-    (held,) = await store.claim(session, 1, [Want("default", 10)])
+    (held,) = await store.claim(session, 1, [Demand("default", 10)])
     await store.complete([complete_failure(held, "no", Random(0), now=clock.now())])
     assert store.next_change() == clock.now() + HOUR

@@ -24,7 +24,7 @@ def worker(offset: float = 0) -> WorkerOut:
         version="1",
         started_at=NOW,
         lease_until=NOW,
-        last_beat_at=NOW,
+        last_heartbeat_at=NOW,
         running=0,
         draining=False,
         queues=("mail",),
@@ -35,7 +35,7 @@ def worker(offset: float = 0) -> WorkerOut:
 
 def schedulers(lag_ms: float = 0) -> Schedulers:
     one = SchedulerOut(
-        scheduler_id="2", name="s", version="1", started_at=NOW, lease_until=NOW, last_beat_at=NOW, shards=4
+        scheduler_id="2", name="s", version="1", started_at=NOW, lease_until=NOW, last_heartbeat_at=NOW, shards=4
     )
     return Schedulers(items=[one], lag_ms=lag_ms)
 

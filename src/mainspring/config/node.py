@@ -389,7 +389,7 @@ class Node:
         scheduler = Scheduler(store, keeper, runtime.wakeups, runtime.clock, figures=runtime.figures)
         self._schedulers.append(scheduler)
         if sealed is not None:
-            sealed.on_change(keeper.bell.ring)
+            sealed.on_change(keeper.wakeup.notify)
         return [
             *([] if sealed is None else [sealed]),
             keeper,
@@ -502,7 +502,7 @@ class Node:
             version=_VERSION,
             datacenter=self._settings.datacenter,
             lease=section.lease,
-            beat_interval=section.lease * 3 // 10,
+            heartbeat_interval=section.lease * 3 // 10,
             lease_margin=section.lease // 5,
             grace=section.grace,
             capture_logs=section.capture_logs,

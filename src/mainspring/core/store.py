@@ -129,7 +129,7 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     serves: str = ""
 
 
-class Want(msgspec.Struct, frozen=True):
+class Demand(msgspec.Struct, frozen=True):
     """A worker's demand: how many runs of a queue it could start right now."""
 
     queue: str
@@ -146,7 +146,7 @@ class Want(msgspec.Struct, frozen=True):
     runs: tuple[RunId, ...] | None = None
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True):
+class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat."""
 
     now: Instant
@@ -421,9 +421,9 @@ class Workforce(Protocol):
         """Register a process under a new, growing session id with a lease of its ttl."""
         ...
 
-    async def beat(
+    async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
-    ) -> Beat:
+    ) -> HeartbeatAnswer:
         """Extend a worker's lease and reconcile the runs it holds.
 
         1. ``held``: the runs the worker knows. ``pending``: its claims without an answer yet. ``last_claim``: the
@@ -435,7 +435,7 @@ class Workforce(Protocol):
         """
         ...
 
-    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+    async def claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         """Start the best runs by rank, at most each demand's limit.
 
         The attempts are counted, and the batch gets one fence.

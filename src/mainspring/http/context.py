@@ -39,7 +39,7 @@ from mainspring.core.runtime.batcher import Batcher
 from mainspring.core.runtime.cached import Remembered
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.scheduler.closed_times import ClosedTimes
-from mainspring.core.store import Beat, Store
+from mainspring.core.store import HeartbeatAnswer, Store
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.submit.task_catalog import TaskCatalog
 from mainspring.core.worker.builtin.tasks import BuiltinTasks
@@ -177,7 +177,7 @@ class Api:
         self.polls = Room("waiting claims", MOST_POLLS, _POLLS_EACH if shared else None)
         self.lines = Lines()
         #: Lease renewals of waiting workers are sent to the store in batches.
-        self.leases: Batcher[tuple[SessionId, Micros], Beat] = Batcher(store.renew_leases)
+        self.leases: Batcher[tuple[SessionId, Micros], HeartbeatAnswer] = Batcher(store.renew_leases)
         self._workers = Remembered(lambda: store.sessions("worker"), clock, _REMEMBERED)
         self._known_tasks = Remembered(self._read_tasks, clock, _REMEMBERED)
         #: When each warning about jobs was last logged.

@@ -19,7 +19,7 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, WorkerStore
 from mainspring.core.runtime.service import Service
 from mainspring.core.scheduler.scheduler import Scheduler
-from mainspring.core.store import Beat, NewSession, Want
+from mainspring.core.store import Demand, HeartbeatAnswer, NewSession
 from mainspring.core.worker.reporting.attempt_log import AttemptLog
 from mainspring.core.worker.settings import WorkerSettings
 from mainspring.core.worker.worker import Worker
@@ -155,7 +155,7 @@ class VirtualCluster:
         self._takeover = self._spawn_polling(self._expire(worker, worker.holding.session, list(worker.holding.held)))
 
     async def _expire(self, worker: Worker, session: SessionId, held: Sequence[RunId]) -> None:
-        await self.store.beat(session, _LEASE, held, (), 0)
+        await self.store.heartbeat(session, _LEASE, held, (), 0)
         worker.stop_now()
         await self._start_worker()
         await worker.left()
@@ -197,15 +197,15 @@ class _WorkerConnection:
         accepting = msgspec.structs.replace(session, labels=(ANY_LABEL,), datacenter=_DATACENTER)
         return await self._store.open_session(accepting)
 
-    async def beat(
+    async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
-    ) -> Beat:
+    ) -> HeartbeatAnswer:
         await self._check()
-        return await self._store.beat(session, ttl, held, pending, last_claim)
+        return await self._store.heartbeat(session, ttl, held, pending, last_claim)
 
-    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+    async def claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         await self._check()
-        runs = await self._store.claim(session, number, wants)
+        runs = await self._store.claim(session, number, demands)
         unknown = [run for run in runs if run.task not in self._known]
         if not unknown:
             return runs

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.support.simulation.world import World
 
 _HOUR = 60 * MINUTE
-_BREAKABLE = ("complete", "claim", "beat", "stage", "fire", "renew", "take", "due_jobs", "upcoming", "lost_runs")
+_BREAKABLE = ("complete", "claim", "heartbeat", "stage", "fire", "renew", "take", "due_jobs", "upcoming", "lost_runs")
 
 
 class ChaosMonkey:

@@ -22,7 +22,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     #: A request that reaches the store after its sender has timed out.
     late: float = 0.0
     #: A notification that is lost.
-    ring_lost: float = 0.0
+    notify_lost: float = 0.0
 
 
 CALM = Rates()
@@ -98,10 +98,10 @@ class Faults:
         return not self.away and process not in self.cut_off
 
     def loses_ring(self) -> bool:
-        lost = self.rates.ring_lost
+        lost = self.rates.notify_lost
         return lost > 0 and self.chance.random() < lost
 
-    def ring_takes(self) -> Micros:
+    def notify_takes(self) -> Micros:
         return self._latency()
 
     def stop(self) -> None:

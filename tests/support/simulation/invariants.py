@@ -181,7 +181,7 @@ def attempts_add_up(evidence: Evidence) -> Iterator[str]:
     for run, moves in evidence.moves.items():
         outcomes = Counter(completion.outcome for _, completion in evidence.completed[run])
         starts = sum(move.starts for move in moves)
-        returned = sum(move.leaves_running and move.step.operation == "beat" for move in moves)
+        returned = sum(move.leaves_running and move.step.operation == "heartbeat" for move in moves)
         last = moves[-1].after
         charged = starts - returned - outcomes[Outcome.RELEASED]
         if last.attempt != charged:

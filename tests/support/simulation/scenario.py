@@ -81,7 +81,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 def a_worker(lease: Micros) -> WorkerSettings:
     return WorkerSettings(
         lease=lease,
-        beat_interval=lease // 4,
+        heartbeat_interval=lease // 4,
         lease_margin=lease // 5,
         claim_timeout=1_500 * MILLISECOND,
         poll_interval=500 * MILLISECOND,
@@ -113,7 +113,7 @@ def draw(seed: int) -> Scenario:
         refused=sometimes(0.6, 0.15) if bad_line else 0.0,
         reply_lost=sometimes(0.7, 0.25) if bad_line else 0.0,
         late=sometimes(0.7, 0.25) if bad_line else 0.0,
-        ring_lost=chance.choice([0.0, 0.3, 1.0]),
+        notify_lost=chance.choice([0.0, 0.3, 1.0]),
     )
     chaos = Chaos(
         every=chance.choice([800, 1_500, 3_000]) * MILLISECOND,

@@ -27,16 +27,16 @@ from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
 from mainspring.core.ports.storage.slos import SloDue, SloSettled
 from mainspring.core.store import (
     Accepted,
-    Beat,
+    Demand,
     Depth,
     EventBatch,
     Fired,
+    HeartbeatAnswer,
     NewSession,
     Put,
     Retention,
     Staged,
     Unattempted,
-    Want,
 )
 from mainspring.stores.memory import MemoryStore
 from mainspring.stores.memory.rows import JobRow, RunRow
@@ -171,7 +171,7 @@ class RecordedStore(MemoryStore):
         if operation == "complete":
             step.completions = list(zip(arguments[0], answer, strict=True))
         elif operation == "claim":
-            step.named = {want.queue: want.runs for want in arguments[2] if want.runs is not None}
+            step.named = {demand.queue: demand.runs for demand in arguments[2] if demand.runs is not None}
         elif operation == "sweep":
             step.found = answer
         elif operation == "put_queue_policy":
@@ -185,7 +185,7 @@ class RecordedStore(MemoryStore):
                 order.word: order.serving for order in answer if self._serving.get(order.word) != order.serving
             }
             self._serving |= step.serving
-        elif operation in ("open_session", "beat"):
+        elif operation in ("open_session", "heartbeat"):
             place = self.history.truth.places.get(process.partition("#")[0])
             # An expired session gets the answer that it is gone.
             if place is not None and (operation == "open_session" or answer.alive):
@@ -306,16 +306,16 @@ class FaultyStore:
     async def open_session(self, session: NewSession) -> SessionId:
         return await self.ask("open_session", session)
 
-    async def beat(
+    async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
-    ) -> Beat:
-        return await self.ask("beat", session, ttl, list(held), list(pending), last_claim)
+    ) -> HeartbeatAnswer:
+        return await self.ask("heartbeat", session, ttl, list(held), list(pending), last_claim)
 
-    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+    async def claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         sent = self.process.loop.elapsed
-        claims = [Claim(process=self.process.name, queue=w.queue, sent=sent, named=w.runs) for w in wants]
+        claims = [Claim(process=self.process.name, queue=w.queue, sent=sent, named=w.runs) for w in demands]
         self.truth.history.claims += claims
-        found: list[HeldRun] = await self.ask("claim", session, number, list(wants))
+        found: list[HeldRun] = await self.ask("claim", session, number, list(demands))
         for claim in claims:
             claim.answered = True
         return found

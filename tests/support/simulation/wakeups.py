@@ -9,18 +9,18 @@ from tests.support.simulation.faults import Faults
 from tests.support.simulation.loop import Process
 
 
-class Bell:
-    """A minimal bell: a future and a timer."""
+class Wakeup:
+    """A minimal wakeup: a future and a timer."""
 
     def __init__(self, exchange: "Exchange", process: Process, topics: Collection[str]) -> None:
         self.process = process
         self.topics = tuple(sorted(topics))
         self._exchange = exchange
-        self._rung = False
+        self._notified = False
         self._waiter: asyncio.Future[None] | None = None
 
     async def wait(self, timeout: Micros) -> bool:
-        if not self._rung:
+        if not self._notified:
             loop = asyncio.get_running_loop()
             waiter = self._waiter = loop.create_future()
             timer = loop.call_later(timeout / SECOND, _set, waiter)
@@ -29,11 +29,11 @@ class Bell:
             finally:
                 timer.cancel()
                 self._waiter = None
-        rang, self._rung = self._rung, False
-        return rang
+        woken, self._notified = self._notified, False
+        return woken
 
-    def ring(self) -> None:
-        self._rung = True
+    def notify(self) -> None:
+        self._notified = True
         if self._waiter is not None:
             _set(self._waiter)
 
@@ -45,15 +45,15 @@ class Exchange:
     """Delivers notifications between processes."""
 
     def __init__(self) -> None:
-        self.bells: dict[str, dict[Bell, None]] = {}
+        self.listeners: dict[str, dict[Wakeup, None]] = {}
 
-    def remember(self, bell: Bell) -> None:
-        for topic in bell.topics:
-            self.bells.setdefault(topic, {})[bell] = None
+    def remember(self, wakeup: Wakeup) -> None:
+        for topic in wakeup.topics:
+            self.listeners.setdefault(topic, {})[wakeup] = None
 
-    def forget(self, bell: Bell) -> None:
-        for topic in bell.topics:
-            self.bells.get(topic, {}).pop(bell, None)
+    def forget(self, wakeup: Wakeup) -> None:
+        for topic in wakeup.topics:
+            self.listeners.get(topic, {}).pop(wakeup, None)
 
 
 class LossyWakeups:
@@ -63,7 +63,7 @@ class LossyWakeups:
         self._exchange = exchange
         self._process = process
         self._faults = faults
-        self._bells: list[Bell] = []
+        self._listeners: list[Wakeup] = []
         process.when_it_dies.append(self._hang_up)
 
     async def open(self) -> None: ...
@@ -71,34 +71,34 @@ class LossyWakeups:
     async def close(self) -> None:
         self._hang_up()
 
-    def listen(self, topics: Collection[str]) -> Bell:
-        bell = Bell(self._exchange, self._process, topics)
-        self._exchange.remember(bell)
-        self._bells.append(bell)
-        return bell
+    def listen(self, topics: Collection[str]) -> Wakeup:
+        wakeup = Wakeup(self._exchange, self._process, topics)
+        self._exchange.remember(wakeup)
+        self._listeners.append(wakeup)
+        return wakeup
 
-    def ring(self, topics: Collection[str]) -> None:
+    def notify(self, topics: Collection[str]) -> None:
         if self._process.dead:
             return
-        heard: dict[Bell, None] = {}
+        heard: dict[Wakeup, None] = {}
         # The order of a set differs between processes, and random numbers are drawn in this loop.
         for topic in sorted(topics):
-            for bell in self._exchange.bells.get(topic, ()):
+            for wakeup in self._exchange.listeners.get(topic, ()):
                 if not self._faults.loses_ring():
-                    heard[bell] = None
+                    heard[wakeup] = None
         if heard:
-            delay = self._faults.ring_takes()
+            delay = self._faults.notify_takes()
             self._process.loop.call_later(delay / SECOND, _ring_all, heard, context=Context())
 
     def _hang_up(self) -> None:
-        for bell in self._bells:
-            bell.close()
+        for wakeup in self._listeners:
+            wakeup.close()
 
 
-def _ring_all(bells: dict[Bell, None]) -> None:
-    for bell in bells:
-        if bell.process.alive:
-            bell.ring()
+def _ring_all(listeners: dict[Wakeup, None]) -> None:
+    for wakeup in listeners:
+        if wakeup.process.alive:
+            wakeup.notify()
 
 
 def _set(waiter: "asyncio.Future[None]") -> None:

@@ -127,14 +127,14 @@ class ShardKeeper(TickingService):
             self.log.info("left without saying so: the lease will run out", member=member, error=str(error))
         else:
             self.log.info("left", member=member)
-        self._wakeups.ring([SHARDS])
+        self._wakeups.notify([SHARDS])
 
     async def _keep(self) -> None:
         member = self._member
         if member is None:
             member = self._member = await self._coordinator.join(self._label, self._ttl)
             self.log.debug("joined", member=member)
-            self._wakeups.ring([SHARDS])
+            self._wakeups.notify([SHARDS])
         sent = self.clock.monotonic()
         membership = await self._coordinator.renew(member, self._ttl)
         self._learn(member, membership)
@@ -159,7 +159,7 @@ class ShardKeeper(TickingService):
             # Stop acting on them first, then give them up.
             self._owned = {shard: epoch for shard, epoch in self._owned.items() if shard in self._share}
             await self._coordinator.give_up(member, surplus)
-            self._wakeups.ring([SHARDS])
+            self._wakeups.notify([SHARDS])
 
     async def _take(self, member: SessionId) -> None:
         missing = sorted(self._share - self._owned.keys())

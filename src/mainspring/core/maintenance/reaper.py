@@ -89,7 +89,7 @@ class Reaper(TickingService):
         topics = dict.fromkeys(queue_topic(run.queue) for run, _ in applied)
         if any(move.state is RunState.SCHEDULED and move.delay <= HORIZON for _, move in applied):
             topics[SCHEDULES] = None
-        self._wakeups.ring(list(topics))
+        self._wakeups.notify(list(topics))
         return len(held)
 
     async def _expire(self) -> int:

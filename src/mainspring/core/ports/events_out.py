@@ -22,7 +22,7 @@ class Sink(Protocol):
 
     async def close(self) -> None: ...
 
-    def wants(self, kind: str, tenant: str) -> bool:
+    def demands(self, kind: str, tenant: str) -> bool:
         """Return whether the sink receives such events at all; ``kind`` as in the outbox.
 
         Unwanted events cost little.

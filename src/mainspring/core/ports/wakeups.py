@@ -17,14 +17,14 @@ def queue_topic(queue: str) -> str:
     return f"queue:{queue}"
 
 
-class Bell(Protocol):
+class Wakeup(Protocol):
     """Waits for notifications on its topics."""
 
     async def wait(self, timeout: Micros) -> bool:
         """Wait for a notification, at most ``timeout``. True: there was one, possibly since the last wait."""
         ...
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Notify this listener alone, from the same event loop, without a topic."""
         ...
 
@@ -40,8 +40,8 @@ class Wakeups(Protocol):
 
     async def close(self) -> None: ...
 
-    def ring(self, topics: Collection[str]) -> None:
+    def notify(self, topics: Collection[str]) -> None:
         """Notify all listeners of these topics, in this process and others. Never blocks, never fails."""
         ...
 
-    def listen(self, topics: Collection[str]) -> Bell: ...
+    def listen(self, topics: Collection[str]) -> Wakeup: ...

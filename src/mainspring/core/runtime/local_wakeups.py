@@ -8,26 +8,26 @@ from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.wakeups import EVERY_QUEUE, queue_topic
 
 
-class LocalBell:
+class LocalWakeup:
     """A listener that remembers a notification until the next wait."""
 
     def __init__(self, wakeups: "LocalWakeups", topics: Collection[str]) -> None:
         self._wakeups = wakeups
         self._topics = tuple(topics)
-        self._rung = asyncio.Event()
+        self._notified = asyncio.Event()
 
     async def wait(self, timeout: Micros) -> bool:
-        if not self._rung.is_set():
+        if not self._notified.is_set():
             try:
                 async with asyncio.timeout(timeout / SECOND):
-                    await self._rung.wait()
+                    await self._notified.wait()
             except TimeoutError:
                 return False
-        self._rung.clear()
+        self._notified.clear()
         return True
 
-    def ring(self) -> None:
-        self._rung.set()
+    def notify(self) -> None:
+        self._notified.set()
 
     def close(self) -> None:
         self._wakeups.forget(self, self._topics)
@@ -39,31 +39,31 @@ class LocalWakeups:
     def __init__(self) -> None:
         # Dictionaries, not sets: listeners are notified in the order of registration, so that simulations are
         # reproducible.
-        self._bells: defaultdict[str, dict[LocalBell, None]] = defaultdict(dict)
+        self._listeners: defaultdict[str, dict[LocalWakeup, None]] = defaultdict(dict)
 
     async def open(self) -> None: ...
 
     async def close(self) -> None:
-        self._bells.clear()
+        self._listeners.clear()
 
-    def ring(self, topics: Collection[str]) -> None:
+    def notify(self, topics: Collection[str]) -> None:
         for topic in topics:
-            for bell in list(self._bells.get(topic, ())):
-                bell.ring()
-        if EVERY_QUEUE in self._bells and any(topic.startswith(queue_topic("")) for topic in topics):
-            for bell in list(self._bells[EVERY_QUEUE]):
-                bell.ring()
+            for wakeup in list(self._listeners.get(topic, ())):
+                wakeup.notify()
+        if EVERY_QUEUE in self._listeners and any(topic.startswith(queue_topic("")) for topic in topics):
+            for wakeup in list(self._listeners[EVERY_QUEUE]):
+                wakeup.notify()
 
-    def ring_all(self, but: Collection[str] = ()) -> None:
+    def notify_all(self, but: Collection[str] = ()) -> None:
         """Notify all topics: any object may have changed."""
-        self.ring([topic for topic in self._bells if topic not in but])
+        self.notify([topic for topic in self._listeners if topic not in but])
 
-    def listen(self, topics: Collection[str]) -> LocalBell:
-        bell = LocalBell(self, topics)
+    def listen(self, topics: Collection[str]) -> LocalWakeup:
+        wakeup = LocalWakeup(self, topics)
         for topic in topics:
-            self._bells[topic][bell] = None
-        return bell
+            self._listeners[topic][wakeup] = None
+        return wakeup
 
-    def forget(self, bell: LocalBell, topics: Collection[str]) -> None:
+    def forget(self, wakeup: LocalWakeup, topics: Collection[str]) -> None:
         for topic in topics:
-            self._bells[topic].pop(bell, None)
+            self._listeners[topic].pop(wakeup, None)

@@ -8,7 +8,7 @@ from typing import Protocol, Self
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.wakeups import Bell
+from mainspring.core.ports.wakeups import Wakeup
 from mainspring.core.runtime.log import get_logger
 
 _FIRST_BACK_OFF: Micros = 50 * MILLISECOND
@@ -29,10 +29,10 @@ class TickingService(ABC):
     A step that fails is logged and tried again after a growing pause: a background service never dies of an error.
     """
 
-    def __init__(self, name: str, clock: Clock, bell: Bell) -> None:
+    def __init__(self, name: str, clock: Clock, wakeup: Wakeup) -> None:
         self.name = name
         self.clock = clock
-        self.bell = bell
+        self.wakeup = wakeup
         self.log = get_logger(f"mainspring.{name}")
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -48,7 +48,7 @@ class TickingService(ABC):
 
     async def stop(self) -> None:
         self._stopping = True
-        self.bell.ring()
+        self.wakeup.notify()
         task, self._task = self._task, None
         if task is not None:
             await task
@@ -75,7 +75,7 @@ class TickingService(ABC):
                 # A loop that always has more to do must still let other tasks run.
                 await asyncio.sleep(0)  # noqa: TID251
             else:
-                await self.bell.wait(wait)
+                await self.wakeup.wait(wait)
 
     async def step(self) -> Micros:
         """Run one tick; an error becomes a pause."""

@@ -81,7 +81,7 @@ class Scheduler(TickingService):
                 wakeups,
                 shards=self._shards,
                 busy=lambda: bool(self._ready or self._more or self._unforeseen),
-                loaded=self.bell.ring,
+                loaded=self.wakeup.notify,
             )
             if use_wheel
             else None
@@ -151,7 +151,7 @@ class Scheduler(TickingService):
             self._figures.called("stage", self._look_took, staged.runs)
         self._more = staged.more
         self._unforeseen = staged.schedules_due
-        self._ring(staged.queues)
+        self._notify(staged.queues)
         for due in marks:
             if due > staged.now:
                 # The estimate of the store's time was ahead: look again.
@@ -207,7 +207,7 @@ class Scheduler(TickingService):
         sent = self.clock.monotonic()
         with self._counting_failures("fire"):
             answers = await self._store.fire(member, fires)
-        self._ring(dict.fromkeys(queue for fired in answers for queue in fired.queues))
+        self._notify(dict.fromkeys(queue for fired in answers for queue in fired.queues))
         applied = [fire for fire, fired in zip(fires, answers, strict=True) if fired.applied]
         if len(applied) < len(fires):
             self.log.debug("fires were refused: jobs changed, or shards", jobs=len(fires) - len(applied))
@@ -261,9 +261,9 @@ class Scheduler(TickingService):
 
     def _shards_changed(self) -> None:
         self._looked_at = None
-        self.bell.ring()
+        self.wakeup.notify()
         if self._loader is not None:
-            self._loader.bell.ring()
+            self._loader.wakeup.notify()
 
     def _forget(self) -> None:
         """Clear all plans: no shard is owned, and their new owners plan for them."""
@@ -281,7 +281,7 @@ class Scheduler(TickingService):
                 self._figures.failed(call)
             raise
 
-    def _ring(self, queues: Iterable[str]) -> None:
+    def _notify(self, queues: Iterable[str]) -> None:
         topics = [queue_topic(queue) for queue in queues]
         if topics:
-            self._wakeups.ring(topics)
+            self._wakeups.notify(topics)

@@ -158,7 +158,7 @@ class Jobs:
         for job in jobs:
             job.check()
         put = await self._patiently(lambda: self._store.put_jobs(jobs))
-        self._wakeups.ring([SCHEDULES])
+        self._wakeups.notify([SCHEDULES])
         return put
 
     async def pause(
@@ -174,13 +174,13 @@ class Jobs:
     async def cancel_jobs(self, jobs: Collection[JobId], author: Author | None = None) -> dict[JobId, JobState]:
         """End the schedules of jobs, and ask their runs to stop."""
         states = await self._patiently(lambda: self._store.set_jobs_state(jobs, JobState.CANCELLED, author))
-        self._wakeups.ring([CANCELS])
+        self._wakeups.notify([CANCELS])
         return states
 
     async def cancel_runs(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         states = await self._patiently(lambda: self._store.cancel(runs, author))
         if RunState.CANCELLING in states.values():
-            self._wakeups.ring([CANCELS])
+            self._wakeups.notify([CANCELS])
         stopped = [run for run, state in states.items() if state in (RunState.CANCELLED, RunState.CANCELLING)]
         if stopped and self._along is not None:
             await self._along(self, stopped)
@@ -238,7 +238,7 @@ class Jobs:
             elif answer.state is RunState.SCHEDULED and self._is_soon(run):
                 topics[SCHEDULES] = None
         if topics:
-            self._wakeups.ring(list(topics))
+            self._wakeups.notify(list(topics))
         return accepted
 
     def _is_soon(self, run: NewRun) -> bool:

@@ -7,7 +7,7 @@ from mainspring.core.model.base.instant import DAY, Micros
 from mainspring.core.model.tasks.task_entry import TaskEntry
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.tasks import TaskRegistry
-from mainspring.core.ports.wakeups import Bell
+from mainspring.core.ports.wakeups import Wakeup
 from mainspring.core.runtime.service import TickingService
 
 
@@ -28,11 +28,11 @@ class TaskRegistration(TickingService):
         entries: Sequence[TaskEntry],
         worker: str,
         clock: Clock,
-        bell: Bell,
+        wakeup: Wakeup,
         registered: str = "",
     ) -> None:
         """``registered``: the digest of what this worker had registered before it was replaced by a new process."""
-        super().__init__("task-registration", clock, bell)
+        super().__init__("task-registration", clock, wakeup)
         self.digest = digest_of(entries)
         self._store = store
         self._entries = entries

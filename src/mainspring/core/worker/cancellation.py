@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from mainspring.core.model.base.instant import MILLISECOND, Micros
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.wakeups import Bell
+from mainspring.core.ports.wakeups import Wakeup
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.worker.attempt import NEVER, Attempt, Stop
 
@@ -27,12 +27,12 @@ class Cancellation(TickingService):
     def __init__(
         self,
         clock: Clock,
-        bell: Bell,
+        wakeup: Wakeup,
         kill_grace: Micros,
         running: dict[Attempt, None],
         also: Callable[[Micros], Micros],
     ) -> None:
-        super().__init__("cancellation", clock, bell)
+        super().__init__("cancellation", clock, wakeup)
         self._kill_grace = kill_grace
         self._running = running
         #: Other periodic checks; returns how long the next one can wait.
@@ -50,7 +50,7 @@ class Cancellation(TickingService):
             self.earliest = until
             if until < self._next_sweep:
                 self._next_sweep = until
-                self.bell.ring()
+                self.wakeup.notify()
 
     def expect_life(self, attempt: Attempt, every: Micros) -> None:
         """Stop an attempt that sends no sign of life for this long, counted from when user code is called."""
@@ -77,7 +77,7 @@ class Cancellation(TickingService):
         attempt.kill_at = self.clock.monotonic() + self._kill_grace
         self._stopping_attempts[attempt] = None
         attempt.executor.stop(attempt)
-        self.bell.ring()
+        self.wakeup.notify()
 
     def force(self, attempt: Attempt, reason: Stop) -> None:
         """Stop an attempt by all means, now."""

@@ -8,12 +8,12 @@ from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.wakeups import Bell
+from mainspring.core.ports.wakeups import Wakeup
 from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.runtime.tasks import cancel_and_wait
-from mainspring.core.store import Want, Workforce
+from mainspring.core.store import Demand, Workforce
 from mainspring.core.worker.attempt import Holding
 from mainspring.core.worker.hints import Feed
 from mainspring.core.worker.settings import WorkerSettings
@@ -31,7 +31,7 @@ class Claimer(TickingService):
         self,
         store: Workforce,
         clock: Clock,
-        bell: Bell,
+        wakeup: Wakeup,
         jitter: Random,
         settings: WorkerSettings,
         slots: Slots,
@@ -41,7 +41,7 @@ class Claimer(TickingService):
         figures: Figures | None = None,
     ) -> None:
         """``brokers``: the brokers that hint at runs, by queue. ``figures``: the metrics."""
-        super().__init__("claimer", clock, bell)
+        super().__init__("claimer", clock, wakeup)
         #: The session to claim for; None while there is none.
         self.holding: Holding | None = None
         #: A claim is in progress.
@@ -78,15 +78,15 @@ class Claimer(TickingService):
                 return self._idle_wait()
             if pause > 0:
                 # A claimer that waits for slots needs no notification: check again as if a slot had become free.
-                self._slots.rang = True
+                self._slots.woken = True
                 return pause
-            wants = self._slots.wants(self._largest)
+            demands = self._slots.demands(self._largest)
             if self._feeds:
-                wants = self._fed_wants(wants)
-            if not wants:
-                self._slots.ring_when_one_is_free()
+                demands = self._feed_demands(demands)
+            if not demands:
+                self._slots.notify_when_one_is_free()
                 return self._idle_wait()
-            await self._claim(holding, wants)
+            await self._claim(holding, demands)
 
     async def abort(self) -> None:
         """Stop waiting for an answer; the last heartbeat returns the runs that it may have started."""
@@ -96,13 +96,13 @@ class Claimer(TickingService):
         for feed in self._feeds.values():
             await feed.close()
 
-    async def _claim(self, holding: Holding, wants: list[Want]) -> None:
+    async def _claim(self, holding: Holding, demands: list[Demand]) -> None:
         number = holding.next_claim()
         sent = self.clock.monotonic()
         self.claiming = True
         try:
             async with asyncio.timeout(self._timeout / SECOND):
-                runs = await self._store.claim(holding.session, number, wants)
+                runs = await self._store.claim(holding.session, number, demands)
             took = self.clock.monotonic() - sent
             if self._figures is not None:
                 self._figures.called("claim", took, len(runs))
@@ -112,9 +112,9 @@ class Claimer(TickingService):
             self._accept(holding, runs)
             if self._figures is not None and runs:
                 self._figures.claimed(runs)
-            self._slots.answered(wants, runs)
+            self._slots.answered(demands, runs)
             if self._feeds:
-                self._tell_feeds(wants, runs)
+                self._tell_feeds(demands, runs)
         except (StoreUnavailable, TimeoutError) as error:
             if self._figures is not None:
                 self._figures.failed("claim")
@@ -129,32 +129,32 @@ class Claimer(TickingService):
             for feed in self._feeds.values():
                 feed.ended()
 
-    def _fed_wants(self, wants: list[Want]) -> list[Want]:
+    def _feed_demands(self, demands: list[Demand]) -> list[Demand]:
         """Return the demands, with those of queues that have a broker replaced by its hints."""
         found, waiting = [], set()
-        for want in wants:
-            feed = self._feeds.get((want.queue, want.priority))
-            turned = want if feed is None else feed.turn(want)
+        for demand in demands:
+            feed = self._feeds.get((demand.queue, demand.priority))
+            turned = demand if feed is None else feed.turn(demand)
             if turned is not None:
                 found.append(turned)
             else:
-                waiting.add((want.queue, want.priority))
+                waiting.add((demand.queue, demand.priority))
         # Hints notify these lanes, not every slot that becomes free.
         self._slots.expect_more(waiting, more=False)
         return found
 
-    def _tell_feeds(self, wants: list[Want], runs: list[HeldRun]) -> None:
+    def _tell_feeds(self, demands: list[Demand], runs: list[HeldRun]) -> None:
         started = {run.id for run in runs}
         for feed in self._feeds.values():
             feed.answered(started)
         # The answer for some hints says nothing about the next ones.
-        lanes = {(want.queue, want.priority) for want in wants}
+        lanes = {(demand.queue, demand.priority) for demand in demands}
         self._slots.expect_more({lane for lane in lanes & self._feeds.keys() if self._feeds[lane].brings}, more=True)
 
     def _fed(self) -> None:
         # A claimer that was woken by a freed slot would not check for hints.
-        self._slots.rang = False
-        self.bell.ring()
+        self._slots.woken = False
+        self.wakeup.notify()
 
     def _idle_wait(self) -> Micros:
         return round(self._poll_interval * (0.75 + self._jitter.random() / 2))

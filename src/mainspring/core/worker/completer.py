@@ -215,7 +215,7 @@ class Completer:
             elif completion.lets_go or completion.state is RunState.QUEUED:
                 topics.add(queue_topic(attempt.held.queue))
         if topics:
-            self._wakeups.ring(topics)
+            self._wakeups.notify(topics)
         self._tell(batch, answers)
 
     def _tell(self, batch: list[tuple[Attempt, Completion]], answers: list[CompletionAnswer]) -> None:

@@ -20,7 +20,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.core.runtime.threads import joined
-from mainspring.core.store import Beat, Workforce
+from mainspring.core.store import HeartbeatAnswer, Workforce
 from mainspring.core.worker.attempt import Holding
 from mainspring.core.worker.settings import WorkerSettings
 
@@ -31,7 +31,7 @@ _CLOSEST: Micros = 100 * MILLISECOND
 _PULSE: Micros = 500 * MILLISECOND
 #: … and counts as blocked if it has not for this long.
 _BLOCKED_AFTER: Micros = 2 * SECOND
-_TELL_AGAIN_AFTER: Micros = 10 * SECOND
+_LOG_AGAIN_AFTER: Micros = 10 * SECOND
 
 _log = get_logger("mainspring.heartbeat")
 
@@ -40,7 +40,7 @@ OpenWorkforce: TypeAlias = Callable[[], AbstractAsyncContextManager[Workforce]]
 Arguments = ParamSpec("Arguments")
 
 
-class Patient(Protocol):
+class LeaseHolder(Protocol):
     """The owner of the heartbeat, the worker.
 
     The attributes are read from the heartbeat's thread. The methods run on the worker's loop, except ``lease_renewed``.
@@ -56,7 +56,7 @@ class Patient(Protocol):
         """The lease was renewed. Called on the thread that sent the heartbeat, before anything else."""
         ...
 
-    def beat_answered(self, holding: Holding, beat: Beat) -> None: ...
+    def heartbeat_answered(self, holding: Holding, answer: HeartbeatAnswer) -> None: ...
 
     def lease_over(self, holding: Holding, why: str) -> None: ...
 
@@ -64,13 +64,13 @@ class Patient(Protocol):
 class Heartbeat:
     def __init__(
         self,
-        patient: Patient,
+        owner: LeaseHolder,
         store: Workforce,
         clock: Clock,
         settings: WorkerSettings,
         open_workforce: OpenWorkforce | None = None,
     ) -> None:
-        self._patient = patient
+        self._owner = owner
         self._store = store
         self._clock = clock
         self._settings = settings
@@ -84,10 +84,10 @@ class Heartbeat:
         self._tasks: list[asyncio.Task[None]] = []
         self._hurried: asyncio.Event | None = None
         self._stopped = False
-        #: Heartbeats are deliberately not sent; see ``beat``.
+        #: Heartbeats are deliberately not sent; see ``send``.
         self.withholding = False
         self._pulse_at: Micros
-        self._told_at: Micros | None = None
+        self._logged_at: Micros | None = None
 
     def start(self) -> None:
         self._worker_loop = asyncio.get_running_loop()
@@ -95,20 +95,20 @@ class Heartbeat:
         self._pulse_at = self._clock.monotonic()
         if self._open_workforce is None:
             self._hurried = asyncio.Event()
-            self._tasks.append(asyncio.create_task(self._beat_on(self._store), name="heartbeat"))
+            self._tasks.append(asyncio.create_task(self._send_on(self._store), name="heartbeat"))
             return
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._live()), name="mainspring heartbeat", daemon=True
         )
         self._thread.start()
-        self._tasks.append(asyncio.create_task(self._show_life(), name="pulse"))
+        self._tasks.append(asyncio.create_task(self._send_pulses(), name="pulse"))
 
     async def stop(self) -> None:
         self._stopped = True
         self.hurry()
         if self._thread is not None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.beat_interval / SECOND):
+                async with asyncio.timeout(self._settings.heartbeat_interval / SECOND):
                     await joined(self._thread)
         await cancel_and_wait(*self._tasks)
 
@@ -116,22 +116,22 @@ class Heartbeat:
         """Send a heartbeat now, because a run was asked to stop."""
         hurried = self._hurried
         if hurried is not None:
-            self._tell(self._own_loop, hurried.set)
+            self._call_on(self._own_loop, hurried.set)
 
-    async def beat(self, store: Workforce) -> Micros:
+    async def send(self, store: Workforce) -> Micros:
         """Send one heartbeat; returns how long to wait for the next one."""
-        holding = self._patient.holding
+        holding = self._owner.holding
         if holding is None:
-            return self._settings.beat_interval
+            return self._settings.heartbeat_interval
         now = self._clock.monotonic()
         if now - holding.renewed_at >= self._settings.lease - self._settings.lease_margin:
-            self._tell(self._worker_loop, self._patient.lease_over, holding, "no beat was answered in time")
+            self._call_on(self._worker_loop, self._owner.lease_over, holding, "no heartbeat was answered in time")
             return _RETRY
-        failing_since = self._patient.failing_since
+        failing_since = self._owner.failing_since
         if failing_since is not None and now - failing_since >= self._settings.lease:
-            # Alive, but of no use: its outcomes never reach the store. Other workers shall have its runs.
+            # Its outcomes do not reach the store: let the lease expire, so that other workers take its runs.
             if not self.withholding:
-                _log.error("no outcome could be reported for a whole lease: the lease is let go")
+                _log.error("no outcome reported for a whole lease, lease abandoned")
             self.withholding = True
             return _RETRY
         self.withholding = False
@@ -147,30 +147,30 @@ class Heartbeat:
         held = list(holding.held)
         sent = self._clock.monotonic()
         try:
-            async with asyncio.timeout(self._settings.beat_interval / SECOND):
-                beat = await store.beat(holding.session, self._settings.lease, held, pending, last_claim)
+            async with asyncio.timeout(self._settings.heartbeat_interval / SECOND):
+                answer = await store.heartbeat(holding.session, self._settings.lease, held, pending, last_claim)
         except (StoreUnavailable, TimeoutError) as error:
-            _log.warning("a beat failed", error=str(error) or "no answer", held=len(held))
+            _log.warning("heartbeat failed", error=str(error) or "no answer", held=len(held))
             return _RETRY
-        if not beat.alive:
-            self._tell(self._worker_loop, self._patient.lease_over, holding, "the store has buried this session")
+        if not answer.alive:
+            self._call_on(self._worker_loop, self._owner.lease_over, holding, "the store reaped this session")
             return _RETRY
         # Trusted from before the request was sent: the store cannot have counted from earlier.
         holding.renewed_at = max(holding.renewed_at, sent)
-        self._patient.lease_renewed()
-        if beat.returned:
-            _log.warning("runs of a lost claim were returned", runs=beat.returned)
-        if beat.cancels or beat.draining or beat.lost:
-            self._tell(self._worker_loop, self._patient.beat_answered, holding, beat)
-        return max(self._settings.beat_interval - (self._clock.monotonic() - sent), _CLOSEST)
+        self._owner.lease_renewed()
+        if answer.returned:
+            _log.warning("runs of a claim without an answer requeued", runs=answer.returned)
+        if answer.cancels or answer.draining or answer.lost:
+            self._call_on(self._worker_loop, self._owner.heartbeat_answered, holding, answer)
+        return max(self._settings.heartbeat_interval - (self._clock.monotonic() - sent), _CLOSEST)
 
-    async def _beat_on(self, store: Workforce) -> None:
+    async def _send_on(self, store: Workforce) -> None:
         assert self._hurried is not None
         while not self._stopped:
             try:
-                wait = await self.beat(store)
+                wait = await self.send(store)
             except Exception:
-                _log.exception("a beat failed")
+                _log.exception("heartbeat failed")
                 wait = _RETRY
             if self._stopped:
                 return
@@ -191,13 +191,13 @@ class Heartbeat:
         while not self._stopped:
             try:
                 async with self._open_workforce() as store:
-                    await self._beat_on(store)
+                    await self._send_on(store)
             except Exception as error:
-                _log.warning("the heartbeat has no store", error=str(error))
+                _log.warning("heartbeat cannot open a store connection", error=str(error))
                 await self._clock.sleep(_RETRY)
         watching.cancel()
 
-    async def _show_life(self) -> None:
+    async def _send_pulses(self) -> None:
         """Update the pulse on the worker's loop, as long as that loop is not blocked."""
         while True:
             self._pulse_at = self._clock.monotonic()
@@ -212,21 +212,21 @@ class Heartbeat:
         now = self._clock.monotonic()
         silent = now - self._pulse_at
         if silent <= _BLOCKED_AFTER:
-            if self._told_at is not None:
-                _log.warning("the event loop turns again")
-                self._told_at = None
+            if self._logged_at is not None:
+                _log.warning("event loop no longer blocked")
+                self._logged_at = None
             return
-        if self._told_at is None or now - self._told_at >= _TELL_AGAIN_AFTER:
-            self._told_at = now
+        if self._logged_at is None or now - self._logged_at >= _LOG_AGAIN_AFTER:
+            self._logged_at = now
             task = asyncio.current_task(self._worker_loop)
             _log.error(
-                "the event loop is blocked",
+                "event loop blocked",
                 task=task.get_name() if task is not None else None,
                 at=_where(sys._current_frames().get(self._worker_thread)),
                 seconds=round(silent / SECOND, 1),
             )
 
-    def _tell(
+    def _call_on(
         self,
         loop: asyncio.AbstractEventLoop | None,
         what: Callable[Arguments, None],

@@ -12,7 +12,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.dispatch import Delivery
 from mainspring.core.runtime.brokers import GuardedBroker
 from mainspring.core.runtime.tasks import cancel_and_wait
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 
 #: How long an idle worker waits at the broker per call. A frozen broker is noticed a little later than that.
 _WAIT: Micros = 2 * SECOND
@@ -31,7 +31,7 @@ class Feed:
         engine: GuardedBroker,
         clock: Clock,
         look_every: Micros,
-        ring: Callable[[], None],
+        notify: Callable[[], None],
         priority: int | None = None,
     ) -> None:
         """``priority``: the priority whose pool of slots is fed. None: there is one pool for all."""
@@ -40,7 +40,7 @@ class Feed:
         self._engine = engine
         self._clock = clock
         self._look_every = look_every
-        self._ring = ring
+        self._notify = notify
         self._look_at: Micros = 0
         #: The current claim queries the store without hints.
         self._looking = False
@@ -55,7 +55,7 @@ class Feed:
         """The broker notifies about new work; otherwise the store is polled as if there were no broker."""
         return not self._engine.away
 
-    def turn(self, want: Want) -> Want | None:
+    def turn(self, demand: Demand) -> Demand | None:
         """Return the demand to send to the store in place of ``want``. None: nothing until the next notification."""
         now = self._clock.monotonic()
         if now >= self._look_at or self._engine.away:
@@ -63,13 +63,13 @@ class Feed:
             self._looking = True
             if self._engine.away and self._engine.may_ask:
                 self._ask(1)
-            return want
+            return demand
         if not self._ready:
-            self._ask(want.limit)
+            self._ask(demand.limit)
             return None
-        self._claiming = [self._ready.popleft() for _ in range(min(want.limit, len(self._ready)))]
+        self._claiming = [self._ready.popleft() for _ in range(min(demand.limit, len(self._ready)))]
         runs = tuple(delivery.hint.run for delivery in self._claiming)
-        return msgspec.structs.replace(want, limit=len(runs), runs=runs)
+        return msgspec.structs.replace(demand, limit=len(runs), runs=runs)
 
     def answered(self, started: Collection[RunId]) -> None:
         """Acknowledge the hints of a committed claim. Hints of runs it did not start are stale, or come again."""
@@ -105,7 +105,7 @@ class Feed:
             self._asking = False
         self._ready.extend(found or ())
         # Also without hints: there may be free slots by now, or the broker is unavailable.
-        self._ring()
+        self._notify()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work, name=f"feed:{self._queue}")

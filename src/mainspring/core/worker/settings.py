@@ -43,7 +43,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     priorities: dict[int, int] = msgspec.field(default_factory=dict)
     #: Without a heartbeat for this long the worker expires, and its runs start elsewhere.
     lease: Micros = 10 * SECOND
-    beat_interval: Micros = 3 * SECOND
+    heartbeat_interval: Micros = 3 * SECOND
     #: A lease that could not be renewed is given up this long before it ends, so that everything has stopped by then.
     lease_margin: Micros = 2 * SECOND
     #: A claim that is not answered within this time is discarded; the next heartbeat returns its runs.
@@ -85,7 +85,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             check_priority(priority)
             if slots < 1:
                 raise Invalid("priorities", f"{priority} has {slots} slots", "at least 1")
-        if self.beat_interval < 1 or 2 * self.beat_interval + self.lease_margin > self.lease:
+        if self.heartbeat_interval < 1 or 2 * self.heartbeat_interval + self.lease_margin > self.lease:
             # One heartbeat may fail without the worker giving up everything it holds.
             raise Invalid("beatInterval", "is too long for the lease", "two of them and the margin must fit in")
         late = self.claim_timeout + self.children.start_patience + self.children.patience + self.kill_grace

@@ -7,8 +7,8 @@ from typing import Protocol
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.clock import Clock
-from mainspring.core.ports.wakeups import Bell
-from mainspring.core.store import Want
+from mainspring.core.ports.wakeups import Wakeup
+from mainspring.core.store import Demand
 
 _NEVER = 1 << 62
 
@@ -66,7 +66,7 @@ class Slots:
         self,
         queues: Mapping[str, int],
         clock: Clock,
-        bell: Bell,
+        wakeup: Wakeup,
         gather: Micros,
         priorities: Mapping[int, int] | None = None,
     ) -> None:
@@ -78,17 +78,17 @@ class Slots:
             if priorities
             else {queue: Lane(queue, slots) for queue, slots in queues.items()}
         )
-        self.rang = False
+        self.woken = False
         #: It has had runs of a queue with a concurrency limit: there may be room again when some of them end.
         self.limited = False
         self._order = list(self.lanes.values())
         self._clock = clock
-        self._bell = bell
+        self._wakeup = wakeup
         self._gather = gather
         #: Free slots in lanes that may have more runs, since when they are free, and how many trigger a notification.
         self._ready = self.total
         self._ready_since: Micros | None = None
-        self._ring_at = _NEVER
+        self._notify_at = _NEVER
 
     @property
     def total(self) -> int:
@@ -106,15 +106,15 @@ class Slots:
             self._ready += freed
             if self._ready_since is None:
                 self._ready_since = self._clock.monotonic()
-            if self._ready >= self._ring_at:
-                self._ring_at = _NEVER
-                self.rang = True
-                self._bell.ring()
+            if self._ready >= self._notify_at:
+                self._notify_at = _NEVER
+                self.woken = True
+                self._wakeup.notify()
 
     def look_again(self) -> None:
         """Prepare for a claim. Unless a freed slot woke the claimer, every queue may have new runs."""
-        if self.rang:
-            self.rang = False
+        if self.woken:
+            self.woken = False
             return
         for lane in self._order:
             lane.may_have_more = True
@@ -124,19 +124,19 @@ class Slots:
         """Return how long to wait before the next claim: 0, a short time for more slots, or None for a notification."""
         if self._ready == 0:
             # No free slot in a lane that may have work: the first freed slot notifies.
-            self._ring_at = 1
+            self._notify_at = 1
             self._ready_since = None
             return None
         worthwhile = sum(lane.slots for lane in self._order if lane.may_have_more) // 4
         if self._ready < worthwhile and self._ready_since is not None:
             left = self._ready_since + self._gather - self._clock.monotonic()
             if left > 0:
-                self._ring_at = worthwhile
+                self._notify_at = worthwhile
                 return left
-        self._ring_at = _NEVER
+        self._notify_at = _NEVER
         return 0
 
-    def wants(self, largest: int) -> list[Want]:
+    def demands(self, largest: int) -> list[Demand]:
         """Return the demands of the next claim: at most what can be started at once, and at most ``largest`` runs.
 
         Every lane with room is included, so that one claim serves all of them. If the demands exceed ``largest``, lanes
@@ -151,17 +151,17 @@ class Slots:
             demands = [(lane, limit) for (lane, _), limit in zip(demands, limits, strict=True)]
         # Rotate: if there are more lanes than ``largest``, other lanes come first next time.
         self._order.append(self._order.pop(0))
-        return [Want(lane.queue, limit, slots=lane.slots, priority=lane.priority) for lane, limit in demands]
+        return [Demand(lane.queue, limit, slots=lane.slots, priority=lane.priority) for lane, limit in demands]
 
-    def answered(self, wants: Sequence[Want], runs: Sequence[HeldRun]) -> None:
+    def answered(self, demands: Sequence[Demand], runs: Sequence[HeldRun]) -> None:
         """Process the answer of a claim whose runs have taken their slots.
 
         Lanes that were not part of the claim are left unchanged.
         """
-        wanted = {(want.queue, want.priority): want.limit for want in wants}
+        wanted = {(demand.queue, demand.priority): demand.limit for demand in demands}
         got: Mapping[tuple[str, int | None], int]
-        if len(wants) == 1:
-            got = {(wants[0].queue, wants[0].priority): len(runs)}
+        if len(demands) == 1:
+            got = {(demands[0].queue, demands[0].priority): len(runs)}
         else:
             got = Counter((run.queue, run.priority if self.pooled else None) for run in runs)
         for lane in self._order:
@@ -186,9 +186,9 @@ class Slots:
     def _count_ready(self, now: Micros) -> int:
         return sum(lane.demand(now) for lane in self._order if lane.may_have_more)
 
-    def ring_when_one_is_free(self) -> None:
+    def notify_when_one_is_free(self) -> None:
         """Notify when the next slot is free: there are free slots now, but nothing that can be claimed for them."""
-        self._ring_at = 1
+        self._notify_at = 1
 
 
 def share(demands: Sequence[int], total: int) -> list[int]:

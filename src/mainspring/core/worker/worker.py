@@ -33,7 +33,7 @@ from mainspring.core.runtime.log_lines import shows_output
 from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.runtime.tasks import cancel_and_wait
-from mainspring.core.store import Beat, NewSession
+from mainspring.core.store import HeartbeatAnswer, NewSession
 from mainspring.core.worker.attempt import NEVER, Attempt, Holding, Stop
 from mainspring.core.worker.cancellation import Cancellation
 from mainspring.core.worker.claimer import Claimer
@@ -141,8 +141,8 @@ class Worker:
         self._on_loop: dict[str, _Invoke] = {}
         #: Notified when code that waits for progress should check again.
         self._progress = wakeups.listen(())
-        self._work_bell = wakeups.listen([queue_topic(queue) for queue in settings.queues])
-        self._slots = Slots(settings.queues, clock, self._work_bell, settings.gather, settings.priorities)
+        self._work_wakeup = wakeups.listen([queue_topic(queue) for queue in settings.queues])
+        self._slots = Slots(settings.queues, clock, self._work_wakeup, settings.gather, settings.priorities)
         self._most_unflushed = max(10 * self._slots.total, _FEWEST_UNFLUSHED)
         self._completer = Completer(store, clock, wakeups, self.jitter, settings, self._flushed, figures, tracing)
         self._reporter = Reporter(store, clock, wakeups.listen(()), self.jitter, settings, self._completer.add)
@@ -169,7 +169,7 @@ class Worker:
         self._claimer = Claimer(
             store,
             clock,
-            self._work_bell,
+            self._work_wakeup,
             self.jitter,
             settings,
             self._slots,
@@ -287,11 +287,11 @@ class Worker:
         self._leave_by = min(self._leave_by, self._clock.monotonic() + grace)
         if self._leaving is None:
             self._leaving = asyncio.create_task(self._leave(), name="leaving")
-        self._progress.ring()
+        self._progress.notify()
 
     async def _leave(self) -> None:
         self._claimer.halted = True
-        self._work_bell.ring()
+        self._work_wakeup.notify()
         self._log.info("worker leaves", running=len(self._running))
         while (self._running or self._claimer.claiming) and self._clock.monotonic() < self._leave_by:
             left = self._leave_by - self._clock.monotonic()
@@ -314,7 +314,7 @@ class Worker:
         await self._say_goodbye()
         await self._crew.close()
         await self._close_host()
-        self._work_bell.close()
+        self._work_wakeup.close()
         self._log.info("worker left")
 
     async def _say_goodbye(self) -> None:
@@ -325,7 +325,7 @@ class Worker:
             async with asyncio.timeout(_GOODBYE / SECOND):
                 # A claim without an answer may have started runs: this heartbeat requeues them uncharged, not as lost.
                 held = list(holding.held)
-                await self._store.beat(holding.session, self.settings.lease, held, (), holding.last_claim)
+                await self._store.heartbeat(holding.session, self.settings.lease, held, (), holding.last_claim)
                 if not any(attempt.holding is holding for attempt in self._running):
                     await self._store.close_session(holding.session)
                 # Otherwise an attempt has not stopped. It ends with this process, and the lease expires after that:
@@ -377,15 +377,15 @@ class Worker:
     def lease_renewed(self) -> None:
         self._crew.pulse()
 
-    def beat_answered(self, holding: Holding, beat: Beat) -> None:
-        if beat.draining and holding is self.holding:
+    def heartbeat_answered(self, holding: Holding, answer: HeartbeatAnswer) -> None:
+        if answer.draining and holding is self.holding:
             self.drained = True
             self._leave_within(self.settings.grace)
-        for run in beat.cancels:
+        for run in answer.cancels:
             attempt = holding.held.get(run)
             if attempt is not None and attempt in self._running:
                 self._cancellation.request(attempt, Stop.CANCEL)
-        for run in beat.lost:
+        for run in answer.lost:
             self._lose(holding, run)
 
     def _lose(self, holding: Holding, run: RunId) -> None:
@@ -425,7 +425,7 @@ class Worker:
         holding = self.holding
         over = self.settings.lease - self.settings.lease_margin
         if holding is not None and self._clock.monotonic() - holding.renewed_at >= over:
-            self.lease_over(holding, "no beat was answered in time")
+            self.lease_over(holding, "no heartbeat was answered in time")
 
     async def _reopen(self) -> None:
         # The old attempts should end before the same runs can be claimed again.
@@ -441,7 +441,7 @@ class Worker:
         self._completer.start_counting_anew()
         self._reporter.start_counting_anew()
         self._reopening = None
-        self._work_bell.ring()
+        self._work_wakeup.notify()
 
     # Execution.
 
@@ -537,13 +537,13 @@ class Worker:
 
     def _flushed(self) -> None:
         if self._held_back or self._slots.limited:
-            self._work_bell.ring()
+            self._work_wakeup.notify()
         if self._leaving is not None:
-            self._progress.ring()
+            self._progress.notify()
 
     def _none_left(self) -> None:
         if self._leaving is not None or self._reopening is not None:
-            self._progress.ring()
+            self._progress.notify()
 
     def _look_after(self, now: Micros) -> Micros:
         """Run the periodic checks other than attempt timeouts: the lease, the child processes and the memory limit."""

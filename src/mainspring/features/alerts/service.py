@@ -143,7 +143,7 @@ class Notifier(TickingService):
 
     async def close(self) -> None: ...
 
-    def wants(self, kind: str, tenant: str) -> bool:
+    def demands(self, kind: str, tenant: str) -> bool:
         """Return whether an event is relevant. Called for each row of a batch in order, before ``publish``.
 
         Successes are relevant only while the tenant has an open problem. That is rare, so most runs need no lookup.

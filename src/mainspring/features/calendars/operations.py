@@ -146,7 +146,7 @@ async def delete_calendar(api: Api, call: Call[DeleteCalendarIn, Nothing]) -> An
     tenant, name = await _choose_owner(api, call.principal, call.body.tenant), call.path["name"]
     if not await api.store.delete_calendar(tenant, name, Author(call.principal.name, tenant, call.body.why)):
         raise Missing
-    api.wakeups.ring([SCHEDULES])
+    api.wakeups.notify([SCHEDULES])
     return Answer(200, DeletedCalendar(name=name, deleted=True))
 
 
@@ -237,7 +237,7 @@ async def _put(
     spec.check()
     author = Author(principal.name, tenant, why)
     saved = await api.store.put_calendar(tenant, name, spec, author, expected_version=expected)
-    api.wakeups.ring([SCHEDULES])
+    api.wakeups.notify([SCHEDULES])
     return saved
 
 

@@ -154,7 +154,7 @@ class Publisher(TickingService):
             await self._sink.publish([self._gap], epoch)
             self._gap = None
         for part in parts_of(batches, _EVENTS):
-            wanted = [batch for batch in part if self._sink.wants(batch.kind, batch.tenant)]
+            wanted = [batch for batch in part if self._sink.demands(batch.kind, batch.tenant)]
             await self._look_up(wanted)
             events = [event for batch in wanted for event in self._events(batch)]
             for start in range(0, len(events), _EVENTS):

@@ -38,11 +38,11 @@ class WebhookSink:
 
     async def close(self) -> None: ...
 
-    def wants(self, kind: str, tenant: str) -> bool:
+    def demands(self, kind: str, tenant: str) -> bool:
         return self._webhook.may_want(kind, tenant)
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:
-        wanted = [event for event in events if self._webhook.wants(event)]
+        wanted = [event for event in events if self._webhook.demands(event)]
         runs = [self._run(part) for part in _parts(wanted)]
         if runs:
             await self._jobs.submit_many(runs)

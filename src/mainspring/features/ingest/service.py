@@ -10,7 +10,7 @@ from mainspring.core.model.base.errors import BrokerUnavailable
 from mainspring.core.model.base.instant import MINUTE, SECOND, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.ingest import Ask, Refusal, RequestLog
-from mainspring.core.ports.wakeups import Bell
+from mainspring.core.ports.wakeups import Wakeup
 from mainspring.core.runtime.service import TickingService
 
 #: Returns for each request None, or why it was not made. The mapping has the quotas with waiting requests: later
@@ -50,8 +50,8 @@ class Ingest(TickingService):
     4. Requests behind a refused one are judged by themselves.
     """
 
-    def __init__(self, log: RequestLog, make: Make, clock: Clock, bell: Bell) -> None:
-        super().__init__("ingest", clock, bell)
+    def __init__(self, log: RequestLog, make: Make, clock: Clock, wakeup: Wakeup) -> None:
+        super().__init__("ingest", clock, wakeup)
         #: Jobs created, and requests refused.
         self.made = 0
         self.refused = 0

@@ -82,7 +82,7 @@ async def release(store: BudgetStore, wakeups: Wakeups, status: BudgetStatus) ->
         mine = [p for p in await store.pauses() if p.tenant == budget.tenant and p.queue is None]
         if any(pause.author == author.name for pause in mine):
             await store.resume(budget.tenant, None, author)
-            wakeups.ring([queue_topic(depth.queue) for depth in await store.depths(budget.tenant)])
+            wakeups.notify([queue_topic(depth.queue) for depth in await store.depths(budget.tenant)])
         return
     job = await store.job_named(budget.tenant, budget.target)
     if job is not None:

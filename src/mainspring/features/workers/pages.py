@@ -97,7 +97,7 @@ def _late(found: "Iterable[WorkerOut | SchedulerOut]", now: Instant) -> set[str]
     """Return the names of processes whose lease has nearly expired."""
     late: set[str] = set()
     for one in found:
-        beat, end = instant(one.last_beat_at), instant(one.lease_until)
+        beat, end = instant(one.last_heartbeat_at), instant(one.lease_until)
         if now - beat > (end - beat) * _LATE:
             late.add(one.name)
     return late

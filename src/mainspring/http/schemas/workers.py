@@ -9,7 +9,7 @@ class WorkerOut(Wire):
     version: str
     started_at: str
     lease_until: str
-    last_beat_at: str
+    last_heartbeat_at: str
     """When its lease was last renewed."""
     running: int
     draining: bool
@@ -37,7 +37,7 @@ class SchedulerOut(Wire):
     version: str
     started_at: str
     lease_until: str
-    last_beat_at: str
+    last_heartbeat_at: str
     shards: int
     datacenter: str = ""
     clock_offset_ms: float | None = None

@@ -43,14 +43,14 @@ class HubStore(Catalog, Outbox, Protocol):
 
 
 class _Follower:
-    __slots__ = ("bell", "gone", "placed_at", "tenant", "waiting")
+    __slots__ = ("gone", "placed_at", "tenant", "waiting", "wakeup")
 
     def __init__(self, tenant: str | None, now: Micros) -> None:
         self.tenant = tenant
         #: When it last received a position.
         self.placed_at = now
         self.waiting: deque[bytes] = deque()
-        self.bell = asyncio.Event()
+        self.wakeup = asyncio.Event()
         self.gone = False
 
     def send(self, message: bytes) -> None:
@@ -58,7 +58,7 @@ class _Follower:
             self.gone = True
         else:
             self.waiting.append(message)
-        self.bell.set()
+        self.wakeup.set()
 
 
 class Hub:
@@ -97,7 +97,7 @@ class Hub:
         self._leaving = True
         for follower in self._followers:
             follower.gone = True
-            follower.bell.set()
+            follower.wakeup.set()
 
     async def follow(self, tenant: str | None, last_seen: str | None) -> AsyncIterator[bytes]:
         """Yield the events of a tenant, or of all, from now on or after ``last_seen``."""
@@ -111,13 +111,13 @@ class Hub:
                 await self._join(follower)
                 yield event("hello", b"{}", self._position or "")
             while not (follower.gone or self._leaving):
-                follower.bell.clear()
+                follower.wakeup.clear()
                 if follower.waiting:
                     messages = b"".join(follower.waiting)
                     follower.waiting.clear()
                     yield messages
                 else:
-                    await follower.bell.wait()
+                    await follower.wakeup.wait()
         finally:
             self._followers.pop(follower, None)
             self._left_at = self._clock.monotonic()

@@ -97,12 +97,12 @@ class LogReader:
 
 
 class _Follower:
-    __slots__ = ("bell", "ended", "gone", "waiting")
+    __slots__ = ("ended", "gone", "waiting", "wakeup")
 
     def __init__(self) -> None:
         #: Messages are shared by all followers of a run, and a log is bounded, so this queue is bounded.
         self.waiting: deque[tuple[int, bytes]] = deque()
-        self.bell = asyncio.Event()
+        self.wakeup = asyncio.Event()
         #: No message follows those in ``waiting``.
         self.gone = False
         #: Set when the run has ended. The log storage may have more lines, which the follower reads itself.
@@ -121,12 +121,12 @@ class _Followed:
     def send(self, position: int, message: bytes) -> None:
         for follower in self.followers:
             follower.waiting.append((position, message))
-            follower.bell.set()
+            follower.wakeup.set()
 
     def end(self) -> None:
         for follower in self.followers:
             follower.gone = True
-            follower.bell.set()
+            follower.wakeup.set()
 
     def leave(self, run: RunView) -> None:
         """Pass the ended run to each follower.
@@ -135,7 +135,7 @@ class _Followed:
         """
         for follower in self.followers:
             follower.ended = run
-            follower.bell.set()
+            follower.wakeup.set()
 
 
 class LogTail:
@@ -178,7 +178,7 @@ class LogTail:
                 if not self._join(run.id, follower, after, read_all=not lines):
                     continue
                 while not self._leaving:
-                    follower.bell.clear()
+                    follower.wakeup.clear()
                     while follower.waiting:
                         position, message = follower.waiting.popleft()
                         # The shared reader may be behind the lines that were read here.
@@ -192,7 +192,7 @@ class LogTail:
                     if follower.ended is not None:
                         run = follower.ended
                         break
-                    await follower.bell.wait()
+                    await follower.wakeup.wait()
         finally:
             followed = self._followed.get(run.id)
             if followed is not None:

@@ -180,7 +180,7 @@ class BatchConsumer:
                     self._receive([first, *consumer.consume(self._room, 0)])
         except Exception as error:
             self._failed = error
-            self._ring()
+            self._notify()
         finally:
             if consumer is not None:
                 # Closing hands the partitions over, as in a rebalance.
@@ -213,7 +213,7 @@ class BatchConsumer:
                         track,
                     )
                 )
-        self._ring()
+        self._notify()
 
     def _make_room(self, consumer: Consumer) -> None:
         """Pause topics whose buffer is full.
@@ -303,9 +303,9 @@ class BatchConsumer:
     def _erred(self, error: KafkaError) -> None:
         if error.code() in _AWAY:
             self._away = error.str()
-            self._ring()
+            self._notify()
 
-    def _ring(self) -> None:
+    def _notify(self) -> None:
         assert self._loop is not None
         with suppress(RuntimeError):  # The loop is closed, so no task waits.
             self._loop.call_soon_threadsafe(self._came.set)

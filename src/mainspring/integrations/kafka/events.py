@@ -71,7 +71,7 @@ class KafkaSink(_KafkaTopics):
     def __init__(self, server: KafkaServer) -> None:
         super().__init__(server, {str(topic): number for topic, number in PARTITIONS.items()})
 
-    def wants(self, kind: str, tenant: str) -> bool:
+    def demands(self, kind: str, tenant: str) -> bool:
         return True
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:
@@ -87,7 +87,7 @@ class KafkaStatusSink(_KafkaTopics):
         super().__init__(topic.server, {topic.name: topic.partitions})
         self._topic = topic.name
 
-    def wants(self, kind: str, tenant: str) -> bool:
+    def demands(self, kind: str, tenant: str) -> bool:
         return kind in STATUSES
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:

@@ -49,7 +49,7 @@ class RedisSink:
     async def close(self) -> None:
         await self._servers.close()
 
-    def wants(self, kind: str, tenant: str) -> bool:
+    def demands(self, kind: str, tenant: str) -> bool:
         return True
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:

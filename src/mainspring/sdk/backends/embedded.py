@@ -155,7 +155,7 @@ class StoreBackend:
 
     async def resume_queue(self, queue: str, author: Author) -> None:
         await self._runtime.store.resume(author.tenant, queue, author)
-        self._runtime.wakeups.ring([queue_topic(queue)])
+        self._runtime.wakeups.notify([queue_topic(queue)])
 
     async def _named(self, name: str, author: Author) -> JobId:
         job = await self._runtime.store.job_named(author.tenant or "", name)

@@ -29,7 +29,7 @@ class Tables(RunTransitions):
         yield self.now
         self.admit_runs()
         if self.wakeups is not None and self._queues_with_work:
-            self.wakeups.ring([queue_topic(queue) for queue in self._queues_with_work])
+            self.wakeups.notify([queue_topic(queue) for queue in self._queues_with_work])
         self._queues_with_work.clear()
         self.write_events()
 

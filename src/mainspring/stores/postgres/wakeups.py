@@ -9,7 +9,7 @@ import asyncpg
 
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
-from mainspring.core.runtime.local_wakeups import LocalBell, LocalWakeups
+from mainspring.core.runtime.local_wakeups import LocalWakeup, LocalWakeups
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.stores.postgres.servers import UNREACHABLE, servers_of
@@ -60,8 +60,8 @@ class PostgresWakeups:
         self._tasks = []
         await self._local.close()
 
-    def ring(self, topics: Collection[str]) -> None:
-        self._local.ring(topics)
+    def notify(self, topics: Collection[str]) -> None:
+        self._local.notify(topics)
         untold = set(topics) - self._told
         self._told = set()
         if untold:
@@ -91,7 +91,7 @@ class PostgresWakeups:
         """
         self._told = set(topics)
 
-    def listen(self, topics: Collection[str]) -> LocalBell:
+    def listen(self, topics: Collection[str]) -> LocalWakeup:
         return self._local.listen(topics)
 
     async def _keep(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -121,7 +121,7 @@ class PostgresWakeups:
                 await asyncio.Event().wait()
             await connection.add_listener(self._channel, self._heard)
             # Notifications may have been missed while nothing listened: check everything once.
-            self._local.ring_all()
+            self._local.notify_all()
             self._heard_myself.clear()
             await connection.execute("SELECT pg_notify($1, $2)", self._channel, f"probe {self._me}")
             try:
@@ -149,7 +149,7 @@ class PostgresWakeups:
                 self._heard_myself.set()
         elif sender != self._me:
             self._heard_at = self._clock.monotonic()
-            self._local.ring(topics.split(_SEPARATOR))
+            self._local.notify(topics.split(_SEPARATOR))
 
     async def _notify(self) -> None:
         connection = await self._connect()

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from mainspring.core.ports.clock import Clock
-from mainspring.core.runtime.local_wakeups import LocalBell, LocalWakeups
+from mainspring.core.runtime.local_wakeups import LocalWakeup, LocalWakeups
 from mainspring.stores.postgres.wakeups import PostgresWakeups
 
 
@@ -21,11 +21,11 @@ class ShardedWakeups:
     async def close(self) -> None:
         await asyncio.gather(*(part.close() for part in self.parts))
 
-    def ring(self, topics: Collection[str]) -> None:
+    def notify(self, topics: Collection[str]) -> None:
         """Notify through one server: one whose commit has sent the notification already, or the first available one."""
         told = [part for part in self.parts if part.has_told(topics)]
         there = [part for part in self.parts if part.reaches_others]
-        (told or there or self.parts)[0].ring(topics)
+        (told or there or self.parts)[0].notify(topics)
 
-    def listen(self, topics: Collection[str]) -> LocalBell:
+    def listen(self, topics: Collection[str]) -> LocalWakeup:
         return self._local.listen(topics)

@@ -14,7 +14,7 @@ from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, SessionView
-from mainspring.core.store import Beat, NewSession, PartialCompletion, Want
+from mainspring.core.store import Demand, HeartbeatAnswer, NewSession, PartialCompletion
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sharded.mixin import ShardedMixin
 from mainspring.stores.sharded.server import Server
@@ -68,40 +68,49 @@ class ShardedWorkerMixin(ShardedMixin):
             self._heard.pop((session, server.number), None)
             self._had_nothing.pop((session, server.number), None)
 
-    async def beat(
+    async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
-    ) -> Beat:
+    ) -> HeartbeatAnswer:
         """Send all held runs to every server: a run may have moved since this process read the placement map."""
         sent = self._clock.monotonic()
-        beats = await self._servers.those_there(lambda store: store.beat(session, ttl, held, pending, last_claim))
-        return await self._as_one(session, ttl, held, beats, sent)
+        heartbeats = await self._servers.those_there(
+            lambda store: store.heartbeat(session, ttl, held, pending, last_claim)
+        )
+        return await self._as_one(session, ttl, held, heartbeats, sent)
 
-    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[HeartbeatAnswer]:
         sent = self._clock.monotonic()
         found = await self._servers.those_there(lambda store: store.renew_leases(leases))
         return [
-            await self._as_one(session, ttl, (), {server: beats[number] for server, beats in found.items()}, sent)
+            await self._as_one(
+                session, ttl, (), {server: heartbeats[number] for server, heartbeats in found.items()}, sent
+            )
             for number, (session, ttl) in enumerate(leases)
         ]
 
     async def _as_one(
-        self, session: SessionId, ttl: Micros, held: Collection[RunId], beats: Mapping[Server, Beat], sent: Micros
-    ) -> Beat:
+        self,
+        session: SessionId,
+        ttl: Micros,
+        held: Collection[RunId],
+        heartbeats: Mapping[Server, HeartbeatAnswer],
+        sent: Micros,
+    ) -> HeartbeatAnswer:
         """Combine the answers of all servers to the heartbeat of a session."""
-        alive = {server: beat for server, beat in beats.items() if beat.alive}
+        alive = {server: heartbeat for server, heartbeat in heartbeats.items() if heartbeat.alive}
         if not alive:
-            return next(iter(beats.values()))
+            return next(iter(heartbeats.values()))
         lost: list[RunId] = []
-        buried = [server for server, beat in beats.items() if not beat.alive]
+        buried = [server for server, heartbeat in heartbeats.items() if not heartbeat.alive]
         if buried:
             lost += await self._bring_back(session, ttl, held, next(iter(alive)), buried)
         lost += self._unheard(session, ttl, held, alive, sent)
-        return Beat(
-            now=max(beat.now for beat in alive.values()),
+        return HeartbeatAnswer(
+            now=max(heartbeat.now for heartbeat in alive.values()),
             alive=True,
-            cancels=tuple(run for beat in alive.values() for run in beat.cancels),
-            returned=sum(beat.returned for beat in alive.values()),
-            draining=any(beat.draining for beat in alive.values()),
+            cancels=tuple(run for heartbeat in alive.values() for run in heartbeat.cancels),
+            returned=sum(heartbeat.returned for heartbeat in alive.values()),
+            draining=any(heartbeat.draining for heartbeat in alive.values()),
             lost=tuple(dict.fromkeys(lost)),
         )
 
@@ -138,7 +147,7 @@ class ShardedWorkerMixin(ShardedMixin):
             return []
         return [run for run in held if self._servers.homes.get(self._servers.of_id(run)) in silent]
 
-    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+    async def claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         """Claim from one server after the other until the slots are full.
 
         Each claim begins with another server, so under load the batches are as large as with one server. Servers that
@@ -157,7 +166,7 @@ class ShardedWorkerMixin(ShardedMixin):
         for server in sorted(
             in_turn, key=lambda server: self._had_nothing.get((session, server.number), since) > since
         ):
-            left = _left(wants, found)
+            left = _left(demands, found)
             if not left:
                 break
             left = self._for_server(server, left)
@@ -165,7 +174,7 @@ class ShardedWorkerMixin(ShardedMixin):
                 continue
             try:
                 async with asyncio.timeout(_CLAIM_WITHIN):
-                    held = await server.ask(partial(PostgresStore.claim, session=session, number=number, wants=left))
+                    held = await server.ask(partial(PostgresStore.claim, session=session, number=number, demands=left))
                 answered = True
                 found += held
                 if not held:
@@ -179,15 +188,15 @@ class ShardedWorkerMixin(ShardedMixin):
             raise error
         return found
 
-    def _for_server(self, server: Server, wants: Sequence[Want]) -> list[Want]:
+    def _for_server(self, server: Server, demands: Sequence[Demand]) -> list[Demand]:
         """Return the demand for one server. Of hints, keep those for runs that it owns."""
         found = []
-        for want in wants:
-            if want.runs is not None:
-                runs = tuple(run for run in want.runs if self._servers.homes.get(self._servers.of_id(run)) is server)
-                want = msgspec.structs.replace(want, runs=runs, limit=min(want.limit, len(runs)))
-            if want.limit > 0:
-                found.append(want)
+        for demand in demands:
+            if demand.runs is not None:
+                runs = tuple(run for run in demand.runs if self._servers.homes.get(self._servers.of_id(run)) is server)
+                demand = msgspec.structs.replace(demand, runs=runs, limit=min(demand.limit, len(runs)))
+            if demand.limit > 0:
+                found.append(demand)
         return found
 
     async def complete(self, completions: Sequence[Completion]) -> list[CompletionAnswer]:
@@ -227,24 +236,24 @@ class ShardedWorkerMixin(ShardedMixin):
             return [heard is not False for heard in error.answers]
 
 
-def _left(wants: Sequence[Want], found: Sequence[HeldRun]) -> list[Want]:
+def _left(demands: Sequence[Demand], found: Sequence[HeldRun]) -> list[Demand]:
     """Return the demand that is still unmet."""
     if not found:
-        return list(wants)
-    if len(wants) == 1 and len(found) >= wants[0].limit:
+        return list(demands)
+    if len(demands) == 1 and len(found) >= demands[0].limit:
         return []
     left = []
     taken = [(run.queue, run.priority, run.policy.weight) for run in found]
-    for want in wants:
+    for demand in demands:
         used = 0
         rest = []
         for queue, priority, weight in taken:
-            fits = queue == want.queue and (want.priority is None or want.priority == priority)
-            if fits and used < want.limit:
-                used += min(weight, want.slots or weight)
+            fits = queue == demand.queue and (demand.priority is None or demand.priority == priority)
+            if fits and used < demand.limit:
+                used += min(weight, demand.slots or weight)
             else:
                 rest.append((queue, priority, weight))
         taken = rest
-        if used < want.limit:
-            left.append(msgspec.structs.replace(want, limit=want.limit - used))
+        if used < demand.limit:
+            left.append(msgspec.structs.replace(demand, limit=demand.limit - used))
     return left

@@ -59,7 +59,7 @@ class SqliteWakeups(LocalWakeups):
             if version != seen:
                 seen = version
                 changed_at = self._clock.monotonic()
-                self.ring_all(but=[SHARDS])
+                self.notify_all(but=[SHARDS])
 
     def _version(self) -> int | None:
         """Return the change number; None while the file does not exist yet or is being recovered."""

@@ -32,7 +32,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether an outbox row of this kind and tenant may contain events for this webhook."""
         return self.tenant in (ALL_TENANTS, tenant) and any(_matches(self.types, name) for name in kind_of(kind).types)
 
-    def wants(self, event: Event) -> bool:
+    def demands(self, event: Event) -> bool:
         return (
             self.tenant in (ALL_TENANTS, event.tenant)
             and event.queue != QUEUE

@@ -5,11 +5,11 @@ from typing import Protocol
 
 from mainspring.core.model.base.ids import SessionId
 from mainspring.core.model.base.instant import Micros
-from mainspring.core.store import Beat
+from mainspring.core.store import HeartbeatAnswer
 
 
 class Leases(Protocol):
-    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[HeartbeatAnswer]:
         """Extend each lease by its ttl, like a heartbeat without runs, and return an answer for each, in order.
 
         A thousand renewals are one commit.

@@ -249,18 +249,18 @@ class Tree:
                 self.left += 1
 
 
-def attend(tree: Tree, line: int, bell: int, most: int) -> None:
+def attend(tree: Tree, line: int, wakeup: int, most: int) -> None:
     """Wait until no process is left. ``most``: the most processes it may have; 0 for no limit."""
     count_at = monotonic()
     pause = _COUNT if most else None
     poll = select.poll()
     poll.register(line, select.POLLIN)
-    poll.register(bell, select.POLLIN)
+    poll.register(wakeup, select.POLLIN)
     killing = False
     while not tree.empty:
         for descriptor, _ in poll.poll(_ROUND if killing else pause):
-            if descriptor == bell:
-                os.read(bell, 4096)
+            if descriptor == wakeup:
+                os.read(wakeup, 4096)
                 continue
             orders = os.read(line, 64)
             if b"T" in orders:
@@ -284,7 +284,7 @@ def attend(tree: Tree, line: int, bell: int, most: int) -> None:
 
 def serve(order: Order, line: int) -> str:
     """Start the program, wait for its end, and return the result as JSON."""
-    bell, ringer = os.pipe()
+    wakeup, ringer = os.pipe()
     os.set_blocking(ringer, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
@@ -303,7 +303,7 @@ def serve(order: Order, line: int) -> str:
     for descriptor in range(3):
         os.dup2(null, descriptor)
     tree = Tree(leader, cgroup)
-    attend(tree, line, bell, order.processes)
+    attend(tree, line, wakeup, order.processes)
     code = os.waitstatus_to_exitcode(tree.status or 0)
     killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
     no_memory = cgroup.ran_out_of_memory() or (killed and counted("/proc/vmstat", "oom_kill") > before)

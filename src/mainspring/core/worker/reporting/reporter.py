@@ -11,7 +11,7 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros
 from mainspring.core.model.runs.completion import Completion
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import Checkpoint, LogReport, ProgressReport, Reports
-from mainspring.core.ports.wakeups import Bell
+from mainspring.core.ports.wakeups import Wakeup
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import Attempt
 from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, current
@@ -38,7 +38,7 @@ class Reporter:
         self,
         store: Reports,
         clock: Clock,
-        bell: Bell,
+        wakeup: Wakeup,
         jitter: Random,
         settings: WorkerSettings,
         complete: Callable[[Attempt, Completion], None],
@@ -46,7 +46,7 @@ class Reporter:
         self.captures = settings.capture_logs
         self._store = store
         self._clock = clock
-        self._bell = bell
+        self._wakeup = wakeup
         self._jitter = jitter
         self._timeout = settings.lease / SECOND
         self._most = settings.largest_completion
@@ -84,14 +84,14 @@ class Reporter:
     async def heard(self, reporter: AttemptReporter[Attempt]) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listeners.append((reporter, waiter))
-        self._bell.ring()
+        self._wakeup.notify()
         self._pump()
         await waiter
 
     def complete_after(self, attempt: Attempt, completion: Completion) -> None:
         """Pass an outcome on once the store has the reports of its attempt."""
         self._ended.append((attempt, completion))
-        self._bell.ring()
+        self._wakeup.notify()
         self._pump()
 
     def start_counting_anew(self) -> None:
@@ -144,7 +144,7 @@ class Reporter:
         while self._has_work:
             left = self._flushed_at + EVERY - self._clock.monotonic()
             if left > 0 and not self._ended and not self._listeners:
-                await self._bell.wait(left)
+                await self._wakeup.wait(left)
             else:
                 await self._flush()
                 self._flushed_at = self._clock.monotonic()

@@ -87,7 +87,7 @@ async def put_queue_policy(api: Api, call: Call[PolicyIn, Nothing]) -> Answer:
     )
     policy.check()
     await api.store.put_queue_policy(name, policy, Author(call.principal.name, None, said.why))
-    api.wakeups.ring([queue_topic(name)])
+    api.wakeups.notify([queue_topic(name)])
     return Answer(200, _out(name, policy, policy.shares))
 
 

@@ -127,7 +127,7 @@ async def resume_queue(api: Api, call: Call[Whose, Nothing]) -> Answer:
     api.reach(call.principal, name)
     tenant = await api.choose_written(call.principal, call.body.tenant)
     await api.store.resume(tenant, name, Author(call.principal.name, tenant))
-    api.wakeups.ring([queue_topic(name)])
+    api.wakeups.notify([queue_topic(name)])
     return Answer(200, QueueState(name=name, paused=False))
 
 
@@ -161,7 +161,7 @@ async def resume_everything(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     Queues that were paused one by one stay paused.
     """
     await api.store.resume(None, None, Author(call.principal.name, None))
-    api.wakeups.ring([queue_topic(depth.queue) for depth in await api.store.depths(None)])
+    api.wakeups.notify([queue_topic(depth.queue) for depth in await api.store.depths(None)])
     return Answer(200, QueueState(name="*", paused=False))
 
 

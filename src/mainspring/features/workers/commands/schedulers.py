@@ -19,7 +19,7 @@ class Scheduler(msgspec.Struct, rename="camel"):
     name: str
     version: str
     started_at: str
-    last_beat_at: str
+    last_heartbeat_at: str
     shards: int
     datacenter: str = ""
 
@@ -47,7 +47,7 @@ async def list_schedulers(api: Client, out: Output) -> None:
                     one.name,
                     f"{one.shards:,}",
                     out.time(one.started_at),
-                    out.time(one.last_beat_at),
+                    out.time(one.last_heartbeat_at),
                     one.version,
                     one.datacenter,
                 )

@@ -30,7 +30,7 @@ from mainspring.core.model.runs.run import UNKNOWN_TASK_DELAY, HeldRun, Outcome,
 from mainspring.core.model.runs.usage import MOST_AMOUNT, MOST_UNITS, Spent, check_units
 from mainspring.core.ports.storage.catalog import LogReport, ProgressReport, SessionView
 from mainspring.core.ports.wakeups import queue_topic
-from mainspring.core.store import NewSession, Want
+from mainspring.core.store import Demand, NewSession
 from mainspring.http.context import Api
 from mainspring.http.operation import LONGEST, Answer, Call, Nothing, Resource
 from mainspring.http.problems import Missing, Problem
@@ -254,20 +254,20 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
         raise Invalid("queues", "the worker did not register for all of them", ", ".join(worker.queues))
     give_up = api.clock.monotonic() + round(call.body.wait_seconds * SECOND)
     api.polls.take(call.principal)
-    bell = api.wakeups.listen([queue_topic(queue) for queue in queues])
+    wakeup = api.wakeups.listen([queue_topic(queue) for queue in queues])
     gone = asyncio.ensure_future(call.left())
-    gone.add_done_callback(lambda _: bell.ring())
+    gone.add_done_callback(lambda _: wakeup.notify())
     line = api.lines.of(queues, worker.labels, call.principal.tenant)
     line.length += 1
     try:
-        beat, beaten_at, rung_at, waited, rang = None, 0, api.clock.monotonic(), False, True
+        heartbeat, renewed_at, notified_at, waited, woken = None, 0, api.clock.monotonic(), False, True
         while True:
             now = api.clock.monotonic()
-            if beat is None or now - beaten_at >= min(worker.lease // 3, _RENEW_EVERY):
-                beat, beaten_at = await api.leases.add((worker.id, worker.lease)), now
-                if not beat.alive:
+            if heartbeat is None or now - renewed_at >= min(worker.lease // 3, _RENEW_EVERY):
+                heartbeat, renewed_at = await api.leases.add((worker.id, worker.lease)), now
+                if not heartbeat.alive:
                     raise Conflict("the lease of this worker was lost; register anew")
-            age = beat.now + now - beaten_at - worker.started_at
+            age = heartbeat.now + now - renewed_at - worker.started_at
             number = min(max(age, 0) // _CLAIM_UNIT + 1, _LAST_CLAIM)
             runs: list[HeldRun] = []
             # A new request claims at once. Waiting requests take turns.
@@ -276,7 +276,7 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
                     # Let all requests that got the same notification queue up before one of them claims again.
                     await api.clock.sleep(_GATHER)
                 # If a request for the same queues found nothing since the notification, nothing is there.
-                if not beat.draining and not gone.done() and line.empty_at < rung_at:
+                if not heartbeat.draining and not gone.done() and line.empty_at < notified_at:
                     looked_at = api.clock.monotonic()
                     if waited:
                         # A key that was revoked in the meantime gets no more runs.
@@ -284,8 +284,8 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
                     for queue in queues:
                         # Claim queue by queue, in the order given: the limit applies to all of them together.
                         if (room := call.body.limit - len(runs)) > 0:
-                            want = Want(queue, room, call.principal.tenant)
-                            runs += await api.store.claim(worker.id, number, [want])
+                            demand = Demand(queue, room, call.principal.tenant)
+                            runs += await api.store.claim(worker.id, number, [demand])
                     if not runs:
                         line.empty_at = looked_at
                     runs = await _leave_unknown(api, worker, runs)
@@ -294,22 +294,22 @@ async def claim(api: Api, call: Call[Claim, Nothing]) -> Answer:
                 await _give_back(api, runs)
                 runs = []
             left = give_up - api.clock.monotonic()
-            if runs and not rang:
+            if runs and not woken:
                 # No notification announced these runs, so there may be more for other requests.
-                api.wakeups.ring([queue_topic(queue) for queue in queues])
-            if runs or left <= 0 or beat.draining or gone.done() or api.leaving:
+                api.wakeups.notify([queue_topic(queue) for queue in queues])
+            if runs or left <= 0 or heartbeat.draining or gone.done() or api.leaving:
                 if api.metrics.figures is not None and runs:
                     api.metrics.figures.claimed(runs)
                 found = [_claimed(run, _traceparent(api, run)) for run in runs]
-                return Answer(200, ClaimedRuns(claim=number, runs=found, draining=beat.draining))
+                return Answer(200, ClaimedRuns(claim=number, runs=found, draining=heartbeat.draining))
             # Spread the claims of requests for the same queues, so that one of them claims about once a second.
             patience = _LOOK_EVERY * (1 + _jitter.random() * (min(line.length, _LOOK_TOGETHER) - 1))
-            waited, rang = True, await bell.wait(min(left, worker.lease // 3, round(patience)))
-            rung_at = api.clock.monotonic() - (0 if rang else _LOOK_EVERY)
+            waited, woken = True, await wakeup.wait(min(left, worker.lease // 3, round(patience)))
+            notified_at = api.clock.monotonic() - (0 if woken else _LOOK_EVERY)
     finally:
         line.length -= 1
         gone.cancel()
-        bell.close()
+        wakeup.close()
         api.polls.give_back(call.principal)
 
 
@@ -329,7 +329,7 @@ async def _leave_unknown(api: Api, worker: SessionView, runs: list[HeldRun]) -> 
 async def _give_back(api: Api, runs: list[HeldRun]) -> None:
     if runs:
         await api.store.complete([complete_release(run, "its worker hung up") for run in runs])
-        api.wakeups.ring({queue_topic(run.queue) for run in runs})
+        api.wakeups.notify({queue_topic(run.queue) for run in runs})
 
 
 @remote.operation(
@@ -350,8 +350,10 @@ async def heartbeat(api: Api, call: Call[HeartbeatIn, Nothing]) -> Answer:
     held = [RunId(known_id(run)) for run in call.body.held]
     # Pass the number before the acknowledged claim. Runs of that claim arrived with its answer, and a claim still under
     # way may have the same number.
-    beat = await api.store.beat(worker.id, worker.lease, held, (), call.body.claim - 1)
-    out = HeartbeatOut(alive=beat.alive, cancel=list(beat.cancels), returned=beat.returned, draining=beat.draining)
+    heartbeat = await api.store.heartbeat(worker.id, worker.lease, held, (), call.body.claim - 1)
+    out = HeartbeatOut(
+        alive=heartbeat.alive, cancel=list(heartbeat.cancels), returned=heartbeat.returned, draining=heartbeat.draining
+    )
     return Answer(200, out)
 
 
@@ -550,7 +552,7 @@ async def _complete(
     answer = (await api.store.complete([completion]))[0]
     if held is not None:
         # The run is requeued, or another run may have waited for its ordering key.
-        api.wakeups.ring([queue_topic(held.queue)])
+        api.wakeups.notify([queue_topic(held.queue)])
     _count(api, held, completion, answer)
     if api.tracing is not None and held is not None and answer is CompletionAnswer.ACCEPTED:
         api.tracing.completed_elsewhere(held, completion)

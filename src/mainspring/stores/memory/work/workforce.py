@@ -13,7 +13,7 @@ from mainspring.core.model.limits.queues import Candidate, Choice, Turns, Wanted
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.view import AttemptView
-from mainspring.core.store import Beat, NewSession, Want
+from mainspring.core.store import Demand, HeartbeatAnswer, NewSession
 from mainspring.stores.memory.rows import RunRow, SessionRow
 from mainspring.stores.memory.tables import Tables
 
@@ -48,14 +48,14 @@ class MemoryWorkforce:
             self._tables.record_worker_event("worker.joined", row)
             return row.id
 
-    async def beat(
+    async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
-    ) -> Beat:
+    ) -> HeartbeatAnswer:
         tables = self._tables
         with tables.transaction() as now:
             row = tables.sessions.get(session)
             if row is None or row.dead:
-                return Beat(now=now, alive=False)
+                return HeartbeatAnswer(now=now, alive=False)
             row.lease_until = now + ttl
             known, unanswered = set(held), set(pending)
             running = [tables.runs[run] for run in tables.running_by_session[session]]
@@ -69,20 +69,20 @@ class MemoryWorkforce:
                 run.attempt -= 1
                 self._continue(run, RunState.QUEUED, run.rank, Outcome.RELEASED)
             cancels = tuple(run.id for run in running if run.id in known and run.cancel_at is not None)
-            return Beat(now=now, alive=True, cancels=cancels, returned=len(unknown), draining=row.draining)
+            return HeartbeatAnswer(now=now, alive=True, cancels=cancels, returned=len(unknown), draining=row.draining)
 
-    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
-        return [await self.beat(session, ttl, (), (), -1) for session, ttl in leases]
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[HeartbeatAnswer]:
+        return [await self.heartbeat(session, ttl, (), (), -1) for session, ttl in leases]
 
-    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+    async def claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         tables = self._tables
         with tables.transaction() as now:
             claimant = tables.find_live_session(session)
             if claimant is None or claimant.draining:
                 return []
             chosen: list[RunRow] = []
-            for want in wants:
-                found = self._choose_best(claimant, want, now)
+            for demand in demands:
+                found = self._choose_best(claimant, demand, now)
                 if found:
                     fence = chosen[0].fence if chosen else tables.next_fence()
                     for run in found:
@@ -95,14 +95,14 @@ class MemoryWorkforce:
                 one.limited = tables.get_queue_policy(one.queue).concurrency is not None
             return held
 
-    def _choose_best(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
+    def _choose_best(self, claimant: SessionRow, demand: Demand, now: Instant) -> list[RunRow]:
         tables = self._tables
-        if want.queue in tables.weighted or tables.get_queue_policy(want.queue).looks_closely:
-            return self._choose_by_policy(claimant, msgspec.structs.replace(want, runs=None), now)
+        if demand.queue in tables.weighted or tables.get_queue_policy(demand.queue).looks_closely:
+            return self._choose_by_policy(claimant, msgspec.structs.replace(demand, runs=None), now)
         best: list[RunRow] = []
         room: dict[str, int] = {}
-        for run in self._find_candidates(claimant, want, now):
-            if len(best) >= want.limit:
+        for run in self._find_candidates(claimant, demand, now):
+            if len(best) >= demand.limit:
                 break
             left = room.setdefault(run.tenant, tables.compute_room(run.tenant))
             if left > 0:
@@ -110,52 +110,52 @@ class MemoryWorkforce:
                 best.append(run)
         return best
 
-    def _find_candidates(self, claimant: SessionRow, want: Want, now: Instant) -> Iterator[RunRow]:
+    def _find_candidates(self, claimant: SessionRow, demand: Demand, now: Instant) -> Iterator[RunRow]:
         """Yield the runs that the worker may claim, best first."""
         tables = self._tables
         lines = (
             index.entries
-            for label_set, index in tables.ready[want.queue].items()
+            for label_set, index in tables.ready[demand.queue].items()
             if claimant.may_take(label_set, tables.preferences)
         )
-        for _, row in self._find_hinted(want) if want.runs is not None else merge(*lines):
+        for _, row in self._find_hinted(demand) if demand.runs is not None else merge(*lines):
             run = tables.runs[RunId(row)]
-            if want.tenant not in (None, run.tenant) or want.priority not in (None, run.priority):
+            if demand.tenant not in (None, run.tenant) or demand.priority not in (None, run.priority):
                 continue
             if not (run.start_missed(now) or run.deadline_missed(now) or tables.is_paused(run, now)):
                 yield run
 
-    def _find_hinted(self, want: Want) -> list[tuple[int, str]]:
-        found = (self._tables.runs.get(run) for run in dict.fromkeys(want.runs or ()))
+    def _find_hinted(self, demand: Demand) -> list[tuple[int, str]]:
+        found = (self._tables.runs.get(run) for run in dict.fromkeys(demand.runs or ()))
         return sorted(
             (run.rank, run.id)
             for run in found
-            if run is not None and run.state is RunState.QUEUED and run.queue == want.queue and run.label_set == ()
+            if run is not None and run.state is RunState.QUEUED and run.queue == demand.queue and run.label_set == ()
         )
 
-    def _choose_by_policy(self, claimant: SessionRow, want: Want, now: Instant) -> list[RunRow]:
-        tables, queue = self._tables, want.queue
+    def _choose_by_policy(self, claimant: SessionRow, demand: Demand, now: Instant) -> list[RunRow]:
+        tables, queue = self._tables, demand.queue
         policy = tables.get_queue_policy(queue)
-        most = want.limit if policy.concurrency is None else policy.concurrency - tables.count_running(queue)
+        most = demand.limit if policy.concurrency is None else policy.concurrency - tables.count_running(queue)
         groups: dict[str, list[Candidate]] = {}
         own: list[Candidate] = []
-        for run in self._find_candidates(claimant, want, now):
+        for run in self._find_candidates(claimant, demand, now):
             candidate = Candidate(run.id, run.tenant, run.rank, run.policy.weight)
             if policy.fair and run.target is not None:
                 own.append(candidate)
             else:
                 groups.setdefault(run.tenant if policy.fair else "", []).append(candidate)
         room = {tenant: tables.compute_room(tenant) for tenant in tables.tenants}
-        limit = want.limit
+        limit = demand.limit
         chosen: list[Candidate] = []
         if own:
             # Runs for this worker alone do not take part in fair turns.
-            chosen = _choose_from(choose(limit, want.slots, most, None, room), {"": own})
-            limit -= sum(min(candidate.weight, want.slots or limit) for candidate in chosen)
+            chosen = _choose_from(choose(limit, demand.slots, most, None, room), {"": own})
+            limit -= sum(min(candidate.weight, demand.slots or limit) for candidate in chosen)
         turns = None
         if policy.fair:
             turns = Turns(tables.queue_clocks[queue], tables.queue_turns[queue], policy.shares, groups)
-        chosen += _choose_from(choose(limit, want.slots, most - len(chosen), turns, room), groups)
+        chosen += _choose_from(choose(limit, demand.slots, most - len(chosen), turns, room), groups)
         if turns is not None:
             tables.queue_clocks[queue], tables.queue_turns[queue] = turns.clock, turns.kept()
         return [tables.runs[candidate.id] for candidate in chosen]

@@ -204,7 +204,7 @@ class UserChangeMixin(JobMixin):
             end.check()
         known = {end.run: end for end in ends}
         found, queues = await self._db.transaction(partial(self._finish, known=known, author=author))
-        await self._ring(queues)
+        await self._notify(queues)
         return found
 
     async def _finish(

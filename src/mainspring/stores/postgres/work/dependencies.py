@@ -131,7 +131,7 @@ class DependencyMixin(LimiterMixin):
             called_back, more = await self._db.transaction(partial(self._finish_recalls, limit=limit))
             changed += called_back
             queues += more
-        await self._ring(queues)
+        await self._notify(queues)
         return changed
 
     async def _resolve(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:

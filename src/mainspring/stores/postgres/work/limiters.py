@@ -244,11 +244,11 @@ class LimiterMixin(PostgresMixin):
         await self._look_for_more(connection, passage)
         return called_back, await self._carry_out(connection, passage)
 
-    async def _ring(self, queues: Collection[int]) -> None:
+    async def _notify(self, queues: Collection[int]) -> None:
         """After the commit: notify the workers that these queues have work."""
         if queues and self._wakeups is not None:
             await self._names.name_all(queues)
-            self._wakeups.ring([queue_topic(self._names.name(queue)) for queue in queues])
+            self._wakeups.notify([queue_topic(self._names.name(queue)) for queue in queues])
 
 
 def _leaver(row: asyncpg.Record) -> LimitRelease:

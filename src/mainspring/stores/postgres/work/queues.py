@@ -12,7 +12,7 @@ from mainspring.core.model.limits.queues import NO_POLICY, Candidate, QueuePolic
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.stores.changes import Change, what_differs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
@@ -32,7 +32,7 @@ class ClaimScope(msgspec.Struct, frozen=True):
     """
 
     queue: int
-    want: Want
+    demand: Demand
     lanes: Sequence[int]
     tenant: int | None
     paused: set[int]
@@ -135,9 +135,9 @@ class QueueMixin(PostgresMixin):
             return self._names.number(NameKind.TURN, self._turn(run))
         return self._lane(run.policy, run.target)
 
-    async def _mark_pooled(self, wants: Sequence[Want]) -> None:
+    async def _mark_pooled(self, demands: Sequence[Demand]) -> None:
         """Mark queues for which a worker has a slot pool per priority."""
-        new = {want.queue for want in wants if want.priority is not None} - self._pooled
+        new = {demand.queue for demand in demands if demand.priority is not None} - self._pooled
         if new:
             await self._db.execute("mark_pooled", sorted(self._names.number(NameKind.QUEUE, queue) for queue in new))
             self._pooled |= new
@@ -156,11 +156,11 @@ class QueueMixin(PostgresMixin):
         policies = {row["queue"]: row for row in rows}
         for place in places:
             if place.queue not in policies:
-                self._policed.discard(place.want.queue)
+                self._policed.discard(place.demand.queue)
         for place in places:
             row = policies.get(place.queue)
             bounded = row is not None and read_policy(row["policy"]).concurrency is not None
-            (self._bounded.add if bounded else self._bounded.discard)(place.want.queue)
+            (self._bounded.add if bounded else self._bounded.discard)(place.demand.queue)
         chosen: list[RunId] = []
         started: Counter[int] = Counter()
         for place in places:
@@ -180,7 +180,7 @@ class QueueMixin(PostgresMixin):
         started: int,
     ) -> list[Candidate]:
         policy = NO_POLICY if row is None else read_policy(row["policy"])
-        limit = most = place.want.limit
+        limit = most = place.demand.limit
         if policy.concurrency is not None:
             running = await connection.fetchval(*self._db.sql["running_of_queue"].bind(place.queue))
             most = min(most, policy.concurrency - running - started)
@@ -198,7 +198,7 @@ class QueueMixin(PostgresMixin):
         if "" in groups:
             # Lanes of a queue that is not fair, and the worker's own lane.
             chosen += await pick.choose(limit, most, None, room)
-            limit -= sum(min(candidate.weight, place.want.slots or limit) for candidate in chosen)
+            limit -= sum(min(candidate.weight, place.demand.slots or limit) for candidate in chosen)
         if policy.fair and row is not None and limit > 0:
             rows = await connection.fetch(*self._db.sql["turns"].bind(place.queue, row["clock"]))
             await names.name_all({tag["tenant"] for tag in rows}, connection)
@@ -232,7 +232,7 @@ class QueueMixin(PostgresMixin):
             if row["lane"] >= 0 and (lane := _lane_read(row)).is_stray(fair=fair, pooled=pooled)
         ]
         if strays:
-            most = max(_STRAYS, 2 * place.want.limit)
+            most = max(_STRAYS, 2 * place.demand.limit)
             arguments = (place.queue, [lane for lane, _ in strays], [base for _, base in strays], most, fair, pooled)
             await connection.execute(*self._db.sql["name_lanes"].bind(*arguments))
             await connection.execute(*self._db.sql["sort_lanes"].bind(*arguments))
@@ -244,7 +244,7 @@ class QueueMixin(PostgresMixin):
                 continue
             if lane.tenant in place.paused or (place.tenant is not None and lane.tenant not in (0, place.tenant)):
                 continue
-            if place.want.priority is None or lane.priority in (0, place.want.priority):
+            if place.demand.priority is None or lane.priority in (0, place.demand.priority):
                 lanes[row["lane"]] = lane.tenant or None
         return lanes
 
@@ -275,7 +275,7 @@ class _CandidateSearch:
         self._taken = list(taken)
 
     async def choose(self, limit: int, most: int, turns: Turns | None, room: dict[str, int]) -> list[Candidate]:
-        choice = choose(limit, self._place.want.slots, most, turns, room)
+        choice = choose(limit, self._place.demand.slots, most, turns, room)
         try:
             wanted = next(choice)
             while True:
@@ -300,7 +300,7 @@ class _CandidateSearch:
                 sorted(full),
                 [*self._taken, *wanted.seen],
                 self._weighted,
-                place.want.priority,
+                place.demand.priority,
             ),
         )
         await names.name_all({row["tenant"] for row in rows}, self._connection)

@@ -61,7 +61,7 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
             return rows, await self._let_go(connection, rows)
 
         rows, queues = await self._db.transaction(work)
-        await self._ring(queues)
+        await self._notify(queues)
         return len(rows)
 
     async def sweep(self, limit: int) -> int:

@@ -94,12 +94,12 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def _submit_now(self, arguments: list[list[Any]], topics: set[str]) -> None:
         """Submit runs that are due now. On a quiet system the commit itself wakes the workers."""
         wakeups = self._wakeups
-        ring = (None if wakeups is None else wakeups.take_along(topics)) or (None, None)
+        notify = (None if wakeups is None else wakeups.take_along(topics)) or (None, None)
         if len(arguments[0]) == 1:
-            await self._db.execute("submit_one", *(column[0] for column in arguments), *ring)
+            await self._db.execute("submit_one", *(column[0] for column in arguments), *notify)
         else:
-            await self._db.execute("submit_now", *arguments, *ring)
-        if wakeups is not None and ring[0] is not None:
+            await self._db.execute("submit_now", *arguments, *notify)
+        if wakeups is not None and notify[0] is not None:
             wakeups.was_taken_along(topics)
 
     def _arguments(self, runs: Sequence[NewRun]) -> list[list[Any]]:
@@ -373,7 +373,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         if author is not None:
             found, queues = await self._db.transaction(partial(self._cancel_audited, runs=runs, author=author))
-            await self._ring(queues)
+            await self._notify(queues)
             return found
         found = {}
         for _ in range(_CANCEL_ROUNDS):
@@ -383,7 +383,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             before = len(found)
             rows, queues = await self._db.transaction(partial(self._cancel_rows, runs=missing))
             found |= _cancelled(rows)
-            await self._ring(queues)
+            await self._notify(queues)
             if len(found) == before and not await self._states(missing):
                 # Two snapshots found none of these runs: they do not exist.
                 break

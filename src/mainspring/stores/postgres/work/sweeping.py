@@ -40,7 +40,7 @@ class SweepMixin(DependencyMixin):
                 stuck[row["number"]] = gate.kind
         if stuck:
             _, queues = await self._db.transaction(lambda connection: self._look_at_limits(connection, stuck))
-            await self._ring(queues)
+            await self._notify(queues)
             found += queues.total()
         return found
 

@@ -13,7 +13,7 @@ from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.usage import Spent
-from mainspring.core.store import Beat, NewSession, Want
+from mainspring.core.store import Demand, HeartbeatAnswer, NewSession
 from mainspring.stores.postgres.codes import OUTCOME_CODES, SESSION_KINDS, STATE_CODES
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import NameKind, UnknownName
@@ -59,14 +59,14 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         await self._db.execute("close_session", session)
         self._with_lanes.discard(session)
 
-    async def beat(
+    async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
-    ) -> Beat:
+    ) -> HeartbeatAnswer:
         row = (await self._db.fetch("beat", session, ttl, list(held), list(pending), last_claim))[0]
         if row["other_unknown"]:
             # No process runs these. The next heartbeat finds runs that are missed here.
             await self._release_unknown(session, row["other_unknown"], last_claim)
-        return Beat(
+        return HeartbeatAnswer(
             now=row["now"],
             alive=row["alive"],
             cancels=tuple(row["cancels"]),
@@ -74,12 +74,13 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             draining=row["draining"],
         )
 
-    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[HeartbeatAnswer]:
         rows = await self._db.fetch("renew_leases", [session for session, _ in leases], [ttl for _, ttl in leases])
         draining = {row["id"]: row["draining"] for row in rows if row["id"] is not None}
         now = rows[0]["now"]
         return [
-            Beat(now=now, alive=session in draining, draining=draining.get(session, False)) for session, _ in leases
+            HeartbeatAnswer(now=now, alive=session in draining, draining=draining.get(session, False))
+            for session, _ in leases
         ]
 
     async def _release_unknown(self, session: SessionId, runs: list[RunId], last_claim: int) -> None:
@@ -98,48 +99,48 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             ]
         )
 
-    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
-        wants = [want for want in wants if want.limit > 0]
-        if not wants:
+    async def claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
+        demands = [demand for demand in demands if demand.limit > 0]
+        if not demands:
             return []
-        await self._names.number_all((NameKind.QUEUE, want.queue) for want in wants)
-        await self._mark_pooled(wants)
-        if self._policed and any(want.queue in self._policed for want in wants):
-            policed = [want for want in wants if want.queue in self._policed]
+        await self._names.number_all((NameKind.QUEUE, demand.queue) for demand in demands)
+        await self._mark_pooled(demands)
+        if self._policed and any(demand.queue in self._policed for demand in demands):
+            policed = [demand for demand in demands if demand.queue in self._policed]
             held = await self._claim_policed(session, number, policed)
-            others = [want for want in wants if want not in policed]
+            others = [demand for demand in demands if demand not in policed]
             return held + await self.claim(session, number, others)
-        if self._limited or any(want.tenant is not None for want in wants):
-            return await self._claim_closely(session, number, wants)
+        if self._limited or any(demand.tenant is not None for demand in demands):
+            return await self._claim_closely(session, number, demands)
         with_lanes = session in self._with_lanes
-        rows = await (self._claim_lanes if with_lanes else self._claim)(session, number, wants)
+        rows = await (self._claim_lanes if with_lanes else self._claim)(session, number, demands)
         if not rows:
             # The statements find nothing in a queue with a pause or a quota. `_claim` also finds nothing for sessions
             # with lanes, or with limits per period.
-            queues = [self._names.number(NameKind.QUEUE, want.queue) for want in wants]
+            queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
             why = (await self._db.fetch("why_nothing", session, queues))[0]
             if why["policed"]:
                 # If one queue has a policy they find nothing in any: claim again, each queue in its own way.
                 self._policed |= {self._names.name(queue) for queue in why["policed"]}
-                return await self.claim(session, number, wants)
+                return await self.claim(session, number, demands)
             (self._with_lanes.add if why["for_lanes"] else self._with_lanes.discard)(session)
             if why["limited"]:
-                return await self._claim_closely(session, number, wants)
+                return await self._claim_closely(session, number, demands)
             if why["for_lanes"] and not with_lanes:
-                rows = await self._claim_lanes(session, number, wants)
+                rows = await self._claim_lanes(session, number, demands)
         return await self._held(rows)
 
-    async def _claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[asyncpg.Record]:
+    async def _claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[asyncpg.Record]:
         rows: list[asyncpg.Record] = []
-        hinted = [want for want in wants if want.runs is not None]
+        hinted = [demand for demand in demands if demand.runs is not None]
         if hinted:
-            queues = [self._names.number(NameKind.QUEUE, want.queue) for want in hinted]
-            runs = [run for want in hinted for run in want.runs or ()]
+            queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in hinted]
+            runs = [run for demand in hinted for run in demand.runs or ()]
             rows = await self._db.fetch("claim_hinted", session, number, queues, runs)
-            wants = [want for want in wants if want.runs is None]
-        if wants:
-            queues = [self._names.number(NameKind.QUEUE, want.queue) for want in wants]
-            limits = [want.limit for want in wants]
+            demands = [demand for demand in demands if demand.runs is None]
+        if demands:
+            queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
+            limits = [demand.limit for demand in demands]
             began = self._ranks.begin()
             found = await self._db.fetch("claim", session, number, queues, limits, self._ranks.of(queues))
             self._ranks.took((row["queue"], row["rank"]) for row in found)
@@ -159,10 +160,10 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             return
         self._ranks.looked(began, dead["run"], {row["queue"]: row["rank"] for row in rows})
 
-    async def _claim_lanes(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[asyncpg.Record]:
+    async def _claim_lanes(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[asyncpg.Record]:
         limits: Counter[int] = Counter()
-        for want in wants:
-            limits[self._names.number(NameKind.QUEUE, want.queue)] += want.limit
+        for demand in demands:
+            limits[self._names.number(NameKind.QUEUE, demand.queue)] += demand.limit
         rows = await self._db.fetch("claim_lanes", session, number, list(limits), list(limits.values()))
         limits.subtract(row["queue"] for row in rows)
         left = +limits
@@ -171,46 +172,53 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             rows += await self._db.fetch("claim_lanes", session, number, list(left), list(left.values()))
         return rows
 
-    async def _claim_policed(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+    async def _claim_policed(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         """Claim from queues with a policy that a claim must check."""
-        tenants = {want.tenant: await self._names.find(NameKind.TENANT, want.tenant) for want in wants if want.tenant}
-        wants = [want for want in wants if want.tenant is None or tenants[want.tenant] is not None]
+        tenants = {
+            demand.tenant: await self._names.find(NameKind.TENANT, demand.tenant) for demand in demands if demand.tenant
+        }
+        demands = [demand for demand in demands if demand.tenant is None or tenants[demand.tenant] is not None]
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
             found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session))
             if found is None:
                 return []
-            queues = [self._names.number(NameKind.QUEUE, want.queue) for want in wants]
+            queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
             paused = await self._paused(connection, set(queues))
-            room = await self._rooms(connection, [tenants.get(want.tenant or "") for want in wants])
+            room = await self._rooms(connection, [tenants.get(demand.tenant or "") for demand in demands])
             places = [
                 ClaimScope(
-                    queue, want, found["lanes"] or (), tenants.get(want.tenant or ""), paused.get(queue, set()), room
+                    queue,
+                    demand,
+                    found["lanes"] or (),
+                    tenants.get(demand.tenant or ""),
+                    paused.get(queue, set()),
+                    room,
                 )
-                for queue, want in zip(queues, wants, strict=True)
+                for queue, demand in zip(queues, demands, strict=True)
             ]
             chosen = await self._choose(connection, places)
             if not chosen:
                 return []
             return await connection.fetch(*self._db.sql["claim_chosen"].bind(session, number, chosen))
 
-        held = await self._held(await self._db.transaction(work)) if wants else []
+        held = await self._held(await self._db.transaction(work)) if demands else []
         for run in held:
             run.limited = run.queue in self._bounded
         return held
 
-    async def _claim_closely(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
+    async def _claim_closely(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         """Claim where something is paused, a tenant has a quota, or only one tenant's runs are wanted."""
-        numbers = [self._names.number(NameKind.QUEUE, want.queue) for want in wants]
+        numbers = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
         policed = await self._db.fetch("policed", numbers)
         if policed:
             self._policed |= {self._names.name(row["queue"]) for row in policed}
-            return await self.claim(session, number, wants)
+            return await self.claim(session, number, demands)
         places: list[tuple[int, int | None, int]] = []
-        for want in wants:
-            tenant = None if want.tenant is None else await self._names.find(NameKind.TENANT, want.tenant)
-            if want.tenant is None or tenant is not None:
-                places.append((self._names.number(NameKind.QUEUE, want.queue), tenant, want.limit))
+        for demand in demands:
+            tenant = None if demand.tenant is None else await self._names.find(NameKind.TENANT, demand.tenant)
+            if demand.tenant is None or tenant is not None:
+                places.append((self._names.number(NameKind.QUEUE, demand.queue), tenant, demand.limit))
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
             found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session))
@@ -328,7 +336,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             rows, queues = await self._db.transaction(lambda connection: self._complete_keyed(connection, keyed))
             applied |= _applied(rows, keyed)
             has_children |= _any_has_children(rows)
-            await self._ring(queues)
+            await self._notify(queues)
         if has_children:
             # A few children are resolved at once. The next call of ``resolve`` handles the rest.
             await self.resolve(FEW)

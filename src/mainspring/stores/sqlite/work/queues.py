@@ -12,7 +12,7 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.limits.queues import NO_POLICY, Candidate, QueuePolicy, Turns, Wanted, choose, made
 from mainspring.core.ports.storage.access import Author
-from mainspring.core.store import Want
+from mainspring.core.store import Demand
 from mainspring.stores.changes import Change, what_differs
 from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.part import Part
@@ -110,12 +110,12 @@ class SqliteQueues(Part):
         await self._work(mark)
         self._policed_at = -_ASK_AGAIN
 
-    async def _policed_of(self, wants: Sequence[Want]) -> list[Want]:
+    async def _policed_of(self, demands: Sequence[Demand]) -> list[Demand]:
         """Return the demands on queues with a policy that claims must apply.
 
         A new policy is noticed within a second; until then nothing is claimed from its queue.
         """
-        pooled = {want.queue for want in wants if want.priority is not None}
+        pooled = {demand.queue for demand in demands if demand.priority is not None}
         if not pooled <= self._pooled:
             await self._mark("pooled", pooled - self._pooled)
             self._pooled |= pooled
@@ -123,14 +123,14 @@ class SqliteQueues(Part):
         if now - self._policed_at >= _ASK_AGAIN:
             self._policed = frozenset(msgspec.json.decode(await self._reader.read("policed"), type=list[str]))
             self._policed_at = now
-        return [want for want in wants if want.queue in self._policed] if self._policed else []
+        return [demand for demand in demands if demand.queue in self._policed] if self._policed else []
 
-    async def _claim_policed(self, session: SessionId, number: int, wants: Sequence[Want]) -> tuple[str, set[str]]:
+    async def _claim_policed(self, session: SessionId, number: int, demands: Sequence[Demand]) -> tuple[str, set[str]]:
         """Claim from queues with a policy; Python chooses the runs, in one transaction with the claim.
 
         Return the answer, and the queues with a concurrency limit.
         """
-        batch = rows.encode([(want.queue, want.limit, want.tenant) for want in wants])
+        batch = rows.encode([(demand.queue, demand.limit, demand.tenant) for demand in demands])
 
         def claim(connection: apsw.Connection, now: Instant) -> tuple[str, set[str]]:
             bounded: set[str] = set()
@@ -143,9 +143,9 @@ class SqliteQueues(Part):
             if found is not None:
                 lanes = msgspec.json.decode(cast("str", found), type=list[int])
                 room = _room(connection)
-                for want in wants:
-                    if _Pick(connection, want, lanes, now, room).choose():
-                        bounded.add(want.queue)
+                for demand in demands:
+                    if _Pick(connection, demand, lanes, now, room).choose():
+                        bounded.add(demand.queue)
             [answer] = call_procedures(connection, [Call("claim", batch, session, number)], now)
             connection.execute("DELETE FROM chosen")
             return answer, bounded
@@ -157,21 +157,21 @@ class _Pick:
     """Chooses the next runs of one queue and writes them to ``chosen``."""
 
     def __init__(
-        self, connection: apsw.Connection, want: Want, lanes: Sequence[int], now: Instant, room: dict[str, int]
+        self, connection: apsw.Connection, demand: Demand, lanes: Sequence[int], now: Instant, room: dict[str, int]
     ) -> None:
         self._connection = connection
-        self._want = want
+        self._want = demand
         self._lanes = lanes
         self._now = now
         self._room = room
         found = connection.execute(
-            "SELECT policy, weighted, clock FROM queue_policy WHERE queue = ?", (want.queue,)
+            "SELECT policy, weighted, clock FROM queue_policy WHERE queue = ?", (demand.queue,)
         ).fetchone()
         policy, weighted, self._clock = cast("tuple[str | None, int, int]", found or (None, 0, 0))
         self._policy = _read(policy)
         self._weight = _WEIGHT if weighted else "1"
         self._paused = self._texts(
-            "SELECT tenant FROM pause WHERE queue IN ('', ?) AND (until IS NULL OR until > ?)", want.queue, now
+            "SELECT tenant FROM pause WHERE queue IN ('', ?) AND (until IS NULL OR until > ?)", demand.queue, now
         )
 
     def choose(self) -> bool:
@@ -186,8 +186,8 @@ class _Pick:
         return bound is not None
 
     def _choose(self, most: int) -> None:
-        want, policy = self._want, self._policy
-        limit = want.limit
+        demand, policy = self._want, self._policy
+        limit = demand.limit
         own = [lane for lane in self._lanes if lane < 0]
         if not policy.fair:
             self._keep(self._run(limit, most, None, self._lanes))
@@ -195,24 +195,24 @@ class _Pick:
         if own:
             # Runs for this worker alone do not take part in fair turns.
             kept = self._keep(self._run(limit, most, None, own))
-            limit -= sum(min(candidate.weight, want.slots or limit) for candidate in kept)
+            limit -= sum(min(candidate.weight, demand.slots or limit) for candidate in kept)
             most -= len(kept)
         tags = dict(
             cast(
                 "Iterable[tuple[str, int]]",
-                self._connection.execute("SELECT tenant, tag FROM queue_turn WHERE queue = ?", (want.queue,)),
+                self._connection.execute("SELECT tenant, tag FROM queue_turn WHERE queue = ?", (demand.queue,)),
             )
         )
-        tenants = set(self._texts(_TENANTS, want.queue)) - set(self._paused)
-        if want.tenant is not None:
-            tenants &= {want.tenant}
+        tenants = set(self._texts(_TENANTS, demand.queue)) - set(self._paused)
+        if demand.tenant is not None:
+            tenants &= {demand.tenant}
         turns = Turns(self._clock, tags, policy.shares, tenants)
         self._keep(self._run(limit, most, turns, [lane for lane in self._lanes if lane >= 0]))
-        self._connection.execute("UPDATE queue_policy SET clock = ? WHERE queue = ?", (turns.clock, want.queue))
-        self._connection.execute("DELETE FROM queue_turn WHERE queue = ?", (want.queue,))
+        self._connection.execute("UPDATE queue_policy SET clock = ? WHERE queue = ?", (turns.clock, demand.queue))
+        self._connection.execute("DELETE FROM queue_turn WHERE queue = ?", (demand.queue,))
         self._connection.executemany(
             "INSERT INTO queue_turn (queue, tenant, tag) VALUES (?, ?, ?)",
-            [(want.queue, tenant, tag) for tenant, tag in turns.kept().items()],
+            [(demand.queue, tenant, tag) for tenant, tag in turns.kept().items()],
         )
 
     def _run(self, limit: int, most: int, turns: Turns | None, lanes: Sequence[int]) -> list[Candidate]:

@@ -8,7 +8,7 @@ from mainspring.core.model.base.ids import RunId, SessionId
 from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun
-from mainspring.core.store import Beat, NewSession, Want
+from mainspring.core.store import Demand, HeartbeatAnswer, NewSession
 from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.threads import Call, call_procedures
 from mainspring.stores.sqlite.work.queues import SqliteQueues
@@ -34,32 +34,32 @@ class SqliteWorkforce(SqliteQueues):
         )
         return SessionId(int(await self._writer.call("open_session", batch)))
 
-    async def beat(
+    async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
-    ) -> Beat:
+    ) -> HeartbeatAnswer:
         batch = rows.encode((ttl, list(held), list(pending)))
         answer = await self._writer.call("beat", batch, who=session, size=last_claim)
-        now, alive, cancels, returned, draining = rows.beat.decode(answer)
-        return Beat(
+        now, alive, cancels, returned, draining = rows.heartbeat.decode(answer)
+        return HeartbeatAnswer(
             now=now, alive=alive != 0, cancels=cancels, returned=returned, draining=alive != 0 and draining != 0
         )
 
-    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[Beat]:
+    async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[HeartbeatAnswer]:
         # Heartbeats that are sent together share a commit.
-        return await asyncio.gather(*(self.beat(session, ttl, (), (), -1) for session, ttl in leases))
+        return await asyncio.gather(*(self.heartbeat(session, ttl, (), (), -1) for session, ttl in leases))
 
-    async def claim(self, session: SessionId, number: int, wants: Sequence[Want]) -> list[HeldRun]:
-        policed = await self._policed_of(wants)
+    async def claim(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
+        policed = await self._policed_of(demands)
         if policed:
             answer, bounded = await self._claim_policed(session, number, policed)
             held = await self._held(answer)
             for run in held:
                 run.limited = run.queue in bounded
-            others = [want for want in wants if want not in policed]
+            others = [demand for demand in demands if demand not in policed]
             return held + (await self.claim(session, number, others) if others else [])
         limits: Counter[tuple[str, str | None]] = Counter()
-        for want in wants:
-            limits[want.queue, want.tenant] += max(want.limit, 0)
+        for demand in demands:
+            limits[demand.queue, demand.tenant] += max(demand.limit, 0)
         # Demands for one tenant come last: only they consider what was picked before them.
         places = sorted(limits, key=lambda place: place[1] is not None)
         batch = rows.encode([(queue, limits[queue, tenant], tenant) for queue, tenant in places])
