@@ -15,7 +15,7 @@ from bench.machine import scratch_parent
 from bench.measurement import Measurement
 from bench.sites.site import Place
 from bench.sizes import Sizes
-from mainspring.config.stores import path_of
+from mainspring.config.stores import parse_path
 from mainspring.core.model.base.errors import Invalid
 from tools.services.local_postgres import PostgresUnavailable, throwaway_postgres
 
@@ -83,7 +83,7 @@ def _parent_of(store: str) -> Path:
         raise Invalid(
             "--store", "memory: is of one process, and several are measured", "sqlite, postgres, a path or a DSN"
         )
-    path = path_of(store)
+    path = parse_path(store)
     try:
         parent = path if path.is_dir() else path.absolute().parent
         usable = parent.is_dir() and os.access(parent, os.W_OK)

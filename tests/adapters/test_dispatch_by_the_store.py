@@ -146,7 +146,7 @@ async def test_a_process_without_a_broker_has_no_dispatcher_and_no_feeds(tmp_pat
 def test_a_process_without_a_broker_loads_no_broker_driver() -> None:
     code = (
         "import asyncio, sys\n"
-        "from mainspring.config.runtime import Runtime\nfrom mainspring.config.node import make_brokers\n"
+        "from mainspring.config.runtime import Runtime\nfrom mainspring.config.services.cluster import make_brokers\n"
         "from mainspring.config.loading import load\n"
         "assert asyncio.run(make_brokers(Runtime(load({'store': 'memory:'})))) is None\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('redis', 'aio_pika', 'aiokafka')])"

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mainspring.config.api import make_acceptance, make_ingest
+from mainspring.config.ingest import make_ingest, make_submit_buffer
 from mainspring.config.runtime import Runtime
 from mainspring.config.sections.access import ApiSection
 from mainspring.config.sections.events import IngestSection
@@ -249,7 +249,7 @@ async def test_the_run_of_a_record_continues_its_trace(kit: Kit) -> None:
 
 
 async def test_a_request_accepted_by_the_api_keeps_its_author_and_a_forged_author_is_ignored(kit: Kit) -> None:
-    acceptance = make_acceptance(kit.runtime.settings)
+    acceptance = make_submit_buffer(kit.runtime.settings)
     assert acceptance is not None
     new_id = kit.runtime.jobs.new_run_id("", tenant="acme")
     body = b'{"task": "greet", "idempotencyKey": "1"}'

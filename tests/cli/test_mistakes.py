@@ -213,9 +213,13 @@ def test_a_benchmark_of_an_unreachable_server_prints_no_password(tmp_path: Path)
 
 def test_the_banner_has_the_pools_of_a_worker_in_place_of_the_slots_of_its_queues() -> None:
     fields = {"store": "memory:", "worker.queues": "payouts:100,mail:20"}
-    assert Node(load(fields, environment={}), {Role.WORKER}).banner().endswith("; queues payouts:100, mail:20")
+    assert Node(load(fields, environment={}), {Role.WORKER}).build_banner().endswith("; queues payouts:100, mail:20")
     pools = load({**fields, "worker.priorities": "1:100,2:50,3:20"}, environment={})
-    assert Node(pools, {Role.WORKER}).banner().endswith("; queues payouts, mail; slots by priority 1:100, 2:50, 3:20")
+    assert (
+        Node(pools, {Role.WORKER})
+        .build_banner()
+        .endswith("; queues payouts, mail; slots by priority 1:100, 2:50, 3:20")
+    )
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
@@ -223,10 +227,10 @@ async def test_the_server_listens_on_every_host_that_the_settings_allow(host: st
     settings = load({"store": "memory:", "host": host, "port": free_port()}, environment={})
     node = Node(settings, {Role.HTTP})
     address = f"{'[::1]' if host == '::1' else host}:{settings.port}"
-    assert f" dashboard http://{address}/\n" in node.banner()
-    assert f" API http://{address}/docs " in node.banner()
+    assert f" dashboard http://{address}/\n" in node.build_banner()
+    assert f" API http://{address}/docs " in node.build_banner()
     without = load({"store": "memory:", "ui.enabled": False}, environment={})
-    assert "dashboard" not in Node(without, {Role.HTTP}).banner()
+    assert "dashboard" not in Node(without, {Role.HTTP}).build_banner()
 
     await node.start()
     try:

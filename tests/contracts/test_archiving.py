@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.config.archive import restore
+from mainspring.config.archive import restore_archive
 from mainspring.config.sections.storage import BlobsSection
 from mainspring.config.servers.blobs import make_blobs
 from mainspring.core.model.base.errors import Conflict
@@ -155,9 +155,9 @@ async def test_an_archive_is_restored_into_a_database(harness: Harness, tmp_path
     views = await end_some_runs(harness)
     await harness.advance(40 * DAY)
     await archive_and_prune(harness, archiver)
-    assert await restore(blobs, await list_manifests(blobs), None, into) == (10, 10)
-    assert await restore(blobs, await list_manifests(blobs), "default", into) == (10, 0)
-    assert await restore(blobs, await list_manifests(blobs), "nobody", into) == (0, 0)
+    assert await restore_archive(blobs, await list_manifests(blobs), None, into) == (10, 10)
+    assert await restore_archive(blobs, await list_manifests(blobs), "default", into) == (10, 0)
+    assert await restore_archive(blobs, await list_manifests(blobs), "nobody", into) == (0, 0)
     store = SqliteStore(into, SystemClock())
     await store.open()
     try:

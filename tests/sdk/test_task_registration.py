@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from mainspring import Context, Mainspring, RetryPolicy
-from mainspring.config.node import REGISTERED, Node, Role
+from mainspring.config.node import Node, Role
+from mainspring.config.services.worker import REGISTERED
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import MINUTE
 from mainspring.core.model.limits.limits import Limit
@@ -112,7 +113,7 @@ async def test_a_recycled_worker_does_not_replace_a_newer_one(tmp_path: Path, mo
     store = str(tmp_path / "mainspring.db")
     monkeypatch.setenv(REGISTERED, "")
     async with started(new_app(store)) as older:
-        older.leave_word()
+        older.hand_over_registration()
     async with started(new_app(store, queue="faster")):
         pass
     async with started(new_app(store)) as fresh:

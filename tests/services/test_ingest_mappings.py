@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import msgspec
 import pytest
 
-from mainspring.config.api import local_api
+from mainspring.config.api import open_local_api
 from mainspring.config.runtime import Runtime
 from mainspring.config.settings import Settings
 from mainspring.core.model.access.access import Quotas, Tenant
@@ -110,7 +110,7 @@ class Kit:
 async def make() -> AsyncIterator[Callable[[str | None, Mapping[str, object]], Kit]]:
     runtime = Runtime(Settings(store="memory:"))
     await runtime.open()
-    async with local_api(runtime) as api:
+    async with open_local_api(runtime) as api:
         yield lambda tenant, topics: Kit(runtime, JobMaker(api, tenant, read_mappings(topics)))
     await runtime.close()
 

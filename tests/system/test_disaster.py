@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.config.backups import opened_store
+from mainspring.config.backups import open_store
 from mainspring.config.settings import Settings
 from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
@@ -66,7 +66,7 @@ def witnessed(file: Path, word: str) -> Counter[str]:
 async def load(store: str, witness: Path) -> None:
     """Submit runs of different lengths until cancelled, at most 200 ahead of the worker."""
     random, submitted = Random(1), 0
-    async with opened_store(Settings(store=store)) as opened:
+    async with open_store(Settings(store=store)) as opened:
         while True:
             if submitted - sum(witnessed(witness, "end").values()) < 200:
                 payloads = [b'{"milliseconds":%d}' % random.choice((0, 5, 50, 600)) for _ in range(20)]
@@ -105,7 +105,7 @@ async def test_a_backup_under_load_is_restored_without_running_completed_runs_ag
     async with Processes(after, tmp_path / "two", {"WITNESS": str(second)}) as processes:
         processes.start("scheduler")
         processes.start("worker", APP, "--queue", "load:50")
-        async with opened_store(Settings(store=after)) as store:
+        async with open_store(Settings(store=after)) as store:
 
             async def ready() -> bool:
                 return bool(await store.sessions("worker")) and not await store.lost_runs(1)

@@ -3,7 +3,7 @@
 from mainspring import Mainspring
 from mainspring.config.sections.tasks import TasksSection
 from mainspring.config.settings import Settings
-from mainspring.config.tasks import Offer
+from mainspring.config.tasks import WorkerTasks
 from mainspring.core.worker.handler import AsyncHandler
 
 
@@ -13,7 +13,7 @@ def test_a_worker_offers_built_in_tasks_and_tasks_of_the_application() -> None:
     @app.task(queue="mail")
     async def send() -> None: ...
 
-    offer = Offer(Settings(), app)
+    offer = WorkerTasks(Settings(), app)
     assert set(offer.handlers()) == {"send", "http", "fan_out", "fan_in"}
     assert set(offer.queues()) == {"mail"}
 
@@ -24,13 +24,13 @@ def test_a_task_of_the_application_overrides_a_built_in_one() -> None:
     @app.task(name="http")
     async def mine() -> None: ...
 
-    handler = Offer(Settings(), app).handlers()["http"]
+    handler = WorkerTasks(Settings(), app).handlers()["http"]
     assert isinstance(handler, AsyncHandler)
     assert not handler.harmless
 
 
 def test_a_worker_without_an_application_offers_built_in_tasks_on_queue_default() -> None:
-    offer = Offer(Settings(tasks=TasksSection(scripts="/srv/scripts")), None)
+    offer = WorkerTasks(Settings(tasks=TasksSection(scripts="/srv/scripts")), None)
     assert set(offer.handlers()) == {"http", "shell"}
     assert set(offer.queues()) == {"default"}
 
@@ -44,6 +44,6 @@ def test_a_worker_of_an_application_with_scripts_also_serves_queue_default() -> 
     settings = app.settings()
     assert settings.tasks.scripts == "/srv/scripts"
     assert app.settings({"tasks.scripts": "/other"}).tasks.scripts == "/other"
-    offer = Offer(settings, app)
+    offer = WorkerTasks(settings, app)
     assert set(offer.handlers()) >= {"send", "shell"}
     assert set(offer.queues()) == {"mail", "default"}

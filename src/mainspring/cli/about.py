@@ -26,10 +26,10 @@ def show_version() -> None:
 
     Example: mainspring version
     """
-    from mainspring.config.versions import about
+    from mainspring.config.versions import describe_versions
 
     # Print the version on a line of its own at the top: scripts read it.
-    typer.echo("\n".join([f"mainspring {mainspring.__version__}", *about()]))
+    typer.echo("\n".join([f"mainspring {mainspring.__version__}", *describe_versions()]))
 
 
 def print_completion(

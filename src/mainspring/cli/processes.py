@@ -37,8 +37,9 @@ from mainspring.cli.options import (
     settings_of,
 )
 from mainspring.cli.output import Output
-from mainspring.config.node import DEFAULT_SLOTS, Node, Role
+from mainspring.config.node import Node, Role
 from mainspring.config.runtime import Runtime
+from mainspring.config.services.worker import DEFAULT_SLOTS
 from mainspring.config.settings import Settings
 from mainspring.config.tasks import make_builtin_tasks
 from mainspring.core.model.base.errors import Invalid, StoreDamaged, StoreUnavailable
@@ -284,7 +285,7 @@ def _run(settings: Settings, roles: set[Role], app: Mainspring | None, path: str
         if runner.run(_serve(node, app, last_resort, settings.worker.grace)):
             # Start the same command in a fresh process, which frees leaked memory.
             flush()
-            node.leave_word()
+            node.hand_over_registration()
             os.execv(sys.executable, [sys.executable, "-m", "mainspring", *sys.argv[1:]])  # noqa: S606
 
 
@@ -299,8 +300,8 @@ async def _serve(node: Node, app: Mainspring | None, last_resort: LastResort, gr
         insisting = asyncio.create_task(_when(stop.insisted.wait(), node.stop_now))
         try:
             started = await _first(stop.asked.wait(), _start(node, app)) == 1
-            if started and await _first(stop.asked.wait(), node.ended()) == 1:
-                recycled = await node.ended()
+            if started and await _first(stop.asked.wait(), node.wait_for_end()) == 1:
+                recycled = await node.wait_for_end()
             status = 0
         finally:
             await node.stop()
@@ -339,7 +340,7 @@ async def _start(node: Node, app: Mainspring | None) -> None:
     # Declare schedules first: if one is refused, nothing has been started.
     schedules = [] if app is None else await _declare(node, app)
     node.check()
-    typer.echo("\n".join([node.banner(), *schedules]), err=True)
+    typer.echo("\n".join([node.build_banner(), *schedules]), err=True)
     await node.start()
     typer.echo("mainspring: ready", err=True)
     # The objects that exist now stay alive. Scanning them every few hundred requests would take a tenth of the time.

@@ -10,7 +10,7 @@ from mainspring.cli.client.target import Profile, store_settings
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json, table
 from mainspring.config.settings import Settings
-from mainspring.config.stores import open_several
+from mainspring.config.stores import open_sharded
 
 
 class MoveOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ def servers(profile: Profile = None, store: Store = None, config: Config = None,
 
 
 async def _servers(settings: Settings):  # type: ignore[no-untyped-def]
-    async with open_several(settings) as store:
+    async with open_sharded(settings) as store:
         return await store.servers()
 
 
@@ -82,7 +82,7 @@ def rebalance(
 
 
 async def _rebalance(settings: Settings, without: int | None, *, dry_run: bool, quiet: bool) -> list[MoveOut]:
-    async with open_several(settings) as store:
+    async with open_sharded(settings) as store:
         moves = await store.planned_moves(without)
         for number, (place, source, target) in enumerate(moves, 1):
             if not dry_run:

@@ -1,7 +1,7 @@
-"""Builds the API, its authentication, and the intake of jobs from other sources."""
+"""Builds the API and its authentication."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,26 +11,28 @@ from mainspring.config.runtime import Runtime
 from mainspring.config.sections.access import AuthSection, OidcSection
 from mainspring.config.sections.values import read_file
 from mainspring.config.settings import Settings, describe
-from mainspring.config.stores import label
+from mainspring.config.stores import build_label
 from mainspring.config.tasks import make_builtin_tasks
 from mainspring.core.maintenance.monitor import Monitor
+from mainspring.core.model.access.networks import read_networks
 from mainspring.core.model.access.token_rules import Algorithm, check_grant
-from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.diagnosis import Finding
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import SettingView
-from mainspring.features.ingest.service import Ingest
+from mainspring.http.acceptance import Acceptance
 from mainspring.http.auth.authenticator import Authenticator, Tokens
-from mainspring.integrations.kafka.request_topic import Voucher, read_request_topic
+from mainspring.http.context import Api
+from mainspring.http.limits import Buckets
+from mainspring.http.metrics import Metrics
+from mainspring.http.streams.hub import Hub
 
 if TYPE_CHECKING:
-    from mainspring.http.context import Api
     from mainspring.integrations.kafka.ingest import KafkaAcceptance
     from mainspring.web.oidc import OidcSettings
 
 
 @asynccontextmanager
-async def local_api(runtime: Runtime) -> AsyncIterator["Api"]:
+async def open_local_api(runtime: Runtime) -> AsyncIterator[Api]:
     """Yield the API on an open runtime, without a server. Commands that open a store directly use this."""
 
     async def health() -> Mapping[str, object]:
@@ -50,15 +52,8 @@ def make_api(
     authenticator: Authenticator,
     health: Callable[[], Awaitable[Mapping[str, object]]],
     monitor: Monitor | None = None,
-    accepting: "KafkaAcceptance | None" = None,
-) -> "Api":
-    from mainspring.core.model.access.networks import read_networks
-    from mainspring.http.acceptance import Acceptance
-    from mainspring.http.context import Api
-    from mainspring.http.limits import Buckets
-    from mainspring.http.metrics import Metrics
-    from mainspring.http.streams.hub import Hub
-
+    buffer: "KafkaAcceptance | None" = None,
+) -> Api:
     settings = runtime.settings
     return Api(
         runtime.store,
@@ -67,60 +62,18 @@ def make_api(
         runtime.clock,
         auth=authenticator,
         buckets=Buckets(runtime.clock, settings.api.rate, settings.api.burst),
-        hub=Hub(runtime.store, runtime.clock, label()),
+        hub=Hub(runtime.store, runtime.clock, build_label()),
         metrics=Metrics(monitor or Monitor(), runtime.figures, runtime.replica_staleness),
         health=health,
         tasks=make_builtin_tasks(settings),
         proxies=read_networks("api.trusted_proxies", settings.api.trusted_proxies),
         production=settings.production,
-        acceptance=None if accepting is None else Acceptance(accepting, runtime.clock, settings.ingest.bound_to),
+        acceptance=None if buffer is None else Acceptance(buffer, runtime.clock, settings.ingest.bound_to),
         system=_System(settings),
         notifications=settings.notifications.read(),
         run_logs=runtime.run_logs,
         tracing=runtime.tracing,
     )
-
-
-async def make_ingest(runtime: Runtime, health: Callable[[], Awaitable[Mapping[str, object]]]) -> Ingest | None:
-    """Build the service that creates jobs from requests in a Kafka topic. Return None if no topic is configured."""
-    section = runtime.settings.ingest
-    if not section.kafka:
-        return None
-    # Imported here, because the API's modules that read and check the requests take long to load.
-    from mainspring.features.ingest.intake import JobMaker
-    from mainspring.features.ingest.mappings import read_mappings
-
-    with _needing_kafka():
-        from mainspring.integrations.kafka.ingest import KafkaRequests
-    topic = read_request_topic(section.kafka, "ingest.kafka", required=not section.topics)
-    mappings = read_mappings(section.topics)
-    identity = await runtime.store.identity()
-    requests = KafkaRequests(topic, identity, runtime.clock, _voucher(runtime.settings), mappings)
-    api = make_api(runtime, Authenticator(runtime.store, runtime.clock, required=False), health)
-    return Ingest(requests, JobMaker(api, section.bound_to, mappings).make, runtime.clock, runtime.wakeups.listen([]))
-
-
-def make_acceptance(settings: Settings) -> "KafkaAcceptance | None":
-    """Build the component that accepts jobs for an API while the store is unavailable. Return None if it is off."""
-    if not settings.api.submit_buffer:
-        return None
-    with _needing_kafka():
-        from mainspring.integrations.kafka.ingest import KafkaAcceptance
-    return KafkaAcceptance(read_request_topic(settings.ingest.kafka, "ingest.kafka"), _voucher(settings))
-
-
-def _voucher(settings: Settings) -> Voucher | None:
-    # Unlike for hints, the store's id cannot be the default key, because it is in the name of a consumer group.
-    return Voucher(settings.dispatch.key.encode()) if settings.dispatch.key else None
-
-
-@contextmanager
-def _needing_kafka() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        hint = "pip install 'mainspring[kafka]'"
-        raise Invalid("ingest.kafka", f"Kafka needs the package {error.name}", hint) from error
 
 
 class _System:
@@ -138,7 +91,7 @@ class _System:
         return [] if self._settings.store == "memory:" else await examine(self._settings)
 
 
-def oidc(section: OidcSection) -> "OidcSettings | None":
+def make_oidc_settings(section: OidcSection) -> "OidcSettings | None":
     """Return the OpenID settings of the dashboard, or None if sign-in is off."""
     if not section.issuer:
         return None

@@ -31,7 +31,7 @@ async def open_archive(settings: Settings) -> AsyncIterator[Blobs]:
         await blobs.close()
 
 
-async def restore(blobs: Blobs, parts: list[Manifest], tenant: str | None, into: Path) -> tuple[int, int]:
+async def restore_archive(blobs: Blobs, parts: list[Manifest], tenant: str | None, into: Path) -> tuple[int, int]:
     """Write the runs of archive parts into an SQLite file.
 
     Returns how many were read, and how many of them are new.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mainspring.config.sections.addresses import read_store_servers
 from mainspring.config.settings import Settings
-from mainspring.config.stores import POSTGRES, RuntimeStore, make_store, missing, path_of
+from mainspring.config.stores import POSTGRES, RuntimeStore, explain_missing, make_store, parse_path
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.model.runs.restored import Restored, Unfinished
 from mainspring.core.ports.upkeep.backup import Backups, Manifest, Tell
@@ -27,11 +27,11 @@ def make_backups(settings: Settings) -> Backups:
         try:
             from mainspring.stores.postgres.upkeep.backup import PostgresBackups
         except ModuleNotFoundError as error:
-            raise missing("PostgreSQL", "postgres", error) from error
+            raise explain_missing("PostgreSQL", "postgres", error) from error
         return PostgresBackups(settings.store, settings.schema)
     from mainspring.stores.sqlite.upkeep.backup import SqliteBackups
 
-    return SqliteBackups(path_of(settings.store), SystemClock())
+    return SqliteBackups(parse_path(settings.store), SystemClock())
 
 
 async def take_backup(settings: Settings, file: Path, program: str, tell: Tell) -> tuple[Manifest, int]:
@@ -70,12 +70,12 @@ async def restore_backup(
 
 
 @asynccontextmanager
-async def opened_store(settings: Settings) -> AsyncIterator[RuntimeStore]:
+async def open_store(settings: Settings) -> AsyncIterator[RuntimeStore]:
     """Yield the opened store. Raises ``StoreUnavailable`` if an SQLite file does not exist."""
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
     if not settings.store.startswith(POSTGRES) and not read_store_servers(settings.store):
-        path = path_of(settings.store)
+        path = parse_path(settings.store)
         if not path.exists():
             raise StoreUnavailable(f"there is no store {path}")
     store = make_store(settings, SystemClock())
@@ -94,5 +94,5 @@ async def promote_standby(settings: Settings, address: str, *, force: bool) -> P
     try:
         from mainspring.stores.postgres.upkeep.promotion import promote
     except ModuleNotFoundError as error:
-        raise missing("PostgreSQL", "postgres", error) from error
+        raise explain_missing("PostgreSQL", "postgres", error) from error
     return await promote(address, settings.store, settings.schema, SystemClock(), force=force)

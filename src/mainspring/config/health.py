@@ -13,7 +13,7 @@ from mainspring.config.servers.broker_routes import OTHERS, read_routes
 from mainspring.config.servers.brokers import make_dispatch
 from mainspring.config.servers.coordinators import make_registry
 from mainspring.config.settings import Settings
-from mainspring.config.stores import POSTGRES, make_store, missing, path_of, retention_of, stores_of
+from mainspring.config.stores import POSTGRES, explain_missing, list_stores, make_store, parse_path, read_retention
 from mainspring.config.tasks import examine_programs, make_vault
 from mainspring.core.model.base.errors import Invalid, SecretsUnavailable
 from mainspring.core.model.cluster.coordination import STORE, read_coordination
@@ -41,7 +41,7 @@ async def migrate(settings: Settings, *, contract: bool = False) -> Migrated:
     applied: list[Migration] = []
     waiting: list[Migration] = []
     if settings.store.startswith(POSTGRES) or read_store_servers(settings.store):
-        for server in stores_of(store):
+        for server in list_stores(store):
             done = await cast(Migrates, server).migrate(contract=contract)
             applied += done.applied
             waiting += done.waiting
@@ -62,23 +62,23 @@ def make_health(settings: Settings) -> Health:
         each = [msgspec.structs.replace(settings, store=address) for address in servers]
         return ShardedHealth([(hide_secrets(one.store), make_health(one)) for one in each])
     if settings.store.startswith(POSTGRES):
-        return _postgres_health(settings)
+        return _make_postgres_health(settings)
     from mainspring.stores.sqlite.upkeep.health import SqliteHealth
 
-    return SqliteHealth(path_of(settings.store), SystemClock())
+    return SqliteHealth(parse_path(settings.store), SystemClock())
 
 
-def _postgres_health(settings: Settings) -> "PostgresHealth":
+def _make_postgres_health(settings: Settings) -> "PostgresHealth":
     try:
         from mainspring.stores.postgres.upkeep.health import PostgresHealth
     except ModuleNotFoundError as error:
-        raise missing("PostgreSQL", "postgres", error) from error
+        raise explain_missing("PostgreSQL", "postgres", error) from error
     return PostgresHealth(
         settings.store,
         settings.schema,
         SystemClock(),
         connections=settings.connections,
-        retention=retention_of(settings),
+        retention=read_retention(settings),
         replica=(settings.replica, settings.replica_lag) if settings.replica else None,
     )
 
@@ -87,7 +87,7 @@ def make_watched(settings: Settings, address: str) -> Watched | None:
     """Build the health checks of one server of the store, or None if it is not a PostgreSQL server."""
     if not address.startswith(POSTGRES):
         return None
-    return _postgres_health(msgspec.structs.replace(settings, store=address))
+    return _make_postgres_health(msgspec.structs.replace(settings, store=address))
 
 
 async def examine(settings: Settings) -> list[Finding]:
@@ -159,7 +159,7 @@ async def _examine_run_logs(settings: Settings, signs: Signs | None) -> list[Fin
         await logs.blobs.close()
 
 
-async def move(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> Moved:
+async def copy_store(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> Moved:
     """Copy everything from an SQLite file to PostgreSQL. ``tell`` gets the kind, count and total of each batch."""
     if not target.store.startswith(POSTGRES):
         raise Invalid("--to", "is not PostgreSQL", "postgresql://user@host/database")
@@ -170,7 +170,7 @@ async def move(settings: Settings, target: Settings, tell: Callable[[str, int, i
     try:
         from mainspring.stores.postgres.upkeep.transfer import PostgresTarget
     except ModuleNotFoundError as error:
-        raise missing("PostgreSQL", "postgres", error) from error
-    source = SqliteSource(path_of(settings.store), SystemClock())
+        raise explain_missing("PostgreSQL", "postgres", error) from error
+    source = SqliteSource(parse_path(settings.store), SystemClock())
     to = PostgresTarget(target.store, target.schema)
     return await transfer(source, to, hide_secrets(target.store), tell)

@@ -49,10 +49,10 @@ def load(
     environment = os.environ if environment is None else environment
     leaves = dict(list_leaves(Settings))
     values: dict[str, object] = dict(defaults or {})
-    values.update(_from_file(file, environment, leaves))
-    values.update(_from_environment(environment, leaves))
+    values.update(_read_file(file, environment, leaves))
+    values.update(_read_environment(environment, leaves))
     if code is not None:
-        values.update(_from_tree(*code, leaves))
+        values.update(_read_tree(*code, leaves))
     for path, value in (flags or {}).items():
         if value is not None:
             values[path] = _parse(f"--{path.rsplit('.', 1)[-1].replace('_', '-')}", value, leaves[path])
@@ -71,7 +71,7 @@ def load(
     return settings
 
 
-def _from_environment(environment: Mapping[str, str], leaves: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def _read_environment(environment: Mapping[str, str], leaves: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     paths = {PREFIX + path.upper().replace(".", "_"): path for path in leaves}
     for name, value in environment.items():
         if name in paths:
@@ -82,7 +82,7 @@ def _from_environment(environment: Mapping[str, str], leaves: Mapping[str, objec
             raise Invalid(name, "is no setting", f"did you mean {PREFIX}{close[0]}?" if close else "")
 
 
-def _from_file(
+def _read_file(
     file: Path | None, environment: Mapping[str, str], leaves: Mapping[str, object]
 ) -> Iterator[tuple[str, object]]:
     chosen = file or (Path(environment[PREFIX + "CONFIG"]) if PREFIX + "CONFIG" in environment else None)
@@ -96,10 +96,10 @@ def _from_file(
     except ValueError as error:
         # ValueError includes text that is not UTF-8, and numbers that are too long.
         raise Invalid(str(path), f"is not TOML: {error}") from error
-    yield from _from_tree(str(path), tree, leaves)
+    yield from _read_tree(str(path), tree, leaves)
 
 
-def _from_tree(where: str, tree: Mapping[str, object], leaves: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def _read_tree(where: str, tree: Mapping[str, object], leaves: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     for name, value in _flatten(tree, leaves):
         if name not in leaves:
             close = difflib.get_close_matches(name, leaves, 1)
@@ -177,7 +177,7 @@ def parse_table(value: object, where: str) -> dict[str, tuple[str, ...]]:
     """Parse ``name=word word,other=word``, or a table of strings or lists of strings."""
     if isinstance(value, str):
         pairs: list[tuple[str, object]] = [
-            (name.strip(), words) for name, _, words in (part.partition("=") for part in _entries(value))
+            (name.strip(), words) for name, _, words in (part.partition("=") for part in _split_entries(value))
         ]
         if len(dict(pairs)) < len(pairs):
             raise Invalid(where, "has a name twice")
@@ -196,7 +196,7 @@ def parse_table(value: object, where: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _entries(text: str) -> list[str]:
+def _split_entries(text: str) -> list[str]:
     """Split text at commas.
 
     A comma in an address with several hosts is not a separator, because no name follows it.
@@ -226,7 +226,7 @@ def parse_queues(value: object, where: str = "queues") -> dict[str, int]:
     """Parse ``mail:20,default`` (the default is 100 slots), a list of such pairs, or a table."""
     hint = "for example default:100,mail:20"
     queues = {}
-    for name, slots in _pairs(value):
+    for name, slots in _read_slots(value):
         if not name or not _SLOTS.fullmatch(slots):
             raise Invalid(where, f"{name}:{slots} is not a queue with its slots", hint)
         queues[check_queue(where, name)] = int(slots)
@@ -239,14 +239,14 @@ def parse_priorities(value: object, where: str = "priorities") -> dict[str, int]
     """Parse ``1:100,2:50``, a list of such pairs, or a table."""
     hint = "1 to 10 and at least 1 slot, for example 1:100,2:50"
     priorities = {}
-    for name, slots in _pairs(value):
+    for name, slots in _read_slots(value):
         if not _PRIORITY.fullmatch(name) or not _SLOTS.fullmatch(slots):
             raise Invalid(where, f"{name}:{slots} is not a priority with its slots", hint)
         priorities[name] = int(slots)
     return priorities
 
 
-def _pairs(value: object) -> list[tuple[str, str]]:
+def _read_slots(value: object) -> list[tuple[str, str]]:
     """Return names with their slots, as strings."""
     if isinstance(value, dict):
         return [(str(name), str(slots)) for name, slots in value.items()]

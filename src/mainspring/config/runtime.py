@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.config.servers.blobs import make_run_logs
 from mainspring.config.settings import Settings
-from mainspring.config.stores import MEMORY, Pooled, make_jobs, make_store, make_wakeups, missing, stores_of
+from mainspring.config.stores import MEMORY, Pooled, explain_missing, list_stores, make_jobs, make_store, make_wakeups
 from mainspring.core.logs.run_logs import RunLogs
 from mainspring.core.model.base.errors import BrokerUnavailable, StoreUnavailable
 from mainspring.core.model.base.ids import RunId
@@ -136,7 +136,7 @@ class Runtime:
 
     def pools(self) -> list[PoolUse]:
         """Return the usage of connection pools, one entry per server. Stores without connections have none."""
-        found = [part.pool() for part in stores_of(self.store) if isinstance(part, Pooled)]
+        found = [part.pool() for part in list_stores(self.store) if isinstance(part, Pooled)]
         return [use for use in found if use is not None]
 
     def workforce(self) -> "Callable[[], AbstractAsyncContextManager[Workforce]] | None":
@@ -167,7 +167,7 @@ def make_tracing(settings: Settings) -> "Tracing | None":
     try:
         from mainspring.core.runtime.tracing.spans import tracing_of
     except ModuleNotFoundError as error:
-        raise missing("OpenTelemetry", "otel", error, "tracing.enabled") from error
+        raise explain_missing("OpenTelemetry", "otel", error, "tracing.enabled") from error
     return tracing_of(section.endpoint, section.ratio, section.service, metadata.version("mainspring"))
 
 
@@ -178,5 +178,5 @@ def make_status_cache(settings: Settings) -> StatusCache | None:
     try:
         from mainspring.integrations.redis.status_cache import RedisStatusCache
     except ModuleNotFoundError as error:
-        raise missing("Redis", "redis", error) from error
+        raise explain_missing("Redis", "redis", error) from error
     return RedisStatusCache(read_redis(settings.dispatch.status_cache, "dispatch.status_cache"))

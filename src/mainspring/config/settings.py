@@ -129,9 +129,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Raise ``Invalid`` for invalid settings. Addresses of other servers are checked in ``config/checks.py``."""
         kinds = dict(list_leaves(Settings))
         for path, (least, most) in RANGES.items():
-            value = _value(self, path)
+            value = _get_value(self, path)
             if not least <= value <= most:
-                words = format_duration if kinds[path] == "duration" else _digits
+                words = format_duration if kinds[path] == "duration" else _format_number
                 raise Invalid(path, f"{words(value)} is out of range", f"{words(least)} to {words(most)}")
         for path, name in (("worker.name", self.worker.name), ("scheduler.name", self.scheduler.name)):
             if name:
@@ -221,11 +221,11 @@ def list_leaves(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tupl
             yield prefix + name, getattr(hint, "__metadata__", (hint,))[0]
 
 
-def _digits(number: float) -> str:
+def _format_number(number: float) -> str:
     return str(number).removesuffix(".0")
 
 
-def _value(settings: Settings, path: str) -> int:
+def _get_value(settings: Settings, path: str) -> int:
     section, _, leaf = path.rpartition(".")
     value: int = getattr(getattr(settings, section) if section else settings, leaf)
     return value

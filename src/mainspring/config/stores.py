@@ -82,13 +82,13 @@ def make_store(
 
         return MemoryStore(clock, settings.shards, wakeups)
     if servers := read_store_servers(settings.store):
-        return _make_several(settings, clock, servers, wakeups, connections)
+        return _make_sharded(settings, clock, servers, wakeups, connections)
     if settings.store.startswith(POSTGRES):
         try:
             from mainspring.stores.postgres import PostgresStore
             from mainspring.stores.postgres.wakeups import PostgresWakeups
         except ModuleNotFoundError as error:
-            raise missing("PostgreSQL", "postgres", error) from error
+            raise explain_missing("PostgreSQL", "postgres", error) from error
         return PostgresStore(
             settings.store,
             schema=settings.schema,
@@ -101,10 +101,10 @@ def make_store(
         )
     from mainspring.stores.sqlite import SqliteStore
 
-    return SqliteStore(path_of(settings.store), clock, settings.shards)
+    return SqliteStore(parse_path(settings.store), clock, settings.shards)
 
 
-def _make_several(
+def _make_sharded(
     settings: Settings, clock: Clock, servers: Sequence[str], wakeups: Wakeups | None, connections: int | None
 ) -> "ShardedStore":
     try:
@@ -112,7 +112,7 @@ def _make_several(
         from mainspring.stores.sharded import ShardedStore
         from mainspring.stores.sharded.wakeups import ShardedWakeups
     except ModuleNotFoundError as error:
-        raise missing("PostgreSQL", "postgres", error) from error
+        raise explain_missing("PostgreSQL", "postgres", error) from error
 
     def make(address: str, number: int) -> PostgresStore:
         return PostgresStore(
@@ -129,12 +129,12 @@ def _make_several(
 
 
 @asynccontextmanager
-async def open_several(settings: Settings) -> AsyncIterator["ShardedStore"]:
+async def open_sharded(settings: Settings) -> AsyncIterator["ShardedStore"]:
     """Yield the opened sharded store, for operations on its servers."""
     servers = read_store_servers(settings.store)
     if not servers:
         raise Invalid("store", "is on one server", "a list of them, as in docs/deploy/sharding.md")
-    store = _make_several(settings, SystemClock(), servers, None, None)
+    store = _make_sharded(settings, SystemClock(), servers, None, None)
     await store.open()
     try:
         yield store
@@ -142,7 +142,7 @@ async def open_several(settings: Settings) -> AsyncIterator["ShardedStore"]:
         await store.close()
 
 
-def retention_of(settings: Settings) -> Retention:
+def read_retention(settings: Settings) -> Retention:
     kept = settings.retention
     return Retention(
         succeeded=kept.succeeded,
@@ -154,7 +154,7 @@ def retention_of(settings: Settings) -> Retention:
     )
 
 
-def stores_of(store: RuntimeStore) -> list[RuntimeStore]:
+def list_stores(store: RuntimeStore) -> list[RuntimeStore]:
     """Return the store of each server. Without sharding it is the store itself."""
     found = getattr(store, "stores", None)
     return [store] if found is None else [part for _, part in found]
@@ -191,20 +191,20 @@ def make_wakeups(settings: Settings, clock: Clock) -> Wakeups:
         try:
             from mainspring.stores.sharded.wakeups import ShardedWakeups
         except ModuleNotFoundError as error:
-            raise missing("PostgreSQL", "postgres", error) from error
+            raise explain_missing("PostgreSQL", "postgres", error) from error
         return ShardedWakeups(servers, clock, settings.schema)
     if settings.store.startswith(POSTGRES):
         try:
             from mainspring.stores.postgres.wakeups import PostgresWakeups
         except ModuleNotFoundError as error:
-            raise missing("PostgreSQL", "postgres", error) from error
+            raise explain_missing("PostgreSQL", "postgres", error) from error
         return PostgresWakeups(settings.store, clock, settings.schema)
     from mainspring.stores.sqlite.wakeups import SqliteWakeups
 
-    return SqliteWakeups(path_of(settings.store), clock)
+    return SqliteWakeups(parse_path(settings.store), clock)
 
 
-def path_of(store: str) -> Path:
+def parse_path(store: str) -> Path:
     """Return the path of an SQLite file. Raises ``Invalid`` for text that looks like a mistyped address."""
     path = store.removeprefix("sqlite:///")
     if path in ("memory", ":memory:"):
@@ -219,9 +219,9 @@ def path_of(store: str) -> Path:
         raise Invalid("store", f"{path}: {error}") from error
 
 
-def missing(what: str, extra: str, error: ModuleNotFoundError, field: str = "store") -> Invalid:
+def explain_missing(what: str, extra: str, error: ModuleNotFoundError, field: str = "store") -> Invalid:
     return Invalid(field, f"{what} needs the package {error.name}", f"pip install 'mainspring[{extra}]'")
 
 
-def label() -> str:
+def build_label() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"

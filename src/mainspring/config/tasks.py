@@ -34,7 +34,7 @@ from mainspring.integrations.chained_secrets import ChainedSecrets
 from mainspring.integrations.environment_secrets import EnvironmentSecrets
 from mainspring.integrations.files.secrets import FolderSecrets
 from mainspring.integrations.smtp.mail import SmtpMail
-from mainspring.integrations.tls import context_of
+from mainspring.integrations.tls import build_tls_context
 
 if TYPE_CHECKING:
     from mainspring.integrations.vault.secrets import VaultSecrets
@@ -56,7 +56,7 @@ class Application(HandlerSource, Protocol):
         ...
 
 
-class Offer:
+class WorkerTasks:
     """All tasks of a worker. Tasks of the application override built-in tasks with the same name."""
 
     def __init__(self, settings: Settings, application: Application | None, runtime: "Runtime | None" = None) -> None:
@@ -71,7 +71,7 @@ class Offer:
         found = dict(tasks.handlers(egress, now=system_time))
         if self._runtime is not None:
             found[WORKFLOW] = make_workflow_handler(self._runtime)
-            found |= make_fan_handlers(self._runtime)
+            found |= make_fan_out_handlers(self._runtime)
         return found if self._application is None else found | dict(self._application.handlers())
 
     def entries(self) -> list[TaskEntry]:
@@ -85,7 +85,7 @@ class Offer:
 
     def describe(self) -> str:
         """Return the number of tasks as text for the banner."""
-        builtin = Offer(self._settings, None, self._runtime).handlers().keys()
+        builtin = WorkerTasks(self._settings, None, self._runtime).handlers().keys()
         words = f"{len(builtin)} built-in tasks"
         if self._application is None:
             return words
@@ -115,8 +115,8 @@ def make_builtin_tasks(settings: Settings) -> BuiltinTasks:
         scripts=Path(tasks.scripts).expanduser() if tasks.scripts else None,
         commands=tasks.commands,
         env=tasks.env,
-        confinement=_confinement(tasks),
-        containers=Containers(tasks.containers, tasks.images, network=tasks.network, limits=_limits(tasks)),
+        confinement=_make_confinement(tasks),
+        containers=Containers(tasks.containers, tasks.images, network=tasks.network, limits=_make_limits(tasks)),
         keyring=make_keyring(settings),
         webhooks=read_webhooks(settings.events.webhooks),
         notifications=settings.notifications.read(),
@@ -140,7 +140,7 @@ def make_workflow_handler(runtime: "Runtime | Callable[[], Awaitable[Runtime]]")
     return AsyncHandler(WORKFLOW, invoke, harmless=True)
 
 
-def make_fan_handlers(runtime: "Runtime | Callable[[], Awaitable[Runtime]]") -> dict[str, Handler]:
+def make_fan_out_handlers(runtime: "Runtime | Callable[[], Awaitable[Runtime]]") -> dict[str, Handler]:
     """Build the tasks ``fan_out`` and ``fan_in``, which submit through a runtime that is open or opened on use."""
 
     async def opened() -> tuple[Jobs, Store]:
@@ -191,7 +191,7 @@ def make_vault(section: VaultSection) -> "VaultSecrets":
     def secret_id() -> str:
         return read_file("vault.secret_id_file", section.secret_id_file).decode().strip()
 
-    trusted = context_of(Tls(authority=section.ca_file), "vault.ca_file") or True
+    trusted = build_tls_context(Tls(authority=section.ca_file), "vault.ca_file") or True
     headers = {"X-Vault-Namespace": section.namespace} if section.namespace else {}
     return VaultSecrets(
         httpx2.Client(base_url=section.address, headers=headers, verify=trusted, trust_env=False),
@@ -203,7 +203,7 @@ def make_vault(section: VaultSection) -> "VaultSecrets":
     )
 
 
-def _limits(tasks: TasksSection) -> Limits:
+def _make_limits(tasks: TasksSection) -> Limits:
     return Limits(
         memory=tasks.memory,
         cpus=tasks.cpus,
@@ -213,13 +213,13 @@ def _limits(tasks: TasksSection) -> Limits:
     )
 
 
-def _confinement(tasks: TasksSection) -> Confinement:
-    return Confinement(_limits(tasks), user=tasks.user, cgroup=tasks.cgroup)
+def _make_confinement(tasks: TasksSection) -> Confinement:
+    return Confinement(_make_limits(tasks), user=tasks.user, cgroup=tasks.cgroup)
 
 
 def examine_programs(tasks: TasksSection) -> list[Finding]:
     """Check that this machine enforces the limits of programs. Returns no findings without programs or limits."""
-    confinement = _confinement(tasks)
+    confinement = _make_confinement(tasks)
     if not (tasks.scripts or tasks.commands) or not confinement.limits.by_cgroup:
         return []
     check = "limits of programs"
@@ -236,13 +236,13 @@ def examine_programs(tasks: TasksSection) -> list[Finding]:
     ]
 
 
-def check_surroundings(settings: Settings) -> None:
+def check_environment(settings: Settings) -> None:
     """Check that the machine has what the worker's settings need."""
     tasks = settings.tasks
     for name, folder in (("tasks.scripts", tasks.scripts), ("secrets.folder", settings.secrets.folder)):
         if folder and not Path(folder).expanduser().is_dir():
             raise Invalid(name, f"{folder} is not a folder")
-    _confinement(tasks).check()
+    _make_confinement(tasks).check()
     if tasks.containers:
         find_engine(tasks.containers)
 

@@ -6,7 +6,7 @@ from mainspring.core.model.base.addresses import Tls
 from mainspring.core.model.base.errors import Invalid
 
 
-def context_of(tls: Tls | None, field: str) -> ssl.SSLContext | None:
+def build_tls_context(tls: Tls | None, field: str) -> ssl.SSLContext | None:
     if tls is None:
         return None
     # OSError does not name the file, so remember which one is being read.

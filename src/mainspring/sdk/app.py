@@ -465,9 +465,9 @@ class Mainspring(Hooks, Pausing):
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers that a worker can run, by task name."""
-        from mainspring.config.tasks import make_fan_handlers, make_workflow_handler
+        from mainspring.config.tasks import make_fan_out_handlers, make_workflow_handler
 
-        found = make_fan_handlers(self.runtime)
+        found = make_fan_out_handlers(self.runtime)
         for task in self._tasks.values():
             handler = task.handler()
             found.update(dict.fromkeys((task.name, *task.aliases), handler))

@@ -7,8 +7,8 @@ from random import Random
 
 import msgspec
 
-from mainspring.config.node import DEFAULT_SLOTS
 from mainspring.config.runtime import Runtime
+from mainspring.config.services.worker import DEFAULT_SLOTS
 from mainspring.config.settings import Settings
 from mainspring.core.cluster.shards import ShardKeeper
 from mainspring.core.maintenance.reaper import Reaper

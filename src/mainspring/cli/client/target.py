@@ -287,9 +287,9 @@ async def open_runtime(settings: Settings, *, makes_store: bool) -> AsyncIterato
     if settings.store == "memory:":
         raise Invalid("store", "memory: keeps nothing", "a path for SQLite, or postgresql://…")
     if not makes_store and not settings.store.startswith(("postgresql://", "postgres://", "[")):
-        from mainspring.config.stores import path_of
+        from mainspring.config.stores import parse_path
 
-        path = path_of(settings.store)
+        path = parse_path(settings.store)
         if not path.exists():
             # Otherwise a mistyped path would create an empty store, and the command would report that there is nothing.
             raise StoreUnavailable(f"there is no store {path}; mainspring up or mainspring migrate makes one")
@@ -318,10 +318,10 @@ async def connected(where: Where, *, makes_store: bool = False) -> AsyncIterator
             await remote.close()
         return
     from mainspring.cli.client.local import LocalTransport
-    from mainspring.config.api import local_api
+    from mainspring.config.api import open_local_api
 
     logs.configure(LogSection(level="error"))
-    async with open_runtime(where.settings, makes_store=makes_store) as runtime, local_api(runtime) as api:
+    async with open_runtime(where.settings, makes_store=makes_store) as runtime, open_local_api(runtime) as api:
         local = ApiClient("http://store", None, runtime.clock, transport=LocalTransport(api))
         try:
             yield Client(local, where.tenant, is_local=True)

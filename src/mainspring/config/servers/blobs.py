@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mainspring.config.sections.storage import BlobsSection
 from mainspring.config.settings import Settings
-from mainspring.config.stores import missing
+from mainspring.config.stores import explain_missing
 from mainspring.core.logs.run_logs import RunLogs
 from mainspring.core.model.cluster.coordination import STORE
 from mainspring.core.ports.blobs import Blobs
@@ -21,7 +21,7 @@ def make_blobs(address: str, field: str, section: BlobsSection) -> Blobs:
     try:
         from mainspring.integrations.s3.bucket import BucketBlobs
     except ModuleNotFoundError as error:
-        raise missing("a bucket", "s3", error, field) from error
+        raise explain_missing("a bucket", "s3", error, field) from error
     return BucketBlobs(found, section.read())
 
 

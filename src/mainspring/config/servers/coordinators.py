@@ -4,7 +4,7 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.coordination import Engine
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.registry import Registry
-from mainspring.integrations.tls import context_of
+from mainspring.integrations.tls import build_tls_context
 
 
 def make_registry(engine: Engine, clock: Clock) -> Registry:
@@ -28,11 +28,11 @@ def make_registry(engine: Engine, clock: Clock) -> Registry:
                 clock,
                 root=engine.root,
                 credentials=engine.credentials,
-                tls=context_of(engine.tls, "coordination"),
+                tls=build_tls_context(engine.tls, "coordination"),
             )
         case _:
             from mainspring.integrations.zookeeper.coordination import ZooKeeperRegistry
             from mainspring.integrations.zookeeper.session import Access
 
-            access = Access(credentials=engine.credentials, tls=context_of(engine.tls, "coordination"))
+            access = Access(credentials=engine.credentials, tls=build_tls_context(engine.tls, "coordination"))
             return ZooKeeperRegistry(engine.nodes, access, root=engine.root)

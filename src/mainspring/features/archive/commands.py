@@ -9,7 +9,7 @@ import typer
 
 from mainspring.cli.options import Config, settings_of
 from mainspring.cli.output import AsJson, console, echo_json, table
-from mainspring.config.archive import open_archive, restore
+from mainspring.config.archive import open_archive, restore_archive
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.base.instant import DAY, Instant, parse_instant
 from mainspring.features.archive.model import Manifest, format_day
@@ -107,7 +107,7 @@ def restore_runs(
             complete = [part for part in parts if part.complete]
             if not complete:
                 raise NotFound("the archive has no complete part in this time range")
-            runs, new = await restore(blobs, complete, tenant, into)
+            runs, new = await restore_archive(blobs, complete, tenant, into)
             stores = len({part.store for part in complete})
             return Restored(into=str(into), runs=runs, new=new, unfinished=len(parts) - len(complete), stores=stores)
 

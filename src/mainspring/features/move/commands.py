@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mainspring.cli.options import Config, settings_of
 from mainspring.cli.output import AsJson, console, echo_json, table
-from mainspring.config.health import move as move_store
+from mainspring.config.health import copy_store
 from mainspring.config.runtime import system_clock
 from mainspring.config.sections.addresses import hide_secrets
 from mainspring.core.model.base.instant import SECOND
@@ -71,7 +71,7 @@ def move(
             bars.update(bars.task_ids[bar_of[kind]], completed=done, total=total)
 
         moved = asyncio.run(
-            move_store(
+            copy_store(
                 settings_of(None, config, store=source), settings_of(None, config, store=target, schema=schema), tell
             )
         )

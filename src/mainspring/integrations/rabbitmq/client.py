@@ -9,7 +9,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.integrations.rabbitmq.address import Broker
 from mainspring.integrations.rabbitmq.connection import Connection, connect
 from mainspring.integrations.rabbitmq.errors import AmqpError, ConnectionLost, Refused
-from mainspring.integrations.tls import context_of
+from mainspring.integrations.tls import build_tls_context
 
 
 class Client:
@@ -50,7 +50,7 @@ class Client:
 
     def _tls(self) -> ssl.SSLContext | None:
         if self._context is None:
-            self._context = context_of(self._broker.tls, "dispatch.broker")
+            self._context = build_tls_context(self._broker.tls, "dispatch.broker")
         return self._context
 
     def drop(self, why: str) -> None:

@@ -17,7 +17,7 @@ import mainspring
 from mainspring.cli.client.target import Profile, store_settings
 from mainspring.cli.options import Config, Store
 from mainspring.cli.output import AsJson, console, echo_json, table
-from mainspring.config.backups import opened_store, restore_backup, take_backup, verify_backup
+from mainspring.config.backups import open_store, restore_backup, take_backup, verify_backup
 from mainspring.config.runtime import system_clock
 from mainspring.config.sections.addresses import hide_secrets
 from mainspring.config.settings import Settings
@@ -266,7 +266,7 @@ async def _complete_or_cancel(
 
     Returns how many runs are in doubt, which were completed, and how many were cancelled.
     """
-    async with opened_store(settings) as store:
+    async with open_store(settings) as store:
         completed = await complete_known(store, restored, done)
         doubtful = await list_in_doubt(store, restored)
         if restored.unfinished is not Unfinished.CANCEL:
@@ -321,7 +321,7 @@ def _describe_pause(paused: Pause | None) -> str:
 
 
 async def _review(settings: Settings) -> tuple[Restored, Pause | None, list[tuple[RunView, Doubt]]]:
-    async with opened_store(settings) as store:
+    async with open_store(settings) as store:
         restored = await read_last_restore(store)
         return restored, await read_pause_of_all(store), await list_in_doubt(store, restored)
 
@@ -376,7 +376,7 @@ def _describe_completed(completed: Counter[RunState], skipped: int) -> str:
 
 
 async def _complete_known(settings: Settings, ends: list[KnownEnd]) -> Counter[RunState]:
-    async with opened_store(settings) as store:
+    async with open_store(settings) as store:
         return await complete_known(store, await read_last_restore(store), ends)
 
 
@@ -398,7 +398,7 @@ def release_held(profile: Profile = None, store: Store = None, config: Config = 
 
 
 async def _release_pause(settings: Settings) -> tuple[bool, int, Pause | None]:
-    async with opened_store(settings) as store:
+    async with open_store(settings) as store:
         restored = await read_last_restore(store)
         doubtful = await list_in_doubt(store, restored)
         return await release_pause(store, restored), len(doubtful), await read_pause_of_all(store)

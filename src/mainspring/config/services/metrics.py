@@ -14,21 +14,21 @@ from mainspring.features.ingest.service import Ingest
 from mainspring.features.logs.service import LogKeeper
 
 
-def tell_of_scheduler(keepers: Sequence[ShardKeeper], schedulers: Sequence[Scheduler], book: Exposition) -> None:
+def write_scheduler_metrics(keepers: Sequence[ShardKeeper], schedulers: Sequence[Scheduler], book: Exposition) -> None:
     """Write the metrics of shards. There is one keeper and one scheduler per server of the store."""
     book.put(declared.SHARDS_HERE, sum(len(keeper.owned()) for keeper in keepers))
     book.put(declared.SCHEDULER_MARGIN, min((keeper.margin for keeper in keepers), default=0) / SECOND)
     book.put(declared.WHEEL, sum(scheduler.foreseen for scheduler in schedulers))
 
 
-def tell_of_archive(archivers: Sequence[Archiver], book: Exposition) -> None:
+def write_archive_metrics(archivers: Sequence[Archiver], book: Exposition) -> None:
     """Write the metrics of the archive. There is one archiver per server of the store, or none without an archive."""
     if archivers:
         book.put(declared.ARCHIVE_WAITING, sum(archiver.waiting for archiver in archivers))
         book.put(declared.ARCHIVE_FAILING, any(archiver.trouble for archiver in archivers))
 
 
-def tell_of_run_logs(keepers: Sequence[LogKeeper], book: Exposition) -> None:
+def write_run_logs_metrics(keepers: Sequence[LogKeeper], book: Exposition) -> None:
     """Write the metrics of the log storage.
 
     There is one keeper per server of the store, or none if logs stay in the store.
@@ -39,7 +39,7 @@ def tell_of_run_logs(keepers: Sequence[LogKeeper], book: Exposition) -> None:
         book.put(declared.RUN_LOGS_WAITING, max(keeper.waiting for keeper in keepers) / SECOND)
 
 
-def tell_of_sinks(publishers: Sequence[Publisher], book: Exposition) -> None:
+def write_sinks_metrics(publishers: Sequence[Publisher], book: Exposition) -> None:
     """Write the metrics of event sinks. A sink has one publisher per server of the store."""
     sent, failed, dropped = Tally(), Tally(), Tally()
     for publisher in publishers:
@@ -51,8 +51,7 @@ def tell_of_sinks(publishers: Sequence[Publisher], book: Exposition) -> None:
     book.counts(declared.EVENTS_DROPPED, dropped)
 
 
-def tell_of_ingest(ingest: Ingest | None, book: Exposition) -> None:
-    if ingest is not None:
-        book.put(declared.INGEST_MADE, ingest.made)
-        book.put(declared.INGEST_REFUSED, ingest.refused)
-        book.put(declared.INGEST_WAITING, ingest.waiting)
+def write_ingest_metrics(ingest: Ingest, book: Exposition) -> None:
+    book.put(declared.INGEST_MADE, ingest.made)
+    book.put(declared.INGEST_REFUSED, ingest.refused)
+    book.put(declared.INGEST_WAITING, ingest.waiting)

@@ -1,0 +1,1 @@
+"""Builds the services of each role of a process."""
