@@ -95,6 +95,11 @@ def test_a_misspelled_verb_is_answered_with_a_verb(refuse: Refuse) -> None:
     assert refuse("jobs", "lst").endswith("No such command 'lst'. Did you mean 'list'?")
 
 
+@pytest.mark.parametrize(("verb", "noun"), [("create", "jobs"), ("rnu", "jobs"), ("backfil", "jobs")])
+def test_a_verb_that_changes_something_is_never_suggested(refuse: Refuse, verb: str, noun: str) -> None:
+    assert refuse(noun, verb).endswith(f"No such command '{verb}'. 'mainspring help {noun}' lists the commands.")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

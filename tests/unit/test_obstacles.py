@@ -51,6 +51,10 @@ def test_a_misspelled_queue_has_a_suggestion() -> None:
     assert found == "no live worker serves queue 'biling'; did you mean 'billing'?"
 
 
+def test_a_misspelled_task_has_a_suggestion() -> None:
+    assert find(Worker(), task="great") == ("no live worker knows task 'great'; did you mean 'greet'?",)
+
+
 def test_a_task_that_no_worker_of_the_queue_knows_is_named() -> None:
     assert find(Worker(), task="bill") == ("no live worker knows task 'bill'; it waits until one does",)
     [found] = find(Worker(), Worker(queues=("mail",), tasks=("bill",)), task="bill")

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,6 +55,12 @@ _MODULES = {
 }
 #: Commands that start a process or change a whole installation. They are never suggested for a misspelled word.
 _ACTING = frozenset({*_MODULES["cli.processes"], "apply", "bench", "drill", "migrate", "move", "promote", "restore"})
+
+#: Commands of groups that only read. Others, such as ``jobs restore``, are not suggested for a misspelled word, either.
+_READING = frozenset(
+    "diff explain history list logs next preview replays review servers show verify versions".split()  # noqa: SIM905
+)
+_QUOTED = re.compile(r"'([^']+)'")
 
 
 def build_application(word: str = "") -> typer.Typer:
@@ -140,12 +147,16 @@ def _suggest(message: str) -> str:
     # Lists of choices have one choice on each line.
     message = message.replace(":\n\t", ": ").replace(",\n\t", ", ")
     words = sys.argv[2:] if sys.argv[1:2] == ["help"] else sys.argv[1:]
-    unknown = f"No such command '{words[0]}'." if words else ""
     known = {command for commands in _MODULES.values() for command in commands}
-    if not unknown or words[0] in known or not message.startswith(unknown):
+    in_group = bool(words) and words[0] in known
+    word = words[in_group] if len(words) > in_group else ""
+    unknown = f"No such command '{word}'."
+    if not message.startswith(unknown):
         return message
-    close = difflib.get_close_matches(words[0], sorted(known - _ACTING), 1)
-    return f"{unknown} " + (f"Did you mean '{close[0]}'?" if close else "'mainspring help' lists the commands.")
+    safe = _READING.intersection(_QUOTED.findall(message[len(unknown) :])) if in_group else known - _ACTING
+    listing = f"mainspring help {words[0]}" if in_group else "mainspring help"
+    close = difflib.get_close_matches(word, sorted(safe), 1)
+    return f"{unknown} " + (f"Did you mean '{close[0]}'?" if close else f"'{listing}' lists the commands.")
 
 
 def _say(message: str, status: int) -> int:

@@ -201,7 +201,7 @@ class DamageNotice:
     """A file beside the store that says what a running process has lost. Its lock shows that the process lives."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path.with_name(f"{path.name}.damaged-{os.getpid()}")
+        self._path = path.parent / f"{path.name}.damaged-{os.getpid()}"
         self._descriptor: int | None = None
 
     def publish(self, problem: str) -> None:

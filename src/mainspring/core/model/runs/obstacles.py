@@ -87,7 +87,7 @@ class Obstacles:
         # If no worker serves the queue, check all live workers, so that further obstacles are reported as well.
         found += _find_missing_datacenters(serving or able, queue if serving else "", requires, datacenters)
         if not any(_knows(worker, task) for worker in able):
-            return [*found, f"no live worker knows task {task!r}; it waits until one does"]
+            return [*found, f"no live worker knows task {task!r}; {_suggest_task(task, able)}"]
         if not serving:
             return found
         if not any(_knows(worker, task) for worker in serving):
@@ -128,6 +128,11 @@ def _suggest_queue(queue: str, able: Collection[LiveWorker]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return f"start one with --queue {queue} (served queues: {_list(served)})"
+
+
+def _suggest_task(task: str, able: Collection[LiveWorker]) -> str:
+    close = get_close_matches(task, sorted({name for worker in able for name in worker.tasks}), n=1, cutoff=0.8)
+    return f"did you mean {close[0]!r}?" if close else "it waits until one does"
 
 
 def _list(names: Sequence[str]) -> str:
