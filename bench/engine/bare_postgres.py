@@ -36,56 +36,72 @@ class Statements:
     async def _prepare(self) -> None:
         submitting, claiming, settling = self._connections
         for kind, name in ((1, "default"), (2, TASK), (3, QUEUE)):
-            await submitting.execute(*self._sql["intern"].bind(kind, [name]))
+            await submitting.execute(*self._sql["intern"].bind(kind=kind, names=[name]))
         self._names = {row["name"]: row["id"] for row in await submitting.fetch(*self._sql["names"].bind())}
         self._session = await claiming.fetchval(
-            *self._sql["open_session"].bind(1, "bare", "", "", HOUR, [], [], "", "", [], [], None)
+            *self._sql["open_session"].bind(
+                kind=1,
+                name="bare",
+                datacenter="",
+                version="",
+                ttl=HOUR,
+                queues=[],
+                tasks=[],
+                owner="",
+                serves="",
+                labels=[],
+                priorities=[],
+                slots=None,
+            )
         )
         self._submit = await submitting.prepare(self._sql["submit_now"].text)
         self._claim = await claiming.prepare(self._sql["claim"].text)
         self._complete = await settling.prepare(self._sql["settle_succeeded"].text)
-        none = [None] * SUBMIT
-        self._constant = (
-            [self._names[TASK]] * SUBMIT,
-            none,
-            [PAYLOAD] * SUBMIT,
-            [5] * SUBMIT,
-            [self._names["default"]] * SUBMIT,
-            [self._names[QUEUE]] * SUBMIT,
-            [HOUR] * SUBMIT,
-        )
+        self._constant = {
+            "task": [self._names[TASK]] * SUBMIT,
+            "policy": [None] * SUBMIT,
+            "payload": [PAYLOAD] * SUBMIT,
+            "priority": [5] * SUBMIT,
+            "tenant": [self._names["default"]] * SUBMIT,
+            "queue": [self._names[QUEUE]] * SUBMIT,
+            "timeout": [HOUR] * SUBMIT,
+            "start_within": [None] * SUBMIT,
+            "deadline": [None] * SUBMIT,
+            "replay_of": [None] * SUBMIT,
+            "channel": None,
+            "message": None,
+        }
 
     async def submit(self) -> int:
         runtime = await self._load.runtime()
         ids = runtime.jobs.new_run_ids([""] * SUBMIT)
         today = int(ids[0][:12], 16) * 1_000 // DAY
-        tasks, none, payloads, priorities, tenants, queues, timeouts = self._constant
-        await self._submit.fetch(
-            ids,
-            [today] * SUBMIT,
-            tasks,
-            none,
-            payloads,
-            [shard_of(ids[0])] * SUBMIT,
-            priorities,
-            tenants,
-            queues,
-            timeouts,
-            none,
-            none,
-            none,
-            None,
-            None,
+        _, *values = self._sql["submit_now"].bind(
+            id=ids, bucket=[today] * SUBMIT, shard=[shard_of(ids[0])] * SUBMIT, **self._constant
         )
+        await self._submit.fetch(*values)
         return SUBMIT
 
     async def claim(self) -> list[asyncpg.Record]:
         self._claims += 1
-        return await self._claim.fetch(self._session, self._claims, [self._names[QUEUE]], [CLAIM], [0])
+        _, *values = self._sql["claim"].bind(
+            session=self._session,
+            claim=self._claims,
+            queues=[self._names[QUEUE]],
+            limits=[CLAIM],
+            start_ranks=[0],
+        )
+        return await self._claim.fetch(*values)
 
     async def complete(self, held: list[asyncpg.Record]) -> None:
-        ids, fences = [row["id"] for row in held], [row["fence"] for row in held]
-        await self._complete.fetch(ids, fences, [None] * len(held), None, None)
+        _, *values = self._sql["settle_succeeded"].bind(
+            runs=[row["id"] for row in held],
+            fences=[row["fence"] for row in held],
+            results=[None] * len(held),
+            cpu=None,
+            units=None,
+        )
+        await self._complete.fetch(*values)
 
     async def close(self) -> None:
         for connection in self._connections:

@@ -68,10 +68,16 @@ class ObservedStore:
         await self.outside.execute("SET plan_cache_mode = force_generic_plan")
         for setting, value in SESSION.items():
             await self.outside.execute(f"SET {setting} = '{value}'")
-        await self.outside.execute(
-            f"PREPARE it (bigint, int, int[], int[], bigint[]) AS {self.store._db.sql['claim'].text}"
-        )
-        rows = await self.outside.fetch("EXPLAIN EXECUTE it(1, 1, '{1}', '{500}', '{0}')")
+        claim = self.store._db.sql["claim"]
+        values = {
+            "session": "1::bigint",
+            "claim": "1",
+            "queues": "'{1}'::int[]",
+            "limits": "'{500}'::int[]",
+            "start_ranks": "'{0}'::bigint[]",
+        }
+        await self.outside.execute(f"PREPARE it AS {claim.text}")
+        rows = await self.outside.fetch(f"EXPLAIN EXECUTE it({', '.join(values[name] for name in claim.parameters)})")
         await self.outside.execute("DEALLOCATE it")
         return "\n".join(re.sub(r"\(cost=.*?\)", "", row[0]) for row in rows)
 

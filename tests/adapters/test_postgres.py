@@ -463,7 +463,7 @@ async def test_a_second_submit_of_the_same_ids_is_recognized_after_the_runs_ende
 async def test_known_bodies_are_those_that_were_asked_for(store: PostgresStore) -> None:
     one, other = a_run(), a_run()
     await store.submit([one, other])
-    rows = await store._engine.fetch("known_bodies", [one.id], [bucket_of(one)])
+    rows = await store._engine.fetch("known_bodies", runs=[one.id], buckets=[bucket_of(one)])
     assert [row["id"] for row in rows] == [one.id]
 
 
@@ -474,7 +474,7 @@ async def test_a_claim_that_takes_long_does_not_start_runs_before_it_has_found_t
     async def work(connection: Connection) -> tuple[int, int]:
         await connection.execute("SELECT pg_sleep(0.05)")
         looked = await connection.fetchval("SELECT mainspring.clock_us()")
-        [row] = await connection.fetch(*store._db.sql["claim_chosen"].bind(worker, 1, [run.id]))
+        [row] = await connection.fetch(*store._db.sql["claim_chosen"].bind(session=worker, claim=1, runs=[run.id]))
         return looked, row["started_at"]
 
     looked, started = await store._db.transaction(work)

@@ -58,10 +58,12 @@ async def count_pages(store: PostgresStore, worker: int, floor: int) -> int:
 
     async def claim(connection: Connection) -> int:
         queue = await connection.fetchval("SELECT id FROM mainspring.name WHERE kind = 3 AND name = 'default'")
-        asked = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store._engine.sql['claim'].text}"
+        text, *values = store._engine.sql["claim"].bind(
+            session=worker, claim=1_000_000, queues=[queue], limits=[1], start_ranks=[floor]
+        )
         transaction = connection.transaction()
         await transaction.start()
-        plan = await connection.fetchval(asked, worker, 1_000_000, [queue], [1], [floor])
+        plan = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}", *values)
         await transaction.rollback()
         [scan] = [node for node in flatten(json.loads(plan)[0]["Plan"]) if node.get("Index Name") == "run_ready"]
         return int(scan["Shared Hit Blocks"] + scan["Shared Read Blocks"])

@@ -1,7 +1,7 @@
 """Query plans on PostgreSQL: hot statements and lists use their indexes, whatever the statistics say."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from importlib.resources import files
 
 import asyncpg
@@ -44,56 +44,143 @@ async def connection(postgres_database: str, store: PostgresStore) -> AsyncItera
     await connection.close()
 
 
-async def explain(connection: asyncpg.Connection, name: str, types: str, values: str) -> str:
-    await connection.execute(f"PREPARE {name} ({types}) AS {STATEMENTS[name].text}")
-    return "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name}({values})"))
+async def explain(connection: asyncpg.Connection, name: str, parameters: Mapping[str, str]) -> str:
+    """Return the plan of a statement. ``parameters``: type and value by name."""
+    statement = STATEMENTS[name]
+    assert parameters.keys() == set(statement.parameters)
+    types, values = zip(*(parameters[parameter].split(" ", 1) for parameter in statement.parameters), strict=True)
+    await connection.execute(f"PREPARE {name} ({', '.join(types)}) AS {statement.text}")
+    return "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name}({', '.join(values)})"))
 
 
+#: Statement → the index that its plan must have, and its parameters: type and value.
 HOT = {
-    "claim": ("run_ready", "bigint, int, int[], int[], bigint[]", "1, 1, '{1}', '{500}', '{0}'"),
-    "lowest_ranks": ("run_ready", "int[]", "'{1}'"),
-    "claim_hinted": ("run_pkey", "bigint, int, int[], uuid[]", "1, 1, '{1}', '{}'"),
-    "hints_of": ("run_pkey", "uuid[]", "'{}'"),
-    "hints_ready": ("run_ready", "text[], int", "NULL, 1000"),
-    "claim_lanes": ("run_ready", "bigint, int, int[], int[]", "1, 1, '{1}', '{500}'"),
-    "claim_best": ("run_ready", "int, int, int[], uuid[], int, int", "1, NULL, '{}', '{}', 10, 0"),
-    "running_of": ("run_held", "int[]", "'{1}'"),
-    "running_of_queue": ("run_held", "int", "1"),
-    "active_lanes": ("run_ready", "int", "1"),
-    "sort_lanes": ("run_ready", "int, int[], int[], int, boolean, boolean", "1, '{0}', '{0}', 1000, true, true"),
+    "claim": (
+        "run_ready",
+        {
+            "session": "bigint 1",
+            "claim": "int 1",
+            "queues": "int[] '{1}'",
+            "limits": "int[] '{500}'",
+            "start_ranks": "bigint[] '{0}'",
+        },
+    ),
+    "lowest_ranks": ("run_ready", {"queues": "int[] '{1}'"}),
+    "claim_hinted": (
+        "run_pkey",
+        {"session": "bigint 1", "claim": "int 1", "queues": "int[] '{1}'", "runs": "uuid[] '{}'"},
+    ),
+    "hints_of": ("run_pkey", {"runs": "uuid[] '{}'"}),
+    "hints_ready": ("run_ready", {"queues": "text[] NULL", "limit": "int 1000"}),
+    "claim_lanes": (
+        "run_ready",
+        {"session": "bigint 1", "claim": "int 1", "queues": "int[] '{1}'", "limits": "int[] '{500}'"},
+    ),
+    "claim_best": (
+        "run_ready",
+        {
+            "queue": "int 1",
+            "tenant": "int NULL",
+            "excluded_tenants": "int[] '{}'",
+            "excluded_runs": "uuid[] '{}'",
+            "limit": "int 10",
+            "lane": "int 0",
+        },
+    ),
+    "running_of": ("run_held", {"tenants": "int[] '{1}'"}),
+    "running_of_queue": ("run_held", {"queue": "int 1"}),
+    "active_lanes": ("run_ready", {"queue": "int 1"}),
+    "sort_lanes": (
+        "run_ready",
+        {
+            "queue": "int 1",
+            "lanes": "int[] '{0}'",
+            "bases": "int[] '{0}'",
+            "limit": "int 1000",
+            "fair": "boolean true",
+            "pooled": "boolean true",
+        },
+    ),
     "best_of_lanes": (
         "run_ready",
-        "int, int[], int[], int, int[], uuid[], boolean, int",
-        "1, '{0}', '{10}', NULL, '{}', '{}', true, NULL",
+        {
+            "queue": "int 1",
+            "lanes": "int[] '{0}'",
+            "limits": "int[] '{10}'",
+            "tenant": "int NULL",
+            "excluded_tenants": "int[] '{}'",
+            "excluded_runs": "uuid[] '{}'",
+            "weighted": "boolean true",
+            "priority": "int NULL",
+        },
     ),
-    "settle_succeeded": ("run_pkey", "uuid[], bigint[], bytea[], bigint[], text[]", "'{}', '{}', '{}', NULL, NULL"),
+    "settle_succeeded": (
+        "run_pkey",
+        {
+            "runs": "uuid[] '{}'",
+            "fences": "bigint[] '{}'",
+            "results": "bytea[] '{}'",
+            "cpu": "bigint[] NULL",
+            "units": "text[] NULL",
+        },
+    ),
     "settle_other": (
         "run_pkey",
-        "uuid[], bigint[], smallint[], smallint[], text[], bigint[], text[], bytea[], text[], bigint[], text[]",
-        "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', NULL, NULL",
+        {
+            "runs": "uuid[] '{}'",
+            "fences": "bigint[] '{}'",
+            "outcomes": "smallint[] '{}'",
+            "states": "smallint[] '{}'",
+            "reasons": "text[] '{}'",
+            "delays": "bigint[] '{}'",
+            "errors": "text[] '{}'",
+            "results": "bytea[] '{}'",
+            "fingerprints": "text[] '{}'",
+            "cpu": "bigint[] NULL",
+            "units": "text[] NULL",
+        },
     ),
-    "stage": ("waiting_due", "bigint, smallint[], int", "1, '{0,1,2,3}', 1000"),
-    "due_jobs": ("schedule_due", "smallint[], bigint, int", "'{0,1,2,3}', 1, 500"),
-    "recorded_ticks": ("Index Cond: ((job_id = t.job_id)", "uuid[], bigint[], text[]", "'{}', '{}', '{}'"),
-    "upcoming": ("waiting_due", "smallint[], bigint, int", "'{0,1,2,3}', 1, 500"),
-    "beat": ("run_held", "bigint, bigint, uuid[], int[], int", "1, 1, '{}', '{}', 1"),
-    "lock_limiters": ("limiter_pkey", "bigint[], int[]", "'{1}', '{1}'"),
-    "limit_waiters": ("waiting_limit", "bigint[], int[], uuid[]", "'{1}', '{3}', '{}'"),
+    "stage": ("waiting_due", {"owner": "bigint 1", "shards": "smallint[] '{0,1,2,3}'", "limit": "int 1000"}),
+    "due_jobs": ("schedule_due", {"shards": "smallint[] '{0,1,2,3}'", "until": "bigint 1", "limit": "int 500"}),
+    "recorded_ticks": (
+        "Index Cond: ((job_id = t.job_id)",
+        {"jobs": "uuid[] '{}'", "times": "bigint[] '{}'", "targets": "text[] '{}'"},
+    ),
+    "upcoming": ("waiting_due", {"shards": "smallint[] '{0,1,2,3}'", "until": "bigint 1", "limit": "int 500"}),
+    "beat": (
+        "run_held",
+        {
+            "session": "bigint 1",
+            "ttl": "bigint 1",
+            "held": "uuid[] '{}'",
+            "pending": "int[] '{}'",
+            "last_claim": "int 1",
+        },
+    ),
+    "lock_limiters": ("limiter_pkey", {"numbers": "bigint[] '{1}'", "peeks": "int[] '{1}'"}),
+    "limit_waiters": ("waiting_limit", {"numbers": "bigint[] '{1}'", "limits": "int[] '{3}'", "seen": "uuid[] '{}'"}),
     "save_limiters": (
         "waiting_limit",
-        "bigint[], int[], text[], bigint[], bigint[], boolean[], bigint[]",
-        "'{1}', '{1}', '{NULL}', '{NULL}', '{0}', '{false}', '{NULL}'",
+        {
+            "number": "bigint[] '{1}'",
+            "used": "int[] '{1}'",
+            "times": "text[] '{NULL}'",
+            "open_until": "bigint[] '{NULL}'",
+            "forget_at": "bigint[] '{0}'",
+            "recalls": "boolean[] '{false}'",
+            "wake_at": "bigint[] '{NULL}'",
+        },
     ),
-    "waking_limiters": ("limiter_wake", "int", "100"),
-    "queued_of_breakers": ("run_breaker", "bigint[], int", "'{1}', 100"),
-    "awaited_limits": ("waiting_limit", "bigint, int", "-1, 1000"),
-    "wrong_counts": ("run_limited", "int", "1000"),
-    "orphans": ("waiting_p", "uuid, int", "'00000000-0000-0000-0000-000000000000', 1000"),
-    "decide_edges": ("edge_undecided", "uuid[], smallint[], int", "'{}', '{}', 100"),
-    "lock_children": ("waiting_p", "uuid[]", "'{}'"),
-    "release_children": ("waiting_pkey", "uuid[]", "'{}'"),
-    "skip": ("waiting_pkey", "uuid[], text[]", "'{}', '{}'"),
-    "first_of_uniques": ("unique_run_pkey", "int[], bytea[]", "'{}', '{}'"),
+    "waking_limiters": ("limiter_wake", {"limit": "int 100"}),
+    "queued_of_breakers": ("run_breaker", {"breakers": "bigint[] '{1}'", "limit": "int 100"}),
+    "awaited_limits": ("waiting_limit", {"after": "bigint -1", "limit": "int 1000"}),
+    "wrong_counts": ("run_limited", {"limit": "int 1000"}),
+    "orphans": ("waiting_p", {"after": "uuid '00000000-0000-0000-0000-000000000000'", "limit": "int 1000"}),
+    "decide_edges": ("edge_undecided", {"parents": "uuid[] '{}'", "states": "smallint[] '{}'", "limit": "int 100"}),
+    "lock_children": ("waiting_p", {"children": "uuid[] '{}'"}),
+    "release_children": ("waiting_pkey", {"children": "uuid[] '{}'"}),
+    "skip": ("waiting_pkey", {"runs": "uuid[] '{}'", "reasons": "text[] '{}'"}),
+    "first_of_uniques": ("unique_run_pkey", {"tenants": "int[] '{}'", "keys": "bytea[] '{}'"}),
 }
 
 
@@ -139,8 +226,8 @@ async def test_hot_statements_use_their_indexes_with_any_statistics(
 
         await eventually(are_vacuumed, lambda: holders)
     wrong: dict[str, str] = {}
-    for name, (index, types, values) in HOT.items():
-        plan = await explain(connection, name, types, values)
+    for name, (index, parameters) in HOT.items():
+        plan = await explain(connection, name, parameters)
         unwanted = [f"Seq Scan on {table} " for table in ("run", "waiting", "history_succeeded")]
         needed = [index]
         if name in ("claim_hinted", "hints_of"):
@@ -155,25 +242,24 @@ async def test_hot_statements_use_their_indexes_with_any_statistics(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "types"),
+    ("name", "parameters"),
     [
-        ("let_go", "bigint[]"),
-        ("settled_before", "uuid[], bigint[], smallint[]"),
-        ("stuck_gates", "int"),
-        ("stuck_delays", "int"),
-        ("events", "text, int"),
-        ("facts_of", "uuid[], bigint, int"),
-        ("release_children", "uuid[]"),
+        ("let_go", {"keys": "bigint[] '{}'"}),
+        ("settled_before", {"runs": "uuid[] '{}'", "fences": "bigint[] '{}'", "outcomes": "smallint[] '{}'"}),
+        ("stuck_gates", {"limit": "int '1'"}),
+        ("stuck_delays", {"limit": "int '1'"}),
+        ("events", {"reader": "text '1'", "limit": "int '1'"}),
+        ("facts_of", {"runs": "uuid[] '{}'", "since": "bigint '1'", "max_error": "int '1'"}),
+        ("release_children", {"children": "uuid[] '{}'"}),
     ],
 )
 @pytest.mark.parametrize("analysed", [False, True], ids=["new", "analysed"])
 async def test_a_plan_for_empty_tables_suits_full_ones(
-    connection: asyncpg.Connection, name: str, types: str, analysed: bool
+    connection: asyncpg.Connection, name: str, parameters: dict[str, str], analysed: bool
 ) -> None:
     if analysed:
         await connection.execute("ANALYZE")
-    values = ", ".join("'{}'" if kind.endswith("[]") else "'1'" for kind in types.split(", "))
-    plan = await explain(connection, name, types, values)
+    plan = await explain(connection, name, parameters)
     assert "hashed SubPlan" not in plan, plan
     for table in ("run", "waiting", "schedule", "outbox", "attempt"):
         assert f"Seq Scan on {table} " not in plan, plan
@@ -181,10 +267,11 @@ async def test_a_plan_for_empty_tables_suits_full_ones(
 
 @pytest.mark.slow
 async def test_a_catch_up_of_many_ticks_is_no_nested_loop(connection: asyncpg.Connection) -> None:
-    kinds = dict(re.findall(r"\$(\d+)::(\w+(?:\[\])?)", STATEMENTS["fire"].text))
-    types = [kinds.get(str(number), "bigint") for number in range(1, max(map(int, kinds)) + 1)]
-    values = ", ".join("'{}'" if kind.endswith("[]") else "'1'" for kind in types)
-    plan = await explain(connection, "fire", ", ".join(types), values)
+    statement = STATEMENTS["fire"]
+    types = dict(re.findall(r"(?<!:):([a-z_]+)::(\w+(?:\[\])?)", statement.source))
+    kinds = {name: types.get(name, "bigint") for name in statement.parameters}
+    values = {name: f"{kind} '{{}}'" if kind.endswith("[]") else f"{kind} '1'" for name, kind in kinds.items()}
+    plan = await explain(connection, "fire", values)
     assert "hashed SubPlan" in plan.split("CTE made")[1].split("CTE queued")[0], plan
 
 

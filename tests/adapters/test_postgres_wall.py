@@ -17,6 +17,7 @@ from mainspring.stores.postgres.database import SESSION, Connection
 from mainspring.stores.postgres.records.catalog import CatalogMixin
 from mainspring.stores.postgres.row_security import GUARDED, SHARED
 from mainspring.stores.postgres.tenant_scope import PostgresTenantScope
+from mainspring.stores.statements import Statement
 from tests.support.belongings import Belongings, two_tenants
 from tests.support.builders import a_run
 from tests.support.databases import as_administrator, create_database, drop_database, with_database, with_user
@@ -362,20 +363,35 @@ _LISTS = {
 _ONE = "00000000-0000-0000-0000-000000000001"
 _BY_NAME = {
     "runs": (
-        f"'{{{_ONE}}}', true, true, 1",
-        ["(id = ANY ($1))", *(f"AND (id = CASE WHEN ({row}.body_id IS NULL)" for row in "rwh")],
+        {"runs": f"'{{{_ONE}}}'", "payloads": "true", "results": "true", "tenant": "1"},
+        ["(id = ANY (:runs))", *(f"AND (id = CASE WHEN ({row}.body_id IS NULL)" for row in "rwh")],
     ),
-    "jobs": (f"'{{{_ONE}}}', 1", ["(id = ANY ($1))", "(job_id = j.id)", "(job_id = "]),
-    "bodies": (f"'{{{_ONE}}}', 1", ["(bucket = 0) AND (id = ANY ($1))"]),
+    "jobs": (
+        {"jobs": f"'{{{_ONE}}}'", "tenant": "1"},
+        ["(id = ANY (:jobs))", "(job_id = j.id)", "(job_id = "],
+    ),
+    "bodies": ({"bodies": f"'{{{_ONE}}}'", "tenant": "1"}, ["(bucket = 0) AND (id = ANY (:bodies))"]),
     "list_jobs": (
-        f"1, 'ffffffff-ffff-ffff-ffff-ffffffffffff', '{_ONE}', 100",
-        ["(tenant = $1) AND (id < $2) AND (id >= $3)", "(job_id = "],
+        {"tenant": "1", "below": "'ffffffff-ffff-ffff-ffff-ffffffffffff'", "first": f"'{_ONE}'", "limit": "100"},
+        ["(tenant = :tenant) AND (id < :below) AND (id >= :first)", "(job_id = "],
     ),
-    "attempts": (f"'{_ONE}', 1", ["(run_id = $1)"]),
-    "ledger": (f"'{_ONE}', 0, {2**62}, 100, 1", ["(job_id = $1) AND (scheduled_at >= $2) AND (scheduled_at < $3)"]),
-    "versions": (f"'{_ONE}', 1, 9, 10", ["(job_id = $1) AND (version < $3)"]),
-    "log": (f"'{_ONE}', 0, 100, 1", ['(run_id = $1) AND ("position" > $2)']),
-    "minutes": ("1, 0, 1, 60000000", ["(at >= $2) AND (at < $3)"]),
+    "attempts": ({"run": f"'{_ONE}'", "tenant": "1"}, ["(run_id = :run)"]),
+    "ledger": (
+        {"job": f"'{_ONE}'", "since": "0", "until": str(2**62), "limit": "100", "tenant": "1"},
+        ["(job_id = :job) AND (scheduled_at >= :since) AND (scheduled_at < :until)"],
+    ),
+    "versions": (
+        {"job": f"'{_ONE}'", "tenant": "1", "below": "9", "limit": "10"},
+        ["(job_id = :job) AND (version < :below)"],
+    ),
+    "log": (
+        {"run": f"'{_ONE}'", "after": "0", "limit": "100", "tenant": "1"},
+        ['(run_id = :run) AND ("position" > :after)'],
+    ),
+    "minutes": (
+        {"tenant": "1", "since": "0", "until": "1", "step": "60000000"},
+        ["(at >= :since) AND (at < :until)"],
+    ),
 }
 
 
@@ -388,7 +404,13 @@ async def test_queries_of_users_use_indexes_under_rls(
     acme = await read_number(owner, "acme")
     if tables == "full":
         await _fill(owner, acme, await read_number(owner, "zeta"))
-    statements = [(harness.store._db.sql[name].text, values, needed) for name, (values, needed) in _BY_NAME.items()]
+    statements: list[tuple[str, str, list[str]]] = []
+    for name, (parameters, named) in _BY_NAME.items():
+        statement = harness.store._db.sql[name]
+        needed = [_number_parameters(condition, statement) for condition in named]
+        statements.append(
+            (statement.text, ", ".join(parameters[parameter] for parameter in statement.parameters), needed)
+        )
     for wanted, needed in _LISTS.items():
         sources = await harness.store._sources(wanted)
         arguments = sources.arguments("f" * 32, 50)
@@ -405,6 +427,10 @@ async def test_queries_of_users_use_indexes_under_rls(
         conditions = "\n".join(re.findall("Index Cond: .*", plan))
         for condition in needed:
             assert condition in conditions, f"{condition} is missing\n{plan}"
+
+
+def _number_parameters(condition: str, statement: Statement) -> str:
+    return re.sub(r":(\w+)", lambda match: f"${statement.parameters.index(match[1]) + 1}", condition)
 
 
 async def _fill(owner: asyncpg.Connection, acme: int, zeta: int) -> None:

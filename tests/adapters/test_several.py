@@ -422,7 +422,7 @@ async def test_a_server_that_is_away_does_not_stop_the_others(store: ShardedStor
     assert sorted((await store.heartbeat(session, 10 * HOUR, ids, [], 2)).lost) == sorted(run.id for run in others)
     gone.away = False
     # The session has expired there meanwhile, and its runs were requeued.
-    await gone.store._db.execute("close_session", session)
+    await gone.store._db.execute("close_session", session=session)
     heartbeat = await store.heartbeat(session, DAY, ids, [], 2)
     assert heartbeat.alive
     assert sorted(heartbeat.lost) == sorted(run.id for run in others)

@@ -42,6 +42,10 @@ RULE_CODES: dict[Rule, int] = {
 }
 RULES = {code: rule for rule, code in RULE_CODES.items()}
 
+DECISION_CODES = {"run": 1, "skipped": 2}
+DECISIONS = {code: decision for decision, code in DECISION_CODES.items()}
+
+#: What a run was made by.
 SUBMITTED, TICK, TICK_OF_DELAY, MANUAL, BACKFILL = 1, 2, 3, 4, 5
 
 #: The bucket of bodies that outlive their day, and the bucket of the bodies of job versions.

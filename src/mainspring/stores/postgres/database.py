@@ -162,17 +162,17 @@ class StatementRunner(ABC):
     async def transaction(self, work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         return await self.run(functools.partial(_in_transaction, work, ""))
 
-    async def fetch(self, name: str, *arguments: object, **values: object) -> list[asyncpg.Record]:
-        call = self.sql[name].bind(*arguments, **values)
+    async def fetch(self, name: str, /, **values: object) -> list[asyncpg.Record]:
+        call = self.sql[name].bind(**values)
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
             return await connection.fetch(*call)
 
         return await self.run(work)
 
-    async def execute(self, name: str, *arguments: object, **values: object) -> int:
+    async def execute(self, name: str, /, **values: object) -> int:
         """Run a statement; return how many rows it affected."""
-        call = self.sql[name].bind(*arguments, **values)
+        call = self.sql[name].bind(**values)
 
         async def work(connection: Connection) -> int:
             return rows_of(await connection.execute(*call))

@@ -58,6 +58,13 @@ class PostgresMixin:
         for tenant, change, count in sum_up(author, changes):
             await connection.execute(
                 *self._db.sql["add_audit"].bind(
-                    tenant, author.name, action, change.target, count, change.before, change.after, author.why
+                    tenant=tenant,
+                    author=author.name,
+                    action=action,
+                    target=change.target,
+                    count=count,
+                    before=change.before,
+                    after=change.after,
+                    why=author.why,
                 ),
             )

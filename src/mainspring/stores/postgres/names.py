@@ -41,10 +41,10 @@ class NameCache:
         for kind in NameKind:
             names = sorted(name for of, name in missing if of is kind)
             if names:
-                await self._database.execute("intern", int(kind), names)
+                await self._database.execute("intern", kind=int(kind), names=names)
                 if kind is NameKind.LABELS:
                     # Before any run requires the new label set: workers with those labels must look for it.
-                    await self._database.execute("widen_lanes", None)
+                    await self._database.execute("widen_lanes", session=None)
         await self._load()
 
     def forget(self) -> None:
@@ -81,7 +81,7 @@ class NameCache:
     async def find_datacenters(self, lanes: Iterable[int]) -> dict[int, str]:
         """Return the data center that each of these lanes requires; lanes without one are missing."""
         labeled = sorted({lane for lane in lanes if lane})
-        rows = await self._database.fetch("datacenters_of_lanes", labeled) if labeled else []
+        rows = await self._database.fetch("datacenters_of_lanes", lanes=labeled) if labeled else []
         return {row["id"]: row["datacenter"] for row in rows if row["datacenter"] is not None}
 
     async def _load(self, connection: "Connection | None" = None) -> None:

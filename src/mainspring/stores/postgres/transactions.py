@@ -198,7 +198,7 @@ class HandlerTransaction(WorkerMixin):
         if completion.lets_go:
             rows, _ = await self._complete_keyed(connection, [completion])
         else:
-            rows = await connection.fetch(*self._db.sql["settle_succeeded"].bind(*_succeeded([completion])))
+            rows = await connection.fetch(*self._db.sql["settle_succeeded"].bind(**_succeeded([completion])))
         if not rows:
             raise Fenced(f"run {self._run.id} is not this attempt's any more; what it has written is rolled back")
         self.is_complete = True

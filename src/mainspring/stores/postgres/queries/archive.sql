@@ -1,6 +1,6 @@
 -- name: archived_runs
 -- As ``runs`` has them, with payloads; of one partition, which the caller puts in the place of the history. Those before which
--- there are less than $3 bytes; lengths are known without reading what is long. Sub-selects: a join would read the other table from its
+-- there are less than `size` bytes; lengths are known without reading what is long. Sub-selects: a join would read the other table from its
 -- beginning each time.
 SELECT h.id, h.state, h.task, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence, h.reason,
        h.job_id, h.job_version, h.scheduled_at, h.started_at, h.finished_at, NULL::bigint AS cancel_at, h.result, h.error,
@@ -13,14 +13,14 @@ SELECT h.id, h.state, h.task, h.queue, h.tenant, h.priority, h.attempt, h.due, h
 FROM (SELECT h.*, b.task, b.policy, b.about, b.payload,
              sum(coalesce(octet_length(h.result), 0) + coalesce(octet_length(b.payload), 0))
              OVER (ORDER BY h.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-      FROM (SELECT * FROM mainspring.history h WHERE h.id > $1::uuid ORDER BY h.id LIMIT $2) AS h
+      FROM (SELECT * FROM mainspring.history h WHERE h.id > :after::uuid ORDER BY h.id LIMIT :limit) AS h
       LEFT JOIN LATERAL (SELECT b.task, b.policy, b.about, b.payload FROM mainspring.body b
                          WHERE b.bucket IN (h.body_bucket, -1) AND b.id = coalesce(h.body_id, h.id) LIMIT 1) AS b ON true) AS h
-WHERE coalesce(h.before, 0) < $3::bigint
+WHERE coalesce(h.before, 0) < :size::bigint
 ORDER BY h.id
 
 -- name: archived_attempts
 SELECT run_id, fence, number, outcome, reason, error, coalesce(started_at, ended_at) AS started_at, ended_at
-FROM mainspring.attempt WHERE run_id = ANY ($1::uuid[])
+FROM mainspring.attempt WHERE run_id = ANY (:runs::uuid[])
 UNION ALL SELECT run_id, fence, number, outcome, reason, error, coalesce(started_at, ended_at), ended_at
-FROM mainspring.attempt_kept WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id, fence
+FROM mainspring.attempt_kept WHERE run_id = ANY (:runs::uuid[]) ORDER BY run_id, fence

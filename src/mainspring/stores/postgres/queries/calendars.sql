@@ -1,30 +1,30 @@
 -- name: share_calendars
 -- Whoever declares jobs keeps the calendars of their tenants as they are until the end of the transaction.
-SELECT pg_advisory_xact_lock_shared(hashtextextended('mainspring.calendars', t)) FROM unnest($1::int[]) AS t
+SELECT pg_advisory_xact_lock_shared(hashtextextended('mainspring.calendars', t)) FROM unnest(:tenants::int[]) AS t
 
 -- name: hold_calendars
-SELECT pg_advisory_xact_lock(hashtextextended('mainspring.calendars', $1::int))
+SELECT pg_advisory_xact_lock(hashtextextended('mainspring.calendars', :tenant::int))
 
 -- name: newest_calendars
 -- The newest version of each that ever was, of some tenants or of all.
 SELECT DISTINCT ON (tenant, name) tenant, name, version, spec, deleted, made_by, why, made_at FROM mainspring.calendar
-WHERE $1::int[] IS NULL OR tenant = ANY ($1::int[]) ORDER BY tenant, name, version DESC
+WHERE :tenants::int[] IS NULL OR tenant = ANY (:tenants::int[]) ORDER BY tenant, name, version DESC
 
 -- name: calendar_versions
 SELECT tenant, name, version, spec, deleted, made_by, why, made_at FROM mainspring.calendar
-WHERE tenant = $1 AND name = $2 ORDER BY version DESC LIMIT $3
+WHERE tenant = :tenant AND name = :name ORDER BY version DESC LIMIT :limit
 
 -- name: add_calendar
 INSERT INTO mainspring.calendar (tenant, name, version, spec, deleted, made_by, why, made_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+VALUES (:tenant, :name, :version, :spec, :deleted, :made_by, :why, :made_at)
 
 -- name: calendar_users
 SELECT j.name, v.spec FROM mainspring.job j
 JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
-WHERE j.tenant = $1 AND j.state IN (1, 2) AND position('"calendars"'::bytea IN v.spec) > 0 ORDER BY j.name
+WHERE j.tenant = :tenant AND j.state IN (1, 2) AND position('"calendars"'::bytea IN v.spec) > 0 ORDER BY j.name
 
 -- name: calendars_changed
 -- What was planned by the old ones is void. A schedule that looks ahead is looked at now.
 UPDATE mainspring.schedule
-SET rev = rev + 1, calendar_rev = $2, next_fire = CASE WHEN tick IS NULL THEN next_fire ELSE mainspring.now_us() END
-WHERE tenant = $1 AND active
+SET rev = rev + 1, calendar_rev = :rev, next_fire = CASE WHEN tick IS NULL THEN next_fire ELSE mainspring.now_us() END
+WHERE tenant = :tenant AND active

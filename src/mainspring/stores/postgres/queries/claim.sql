@@ -4,29 +4,29 @@
 -- with lanes of its own, or where anything has a limit per period: claim_lanes is for that; nor where one of the queues has
 -- a policy that a claim must look at. What is not in use costs an empty look.
 -- A claim that was overtaken between its fence and its rows must still give a greater one than the run had.
--- $5: the rank to begin at, by queue; 0 is the front.
+-- `start_ranks`: the rank to begin at, by queue; 0 is the front.
 -- ready_at, where it is later than due: since when the run could have started. Pauses that are over are kept for that.
 -- `= ANY (ARRAY(…))` pins the plan: the array is built from the ready index, then the primary key is probed.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), alive AS MATERIALIZED (
     SELECT s.id FROM mainspring.session s, clock
-    WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now AND s.lanes IS NULL
+    WHERE s.id = :session AND s.live AND NOT s.draining AND s.lease_until > clock.now AND s.lanes IS NULL
       AND NOT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
-      AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY ($3::int[]))
+      AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY (:queues::int[]))
       AND NOT EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2)
     FOR SHARE OF s
 ), batch AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
 ), taken AS (
     UPDATE mainspring.run
-    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = $2, session = $1,
+    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
         SELECT best.id
-        FROM alive, unnest($3::int[], $4::int[], $5::bigint[]) AS w(queue, most, floor), LATERAL (
+        FROM alive, unnest(:queues::int[], :limits::int[], :start_ranks::bigint[]) AS w(queue, most, floor), LATERAL (
             SELECT r.id FROM mainspring.run r
             WHERE r.queue = w.queue AND r.lane = 0 AND r.state = 3 AND r.rank >= w.floor
               AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= (SELECT now FROM clock))
@@ -54,7 +54,7 @@ ORDER BY t.rank, t.id
 -- name: lowest_ranks
 -- Where claims of some queues may begin.
 SELECT w.queue, best.rank
-FROM unnest($1::int[]) AS w(queue), LATERAL (
+FROM unnest(:queues::int[]) AS w(queue), LATERAL (
     SELECT r.rank FROM mainspring.run r
     WHERE r.queue = w.queue AND r.lane = 0 AND r.state = 3
     ORDER BY r.rank, r.id LIMIT 1
@@ -68,22 +68,22 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), alive AS MATERIALIZED (
     SELECT s.id FROM mainspring.session s, clock
-    WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now
+    WHERE s.id = :session AND s.live AND NOT s.draining AND s.lease_until > clock.now
       AND NOT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
-      AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY ($3::int[]))
+      AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY (:queues::int[]))
       AND NOT EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2)
     FOR SHARE OF s
 ), batch AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
 ), taken AS (
     UPDATE mainspring.run
-    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = $2, session = $1,
+    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
         SELECT r.id FROM alive, mainspring.run r
-        WHERE r.id = ANY ($4::uuid[]) AND r.queue = ANY ($3::int[]) AND r.lane = 0 AND r.state + 0 = 3
+        WHERE r.id = ANY (:runs::uuid[]) AND r.queue = ANY (:queues::int[]) AND r.lane = 0 AND r.state + 0 = 3
           AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= (SELECT now FROM clock))
           AND (r.deadline IS NULL OR r.deadline > (SELECT now FROM clock))
         ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
@@ -113,16 +113,16 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), alive AS MATERIALIZED (
     SELECT s.id, s.lanes FROM mainspring.session s, clock
-    WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > clock.now
+    WHERE s.id = :session AND s.live AND NOT s.draining AND s.lease_until > clock.now
       AND NOT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
-      AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY ($3::int[]))
+      AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY (:queues::int[]))
     FOR SHARE OF s
 ), batch AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
 ), share AS MATERIALIZED (
     SELECT best.queue, best.lane, count(*) AS most
-    FROM alive, unnest($3::int[], $4::int[]) AS w(queue, most), LATERAL (
+    FROM alive, unnest(:queues::int[], :limits::int[]) AS w(queue, most), LATERAL (
         SELECT first.queue, first.lane FROM unnest(alive.lanes || 0) AS l(lane), LATERAL (
             SELECT r.queue, r.lane, r.rank, r.id FROM mainspring.run r
             WHERE r.queue = w.queue AND r.lane = l.lane AND r.state = 3
@@ -133,7 +133,7 @@ WITH clock AS MATERIALIZED (
     ) AS best GROUP BY best.queue, best.lane
 ), taken AS (
     UPDATE mainspring.run
-    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = $2, session = $1,
+    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
@@ -185,34 +185,34 @@ SELECT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mains
 -- Why a claim may have found nothing. for_lanes: claim_lanes is to be asked.
 SELECT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
        OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL) AS limited,
-       EXISTS (SELECT FROM mainspring.session WHERE id = $1 AND lanes IS NOT NULL)
+       EXISTS (SELECT FROM mainspring.session WHERE id = :session AND lanes IS NOT NULL)
            OR EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2) AS for_lanes,
-       ARRAY(SELECT queue FROM mainspring.queue_policy WHERE closely AND queue = ANY ($2::int[])) AS policed
+       ARRAY(SELECT queue FROM mainspring.queue_policy WHERE closely AND queue = ANY (:queues::int[])) AS policed
 
 -- name: claiming_session
 -- The first step of a claim that must look closer.
 SELECT s.lanes FROM mainspring.session s
-WHERE s.id = $1 AND s.live AND NOT s.draining AND s.lease_until > mainspring.now_us() FOR SHARE OF s
+WHERE s.id = :session AND s.live AND NOT s.draining AND s.lease_until > mainspring.now_us() FOR SHARE OF s
 
 -- name: paused_here
-SELECT tenant, queue FROM mainspring.pause WHERE queue = ANY ($1::int[] || 0) AND (until IS NULL OR until > mainspring.now_us())
+SELECT tenant, queue FROM mainspring.pause WHERE queue = ANY (:queues::int[] || 0) AND (until IS NULL OR until > mainspring.now_us())
 
 -- name: lock_quotas
 -- One claim at a time where quotas are to be kept; what others have claimed is counted by the next statement.
 SELECT number, running FROM mainspring.tenant
-WHERE running IS NOT NULL AND ($1::int[] IS NULL OR number = ANY ($1::int[])) ORDER BY number FOR UPDATE
+WHERE running IS NOT NULL AND (:tenants::int[] IS NULL OR number = ANY (:tenants::int[])) ORDER BY number FOR UPDATE
 
 -- name: running_of
-SELECT tenant, count(*) AS running FROM mainspring.run WHERE state = 4 AND tenant = ANY ($1::int[]) GROUP BY tenant
+SELECT tenant, count(*) AS running FROM mainspring.run WHERE state = 4 AND tenant = ANY (:tenants::int[]) GROUP BY tenant
 
 -- name: claim_best
 -- The best of a lane of a queue, of one tenant (null: any), but of none of those that are paused or have no room.
 SELECT r.id, r.tenant, r.rank FROM mainspring.run r
-WHERE r.queue = $1 AND r.lane = $6 AND r.state = 3
-  AND ($2::int IS NULL OR r.tenant = $2) AND r.tenant <> ALL ($3::int[]) AND r.id <> ALL ($4::uuid[])
+WHERE r.queue = :queue AND r.lane = :lane AND r.state = 3
+  AND (:tenant::int IS NULL OR r.tenant = :tenant) AND r.tenant <> ALL (:excluded_tenants::int[]) AND r.id <> ALL (:excluded_runs::uuid[])
   AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= mainspring.now_us())
   AND (r.deadline IS NULL OR r.deadline > mainspring.now_us())
-ORDER BY r.rank, r.id LIMIT $5 FOR UPDATE SKIP LOCKED
+ORDER BY r.rank, r.id LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: claim_chosen
 -- Start runs that the caller has locked. Its transaction may have begun before some of them were due: the time is that of now.
@@ -222,10 +222,10 @@ WITH clock AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence
 ), taken AS (
     UPDATE mainspring.run
-    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = $2, session = $1,
+    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
-    WHERE run.id = ANY ($3::uuid[])
+    WHERE run.id = ANY (:runs::uuid[])
     RETURNING run.id, run.body_bucket, run.body_id, run.fence, run.queue, run.tenant, run.priority, run.attempt, run.lost,
               run.due, run.started_at, run.attempt_until, run.deadline, run.job_id, run.scheduled_at, run.gate, run.origin,
               run.rank, run.cancel_at, run.rev, run.limits, run.has_children,
@@ -262,14 +262,14 @@ SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r
        r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.session, r.limits,
        r.has_children, r.ready_at, b.task, b.policy, b.payload
 FROM mainspring.run r JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
-WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL
+WHERE r.id = ANY (:runs::uuid[]) AND r.claim IS NOT NULL
 
 -- name: open_session
 WITH opened AS (
     INSERT INTO mainspring.session
         (kind, name, datacenter, version, started_at, lease_until, lease, queues, tasks, owner, serves, labels,
          priorities, slots)
-    SELECT $1, $2, $3, $4, now, now + $5::bigint, $5::bigint, $6, $7, $8, $9, $10, $11, $12
+    SELECT :kind, :name, :datacenter, :version, now, now + :ttl::bigint, :ttl::bigint, :queues, :tasks, :owner, :serves, :labels, :priorities, :slots
     FROM (SELECT mainspring.now_us() AS now) AS clock
     RETURNING id, kind, started_at
 ), told AS (
@@ -286,14 +286,14 @@ SELECT id FROM opened
 UPDATE mainspring.session s
 SET lanes = ARRAY(SELECT unnest(s.lanes) UNION
                   SELECT n.id FROM mainspring.name n WHERE n.kind = 4 AND string_to_array(n.name, ',') <@ s.labels)
-WHERE s.live AND s.labels <> '{}' AND ($1::bigint IS NULL OR s.id = $1) AND EXISTS (
+WHERE s.live AND s.labels <> '{}' AND (:session::bigint IS NULL OR s.id = :session) AND EXISTS (
     SELECT FROM mainspring.name n
     WHERE n.kind = 4 AND string_to_array(n.name, ',') <@ s.labels AND n.id <> ALL (coalesce(s.lanes, '{}')))
 
 -- name: open_own_lanes
 -- There is something for these workers alone. In the order of their numbers, as everybody who locks several.
 UPDATE mainspring.session s SET lanes = coalesce(s.lanes, '{}') || (-s.id)::int
-FROM (SELECT id FROM mainspring.session WHERE id = ANY ($1::bigint[]) AND live ORDER BY id FOR UPDATE) AS these
+FROM (SELECT id FROM mainspring.session WHERE id = ANY (:workers::bigint[]) AND live ORDER BY id FOR UPDATE) AS these
 WHERE s.id = these.id AND (-s.id)::int <> ALL (coalesce(s.lanes, '{}'))
 
 -- name: lock_own_lanes
@@ -302,7 +302,7 @@ SELECT id FROM mainspring.session WHERE live AND (-id)::int = ANY (lanes) ORDER 
 -- name: close_own_lanes
 -- Of workers that are locked, so that nothing more can come for them: there is nothing left for them alone.
 UPDATE mainspring.session s SET lanes = nullif(array_remove(s.lanes, (-s.id)::int), '{}')
-WHERE s.id = ANY ($1::bigint[])
+WHERE s.id = ANY (:workers::bigint[])
   AND NOT EXISTS (SELECT FROM mainspring.run r WHERE r.target = s.id)
   AND NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.target = s.id)
 
@@ -312,19 +312,19 @@ WHERE s.id = ANY ($1::bigint[])
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), kept AS (
-    UPDATE mainspring.session s SET lease_until = clock.now + $2::bigint
-    FROM clock WHERE s.id = $1 AND s.live
+    UPDATE mainspring.session s SET lease_until = clock.now + :ttl::bigint
+    FROM clock WHERE s.id = :session AND s.live
     RETURNING s.id, s.draining
 ), mine AS MATERIALIZED (
-    SELECT r.id, r.cancel_at IS NOT NULL AS stops, r.cancel_at IS NULL AND r.limits IS NULL AS free, r.claim <= $5 AND r.claim <> ALL ($4::int[]) AND r.id <> ALL ($3::uuid[]) AS unknown
-    FROM mainspring.run r WHERE r.session = $1 AND r.state = 4
+    SELECT r.id, r.cancel_at IS NOT NULL AS stops, r.cancel_at IS NULL AND r.limits IS NULL AS free, r.claim <= :last_claim AND r.claim <> ALL (:pending::int[]) AND r.id <> ALL (:held::uuid[]) AS unknown
+    FROM mainspring.run r WHERE r.session = :session AND r.state = 4
 ), returned AS (
     UPDATE mainspring.run r
     SET state = 3, attempt = r.attempt - 1, rev = r.rev + 1, claim = NULL, session = NULL, started_at = NULL,
         attempt_until = NULL, queued_at = (SELECT now FROM clock), ready_at = (SELECT now FROM clock)
     FROM kept
     WHERE r.id = ANY (ARRAY(SELECT id FROM mine WHERE unknown AND free))
-      AND r.session = $1 AND r.claim <= $5 AND r.cancel_at IS NULL AND r.limits IS NULL
+      AND r.session = :session AND r.claim <= :last_claim AND r.cancel_at IS NULL AND r.limits IS NULL
     RETURNING r.id, r.tenant
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
@@ -335,7 +335,7 @@ SELECT clock.now, EXISTS (SELECT FROM kept) AS alive, (SELECT count(*) FROM retu
        coalesce((SELECT draining FROM kept), false) AS draining,
        -- What was asked to stop, or has limits, is settled: it is more than a change of its row.
        ARRAY(SELECT mine.id FROM mine, kept WHERE unknown AND NOT free) AS other_unknown,
-       ARRAY(SELECT id FROM mine WHERE NOT unknown AND stops AND id = ANY ($3::uuid[])) AS cancels
+       ARRAY(SELECT id FROM mine WHERE NOT unknown AND stops AND id = ANY (:held::uuid[])) AS cancels
 FROM clock
 
 -- name: renew_leases
@@ -343,7 +343,7 @@ FROM clock
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), these AS MATERIALIZED (
-    SELECT s.id, i.ttl FROM (SELECT id, max(ttl) AS ttl FROM unnest($1::bigint[], $2::bigint[]) AS i(id, ttl) GROUP BY id) AS i
+    SELECT s.id, i.ttl FROM (SELECT id, max(ttl) AS ttl FROM unnest(:sessions::bigint[], :ttls::bigint[]) AS i(id, ttl) GROUP BY id) AS i
     JOIN mainspring.session s ON s.id = i.id WHERE s.live ORDER BY s.id FOR UPDATE OF s
 ), kept AS (
     UPDATE mainspring.session s SET lease_until = clock.now + t.ttl FROM these t, clock WHERE s.id = t.id
@@ -353,11 +353,11 @@ SELECT clock.now, kept.id, kept.draining FROM clock LEFT JOIN kept ON true
 
 -- name: fences
 -- A run that the session has claimed again since its heartbeat has a greater claim number.
-SELECT id, fence FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND session = $2 AND claim <= $3
+SELECT id, fence FROM mainspring.run WHERE id = ANY (:runs::uuid[]) AND session = :session AND claim <= :last_claim
 
 -- name: close_session
 WITH closed AS (
-    UPDATE mainspring.session SET live = false, ended_at = mainspring.now_us() WHERE id = $1 AND live
+    UPDATE mainspring.session SET live = false, ended_at = mainspring.now_us() WHERE id = :session AND live
     RETURNING id, kind, ended_at
 )
 INSERT INTO mainspring.outbox (at, kind, tenant, runs)

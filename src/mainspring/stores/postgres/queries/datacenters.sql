@@ -18,19 +18,19 @@ WHERE n.kind = 4 AND strpos(n.name, '>') > 0 ORDER BY n.id
 -- Those that somebody else serves from now on. Of two who come at once one is told that it moved something.
 INSERT INTO mainspring.datacenter_order AS o (lane, serving, why, since)
 SELECT i.lane, i.serving, i.why, mainspring.now_us()
-FROM unnest($1::int[], $2::text[], $3::text[]) AS i(lane, serving, why) ORDER BY i.lane
+FROM unnest(:lanes::int[], :servings::text[], :reasons::text[]) AS i(lane, serving, why) ORDER BY i.lane
 ON CONFLICT (lane) DO UPDATE SET serving = excluded.serving, why = excluded.why WHERE o.serving <> excluded.serving
 RETURNING lane
 
 -- name: share_orders
 -- The lanes of orders belong to the workers where they are served, and to nobody else. Nothing is written while that is so.
 UPDATE mainspring.session s
-SET lanes = nullif(ARRAY(SELECT l FROM unnest(s.lanes) AS l WHERE l <> ALL ($1::int[]) UNION ALL
-                         SELECT o.lane FROM unnest($1::int[], $2::text[], $3::text[]) AS o(lane, serving, besides)
+SET lanes = nullif(ARRAY(SELECT l FROM unnest(s.lanes) AS l WHERE l <> ALL (:lanes::int[]) UNION ALL
+                         SELECT o.lane FROM unnest(:lanes::int[], :servings::text[], :other_labels::text[]) AS o(lane, serving, besides)
                          WHERE o.serving = s.datacenter AND string_to_array(o.besides, ',') <@ s.labels), '{}')
 FROM (
     SELECT w.id FROM mainspring.session w WHERE w.kind = 1 AND w.live AND EXISTS (
-        SELECT FROM unnest($1::int[], $2::text[], $3::text[]) AS o(lane, serving, besides)
+        SELECT FROM unnest(:lanes::int[], :servings::text[], :other_labels::text[]) AS o(lane, serving, besides)
         WHERE (o.lane = ANY (coalesce(w.lanes, '{}')))
               <> (o.serving = w.datacenter AND string_to_array(o.besides, ',') <@ w.labels))
     ORDER BY w.id FOR UPDATE
@@ -39,20 +39,20 @@ WHERE s.id = these.id
 
 -- name: note_move
 -- What the ledger says of the ticks of a lane whose runs have not started. Recurring jobs only: others have no tick.
-UPDATE mainspring.ledger l SET reason = $2
+UPDATE mainspring.ledger l SET reason = :reason
 FROM (
     SELECT r.job_id, r.scheduled_at, r.id FROM mainspring.run r
-    WHERE r.state = 3 AND r.job_id IS NOT NULL AND r.lane = ANY ($1::int[])
+    WHERE r.state = 3 AND r.job_id IS NOT NULL AND r.lane = ANY (:lanes::int[])
     UNION ALL
     SELECT w.job_id, w.scheduled_at, w.id FROM mainspring.waiting w
-    WHERE w.job_id IS NOT NULL AND w.lane = ANY ($1::int[])
+    WHERE w.job_id IS NOT NULL AND w.lane = ANY (:lanes::int[])
 ) AS t
 WHERE l.job_id = t.job_id AND l.scheduled_at = t.scheduled_at AND l.run_id = t.id
   AND (l.reason = '' OR starts_with(l.reason, 'moved to ') OR starts_with(l.reason, 'moved back to '))
 
 -- name: turns_of
 -- The lanes of tenants and priorities that stand for a lane.
-SELECT id FROM mainspring.name WHERE kind = 5 AND split_part(name, ':', 2) = $1::int::text
+SELECT id FROM mainspring.name WHERE kind = 5 AND split_part(name, ':', 2) = :lane::int::text
 
 -- name: place_loads
 WITH lanes AS MATERIALIZED (
@@ -78,23 +78,23 @@ FROM counted GROUP BY name ORDER BY name
 -- name: active_in_place
 -- What is on its way of a job in one data centre, or in none.
 SELECT a.id, a.state, a.gate
-FROM (SELECT id, state, gate, scheduled_at FROM mainspring.waiting WHERE job_id = $1
-      UNION ALL SELECT id, state, gate, scheduled_at FROM mainspring.run WHERE job_id = $1) AS a
-LEFT JOIN mainspring.ledger l ON l.job_id = $1 AND l.scheduled_at = a.scheduled_at AND l.run_id = a.id
-WHERE l.target IS NULL OR l.target IN ('', $2)
+FROM (SELECT id, state, gate, scheduled_at FROM mainspring.waiting WHERE job_id = :job
+      UNION ALL SELECT id, state, gate, scheduled_at FROM mainspring.run WHERE job_id = :job) AS a
+LEFT JOIN mainspring.ledger l ON l.job_id = :job AND l.scheduled_at = a.scheduled_at AND l.run_id = a.id
+WHERE l.target IS NULL OR l.target IN ('', :target)
 
 -- name: unstopped_in_place
 SELECT a.id
-FROM (SELECT id, scheduled_at FROM mainspring.waiting WHERE job_id = $1
-      UNION ALL SELECT id, scheduled_at FROM mainspring.run WHERE job_id = $1 AND cancel_at IS NULL) AS a
-LEFT JOIN mainspring.ledger l ON l.job_id = $1 AND l.scheduled_at = a.scheduled_at AND l.run_id = a.id
-WHERE l.target IS NULL OR l.target IN ('', $2)
+FROM (SELECT id, scheduled_at FROM mainspring.waiting WHERE job_id = :job
+      UNION ALL SELECT id, scheduled_at FROM mainspring.run WHERE job_id = :job AND cancel_at IS NULL) AS a
+LEFT JOIN mainspring.ledger l ON l.job_id = :job AND l.scheduled_at = a.scheduled_at AND l.run_id = a.id
+WHERE l.target IS NULL OR l.target IN ('', :target)
 
 -- name: add_place_bodies
 -- The payload of a version for one data centre, with a policy that names it.
 INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
 SELECT b.bucket, i.id, b.task, i.policy, b.payload, b.tenant
-FROM unnest($1::uuid[], $2::uuid[], $3::bytea[]) AS i(id, of_version, policy)
+FROM unnest(:bodies::uuid[], :versions::uuid[], :policies::bytea[]) AS i(id, of_version, policy)
 JOIN mainspring.body b ON b.bucket = 0 AND b.id = i.of_version
 ON CONFLICT (bucket, id) DO UPDATE SET task = excluded.task, policy = excluded.policy, payload = excluded.payload
 
@@ -102,9 +102,9 @@ ON CONFLICT (bucket, id) DO UPDATE SET task = excluded.task, policy = excluded.p
 -- The payload of a version for runs of a class of retention: where such runs look for theirs.
 INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
 SELECT i.bucket, b.id, b.task, i.policy, b.payload, b.tenant
-FROM unnest($1::int[], $2::uuid[], $3::bytea[]) AS i(bucket, id, policy)
+FROM unnest(:buckets::int[], :bodies::uuid[], :policies::bytea[]) AS i(bucket, id, policy)
 JOIN mainspring.body b ON b.bucket = 0 AND b.id = i.id
 ON CONFLICT (bucket, id) DO UPDATE SET task = excluded.task, policy = excluded.policy, payload = excluded.payload
 
 -- name: say_where
-UPDATE mainspring.session SET datacenter = $2, version = $3 WHERE id = $1 AND (datacenter, version) <> ($2, $3)
+UPDATE mainspring.session SET datacenter = :datacenter, version = :version WHERE id = :session AND (datacenter, version) <> (:datacenter, :version)

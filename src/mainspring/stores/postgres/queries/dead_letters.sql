@@ -1,7 +1,7 @@
 -- name: newly_dead
 -- What died since the last look, by group, and what is remembered of each.
 WITH looked AS MATERIALIZED (
-    SELECT coalesce((SELECT until FROM mainspring.dead_watch), 0) AS since, mainspring.now_us() - $1::bigint AS until
+    SELECT coalesce((SELECT until FROM mainspring.dead_watch), 0) AS since, mainspring.now_us() - :behind::bigint AS until
 ), new AS (
     SELECT d.tenant, coalesce(d.task, 0) AS task, d.fingerprint, count(*) AS new,
            (array_agg(d.run_id ORDER BY d.at DESC, d.run_id DESC))[1] AS sample
@@ -13,35 +13,35 @@ FROM new n LEFT JOIN mainspring.dead_group g USING (tenant, task, fingerprint)
 
 -- name: remember_dead
 INSERT INTO mainspring.dead_group (tenant, task, fingerprint, since, count, seen_at, grew_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+VALUES (:tenant, :task, :fingerprint, :since, :count, :seen_at, :grew_at)
 ON CONFLICT (tenant, task, fingerprint) DO UPDATE
 SET since = excluded.since, count = excluded.count, seen_at = excluded.seen_at, grew_at = excluded.grew_at
 
 -- name: tell_dead
 INSERT INTO mainspring.outbox (at, kind, tenant, runs)
-SELECT mainspring.now_us(), $1, $2, ARRAY[$3::uuid] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
+SELECT mainspring.now_us(), :kind, :tenant, ARRAY[:run::uuid] WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 
 -- name: dead_seen
-INSERT INTO mainspring.dead_watch AS w (until) VALUES (mainspring.now_us() - $1::bigint)
-ON CONFLICT (only_row) DO UPDATE SET until = excluded.until WHERE w.until < excluded.until - $2::bigint
+INSERT INTO mainspring.dead_watch AS w (until) VALUES (mainspring.now_us() - :behind::bigint)
+ON CONFLICT (only_row) DO UPDATE SET until = excluded.until WHERE w.until < excluded.until - :idle::bigint
 
 -- name: forget_dead_groups
-DELETE FROM mainspring.dead_group WHERE seen_at < mainspring.now_us() - $1::bigint
+DELETE FROM mainspring.dead_group WHERE seen_at < mainspring.now_us() - :quiet::bigint
 
 -- name: forget_replays
-DELETE FROM mainspring.replay WHERE NOT open AND ended_at < mainspring.now_us() - $1::bigint
+DELETE FROM mainspring.replay WHERE NOT open AND ended_at < mainspring.now_us() - :kept::bigint
 
 -- name: put_replay
-INSERT INTO mainspring.replay (id, tenant, open, rev, ended_at, record) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING
+INSERT INTO mainspring.replay (id, tenant, open, rev, ended_at, record) VALUES (:replay, :tenant, :open, :rev, :ended_at, :record) ON CONFLICT DO NOTHING
 
 -- name: move_replay
-UPDATE mainspring.replay SET open = $3, rev = $2 + 1, ended_at = $4, record = $5 WHERE id = $1 AND rev = $2 RETURNING id
+UPDATE mainspring.replay SET open = :open, rev = :rev + 1, ended_at = :ended_at, record = :record WHERE id = :replay AND rev = :rev RETURNING id
 
 -- name: open_replays
 SELECT rev, record FROM mainspring.replay WHERE open ORDER BY id LIMIT 100
 
 -- name: replays
-SELECT rev, record FROM mainspring.replay WHERE $1::text IS NULL OR tenant = $1 ORDER BY id DESC LIMIT $2
+SELECT rev, record FROM mainspring.replay WHERE :tenant::text IS NULL OR tenant = :tenant ORDER BY id DESC LIMIT :limit
 
 -- name: replay
-SELECT rev, record FROM mainspring.replay WHERE id = $1
+SELECT rev, record FROM mainspring.replay WHERE id = :replay

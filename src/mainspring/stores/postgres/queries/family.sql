@@ -1,7 +1,7 @@
 -- name: lock_waiting_parents
 -- Somebody waits for these from now on. None of them ends before the edge is kept.
 WITH locked AS MATERIALIZED (
-    SELECT id, tenant FROM mainspring.waiting WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
+    SELECT id, tenant FROM mainspring.waiting WHERE id = ANY (:runs::uuid[]) ORDER BY id FOR NO KEY UPDATE
 ), flagged AS (
     UPDATE mainspring.waiting w SET has_children = true
     WHERE w.id = ANY (ARRAY(SELECT id FROM locked)) AND w.has_children IS NULL
@@ -10,7 +10,7 @@ SELECT id, tenant, NULL::smallint AS state FROM locked
 
 -- name: lock_live_parents
 WITH locked AS MATERIALIZED (
-    SELECT id, tenant FROM mainspring.run WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
+    SELECT id, tenant FROM mainspring.run WHERE id = ANY (:runs::uuid[]) ORDER BY id FOR NO KEY UPDATE
 ), flagged AS (
     UPDATE mainspring.run r SET has_children = true
     WHERE r.id = ANY (ARRAY(SELECT id FROM locked)) AND r.has_children IS NULL
@@ -18,53 +18,53 @@ WITH locked AS MATERIALIZED (
 SELECT id, tenant, NULL::smallint AS state FROM locked
 
 -- name: ended_parents
-SELECT id, tenant, state FROM mainspring.history WHERE id = ANY ($1::uuid[])
+SELECT id, tenant, state FROM mainspring.history WHERE id = ANY (:runs::uuid[])
 
 -- name: add_edges
 INSERT INTO mainspring.edge (child, parent, place, tenant, state)
 SELECT i.child, i.parent, i.place, i.tenant, i.state
-FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[]) AS i(child, parent, place, tenant, state)
+FROM unnest(:children::uuid[], :parents::uuid[], :positions::int[], :tenants::int[], :states::smallint[]) AS i(child, parent, place, tenant, state)
 
 -- name: add_dependents
 INSERT INTO mainspring.dependent (run_id, tenant, rule, parents, succeeded, otherwise, failed, start_within, deadline)
-SELECT * FROM unnest($1::uuid[], $2::int[], $3::smallint[], $4::int[], $5::int[], $6::int[], $7::int[], $8::bigint[], $9::bigint[])
+SELECT * FROM unnest(:run::uuid[], :tenant::int[], :rule::smallint[], :parents::int[], :succeeded::int[], :otherwise::int[], :failed::int[], :start_within::bigint[], :deadline::bigint[])
 
 -- name: undone
 -- Whether there is anything to resolve.
 SELECT EXISTS (SELECT FROM mainspring.ended_parent) AS families, EXISTS (SELECT FROM mainspring.limiter WHERE recalls) AS recalls
 
 -- name: take_ended_parents
-SELECT run_id, state FROM mainspring.ended_parent ORDER BY run_id LIMIT $1 FOR UPDATE SKIP LOCKED
+SELECT run_id, state FROM mainspring.ended_parent ORDER BY run_id LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: decide_edges
 -- Of parents that the caller has locked. An edge has its state once.
 WITH these AS MATERIALIZED (
-    SELECT e.child, e.parent, p.state FROM unnest($1::uuid[], $2::smallint[]) AS p(id, state), LATERAL (
-        SELECT child, parent FROM mainspring.edge WHERE parent = p.id AND state IS NULL ORDER BY child LIMIT $3
-    ) AS e LIMIT $3
+    SELECT e.child, e.parent, p.state FROM unnest(:parents::uuid[], :states::smallint[]) AS p(id, state), LATERAL (
+        SELECT child, parent FROM mainspring.edge WHERE parent = p.id AND state IS NULL ORDER BY child LIMIT :limit
+    ) AS e LIMIT :limit
 )
 UPDATE mainspring.edge e SET state = t.state FROM these t WHERE e.child = t.child AND e.parent = t.parent
 RETURNING e.child, e.parent, e.state
 
 -- name: forget_ended_parents
-DELETE FROM mainspring.ended_parent p WHERE p.run_id = ANY ($1::uuid[])
+DELETE FROM mainspring.ended_parent p WHERE p.run_id = ANY (:parents::uuid[])
   AND NOT EXISTS (SELECT FROM mainspring.edge e WHERE e.parent = p.run_id AND e.state IS NULL)
 
 -- name: lock_children
-SELECT id FROM mainspring.waiting WHERE id = ANY ($1::uuid[]) AND state = 10 ORDER BY id FOR UPDATE
+SELECT id FROM mainspring.waiting WHERE id = ANY (:children::uuid[]) AND state = 10 ORDER BY id FOR UPDATE
 
 -- name: count_parents
 -- Of children that the caller has locked.
 UPDATE mainspring.dependent d
 SET succeeded = d.succeeded + i.succeeded, otherwise = d.otherwise + i.otherwise, failed = d.failed + i.failed
-FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[]) AS i(id, succeeded, otherwise, failed)
-WHERE d.run_id = ANY ($1::uuid[]) AND d.run_id = i.id
+FROM unnest(:children::uuid[], :succeeded::int[], :otherwise::int[], :failed::int[]) AS i(id, succeeded, otherwise, failed)
+WHERE d.run_id = ANY (:children::uuid[]) AND d.run_id = i.id
 RETURNING d.run_id, d.rule, d.parents, d.succeeded, d.otherwise, d.failed
 
 -- name: count_parents_anew
 UPDATE mainspring.dependent d
 SET succeeded = i.succeeded, otherwise = i.otherwise, failed = i.failed
-FROM unnest($1::uuid[]) AS c(id), LATERAL (
+FROM unnest(:children::uuid[]) AS c(id), LATERAL (
     SELECT count(*) FILTER (WHERE e.state = 5) AS succeeded, count(*) FILTER (WHERE e.state > 5) AS otherwise,
            count(*) FILTER (WHERE e.state = 6) AS failed
     FROM mainspring.edge e WHERE e.child = c.id
@@ -81,7 +81,7 @@ WITH clock AS MATERIALIZED (
         start_by = greatest(w.due, clock.now) + d.start_within, deadline = greatest(w.due, clock.now) + d.deadline
     FROM clock, mainspring.dependent d
     -- `IS TRUE` keeps the join from choosing another index than the primary key.
-    WHERE w.id = ANY ($1::uuid[]) AND d.run_id = ANY ($1::uuid[]) AND (d.run_id = w.id) IS TRUE
+    WHERE w.id = ANY (:children::uuid[]) AND d.run_id = ANY (:children::uuid[]) AND (d.run_id = w.id) IS TRUE
     RETURNING w.id, w.tenant, w.gate, w.holds, w.queue, w.due, w.limits, w.due <= clock.now AS is_due
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
@@ -95,12 +95,12 @@ SELECT id, gate, holds, queue, due, limits, is_due FROM released
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), waited AS (
-    DELETE FROM mainspring.waiting WHERE id = ANY ($1::uuid[])
+    DELETE FROM mainspring.waiting WHERE id = ANY (:runs::uuid[])
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
               body_id, replay_of, target, origin, gate, start_by, deadline, NULL::bigint[] AS limits, has_children,
               CASE WHEN state = 9 THEN waits END AS waits
 ), queued AS (
-    DELETE FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND claim IS NULL
+    DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[]) AND claim IS NULL
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
               body_id, replay_of, target, origin, gate, start_by, deadline, limits, has_children,
               NULL::bigint AS waits
@@ -113,7 +113,7 @@ WITH clock AS MATERIALIZED (
     SELECT g.id, CASE WHEN g.body_bucket < 99999 THEN 2 ELSE (g.body_bucket + 1) / 100000 + 2 END,
            8, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of,
-           ($2::text[])[array_position($1::uuid[], g.id)], g.start_by, g.deadline
+           (:reasons::text[])[array_position(:runs::uuid[], g.id)], g.start_by, g.deadline
     FROM gone g, clock
 ), parents AS (
     INSERT INTO mainspring.ended_parent (run_id, state, at)
@@ -126,12 +126,12 @@ WITH clock AS MATERIALIZED (
 SELECT id, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
 
 -- name: orphans
--- From first principles: children, by id, from after $1 on, and those of their undecided parents that are on their way no more
+-- From first principles: children, by id, from after `after` on, and those of their undecided parents that are on their way no more
 -- and that nobody is about to look at. Where nothing is kept of one, it counts as skipped.
 SELECT c.id AS child, p.parent,
        coalesce((SELECT h.state FROM mainspring.history h WHERE h.id = p.parent LIMIT 1), 8)::smallint AS state,
        NOT EXISTS (SELECT FROM mainspring.edge u WHERE u.child = c.id AND u.state IS NULL) AS decided
-FROM (SELECT w.id FROM mainspring.waiting w WHERE w.state = 10 AND w.id > $1 ORDER BY w.id LIMIT $2) AS c
+FROM (SELECT w.id FROM mainspring.waiting w WHERE w.state = 10 AND w.id > :after ORDER BY w.id LIMIT :limit) AS c
 LEFT JOIN LATERAL (
     SELECT e.parent FROM mainspring.edge e
     WHERE e.child = c.id AND e.state IS NULL
@@ -143,30 +143,30 @@ ORDER BY c.id
 
 -- name: add_ended_parents
 INSERT INTO mainspring.ended_parent (run_id, state, at)
-SELECT i.id, i.state, mainspring.now_us() FROM unnest($1::uuid[], $2::smallint[]) AS i(id, state) ORDER BY i.id
+SELECT i.id, i.state, mainspring.now_us() FROM unnest(:parents::uuid[], :states::smallint[]) AS i(id, state) ORDER BY i.id
 ON CONFLICT DO NOTHING
 
 -- name: parents_of
-SELECT parent AS id FROM mainspring.edge WHERE child = $1 AND ($2::int IS NULL OR tenant = $2) ORDER BY place
+SELECT parent AS id FROM mainspring.edge WHERE child = :run AND (:tenant::int IS NULL OR tenant = :tenant) ORDER BY place
 
 -- name: children_of
 SELECT child AS id FROM mainspring.edge
-WHERE parent = $1 AND child > $2 AND ($4::int IS NULL OR tenant = $4) ORDER BY child LIMIT $3
+WHERE parent = :run AND child > :after AND (:tenant::int IS NULL OR tenant = :tenant) ORDER BY child LIMIT :limit
 
 -- name: wait_longer
 -- An edited run that waits for its parents: what counts from when its rule is met.
-UPDATE mainspring.dependent SET start_within = $2, deadline = $3 WHERE run_id = $1
+UPDATE mainspring.dependent SET start_within = :start_within, deadline = :deadline WHERE run_id = :run
 
 -- name: lock_uniques
 -- In the order of the keys: two batches with the same ones do not lock each other out.
-SELECT u.tenant, u.key, u.run_id, u.until FROM unnest($1::int[], $2::bytea[]) AS i(tenant, key)
+SELECT u.tenant, u.key, u.run_id, u.until FROM unnest(:tenants::int[], :keys::bytea[]) AS i(tenant, key)
 JOIN mainspring.unique_run u ON u.tenant = i.tenant AND u.key = i.key
 ORDER BY u.tenant, u.key FOR UPDATE OF u
 
 -- name: take_uniques
 INSERT INTO mainspring.unique_run (tenant, key, run_id, until)
 SELECT i.tenant, i.key, i.run_id, mainspring.now_us() + i.period
-FROM unnest($1::int[], $2::bytea[], $3::uuid[], $4::bigint[]) AS i(tenant, key, run_id, period)
+FROM unnest(:tenants::int[], :keys::bytea[], :runs::uuid[], :periods::bigint[]) AS i(tenant, key, run_id, period)
 ORDER BY i.tenant, i.key
 ON CONFLICT DO NOTHING
 RETURNING tenant, key
@@ -179,7 +179,7 @@ SELECT u.tenant, u.key, u.run_id,
             ELSE u.until > mainspring.now_us()
                  AND (f.state IS NOT NULL OR EXISTS (SELECT FROM mainspring.history h WHERE h.id = u.run_id)) END AS counts,
        f.state IS NULL OR f.state = 4 OR f.fence > 0 OR f.job_id IS NOT NULL AS started
-FROM unnest($1::int[], $2::bytea[]) AS i(tenant, key)
+FROM unnest(:tenants::int[], :keys::bytea[]) AS i(tenant, key)
 JOIN mainspring.unique_run u ON u.tenant = i.tenant AND u.key = i.key
 LEFT JOIN LATERAL (
     SELECT r.state, r.fence, r.job_id FROM mainspring.run r WHERE r.id = u.run_id
@@ -190,7 +190,7 @@ LEFT JOIN LATERAL (
 -- name: use_uniques
 -- Keys that the caller has locked are another run's from now on.
 UPDATE mainspring.unique_run u SET run_id = i.run_id, until = mainspring.now_us() + i.period
-FROM unnest($1::int[], $2::bytea[], $3::uuid[], $4::bigint[]) AS i(tenant, key, run_id, period)
+FROM unnest(:tenants::int[], :keys::bytea[], :runs::uuid[], :periods::bigint[]) AS i(tenant, key, run_id, period)
 WHERE u.tenant = i.tenant AND u.key = i.key
 
 -- name: prune_uniques
@@ -200,4 +200,4 @@ DELETE FROM mainspring.unique_run WHERE (tenant, key) IN (
         THEN NOT EXISTS (SELECT FROM mainspring.run r WHERE r.id = u.run_id OFFSET 0)
              AND NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.id = u.run_id OFFSET 0)
         ELSE u.until <= mainspring.now_us() END
-    LIMIT $1 FOR UPDATE SKIP LOCKED)
+    LIMIT :limit FOR UPDATE SKIP LOCKED)

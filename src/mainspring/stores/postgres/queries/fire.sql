@@ -7,12 +7,12 @@ WITH clock AS MATERIALIZED (
 ), moved AS (
     UPDATE mainspring.schedule s
     SET rev = s.rev + 1, next_fire = f.next_fire, tick = f.tick, active = NOT f.finished, tick_no = s.tick_no + f.ticks
-    FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::boolean[], $6::int[], $7::boolean[], $27::bigint[],
-                $28::bigint[])
+    FROM unnest(:jobs::uuid[], :revs::bigint[], :next_fires::bigint[], :finished::boolean[], :tick_counts::int[], :exclusive::boolean[], :last_ticks::bigint[],
+                :next_ticks::bigint[])
              AS f(job_id, rev, next_fire, finished, ticks, exclusive, last_tick, tick),
          mainspring.shard h, mainspring.session owner, clock
-    WHERE s.job_id = f.job_id AND s.rev = f.rev AND s.active AND h.id = s.shard AND h.owner = $1
-      AND owner.id = $1 AND owner.live AND owner.lease_until > clock.now AND f.last_tick <= clock.now
+    WHERE s.job_id = f.job_id AND s.rev = f.rev AND s.active AND h.id = s.shard AND h.owner = :owner
+      AND owner.id = :owner AND owner.live AND owner.lease_until > clock.now AND f.last_tick <= clock.now
     RETURNING s.job_id, s.shard, h.epoch, f.finished, f.exclusive AND (
         EXISTS (SELECT FROM mainspring.run r WHERE r.job_id = s.job_id) OR
         EXISTS (SELECT FROM mainspring.waiting w WHERE w.job_id = s.job_id)) AS busy
@@ -21,9 +21,9 @@ WITH clock AS MATERIALIZED (
     WHERE job.id = m.job_id AND m.finished AND job.state IN (1, 2)
 ), ticks AS MATERIALIZED (
     SELECT t.*, m.shard, m.epoch, m.busy
-    FROM unnest($8::uuid[], $9::bigint[], $10::smallint[], $11::text[], $12::uuid[], $13::bigint[], $14::boolean[], $15::int[],
-                $16::bigint[], $17::int[], $18::int[], $19::int[], $20::smallint[], $21::bigint[], $22::bigint[], $23::bigint[],
-                $24::uuid[], $25::smallint[], $26::int[], $29::text[], $30::text[], $31::int[])
+    FROM unnest(:job_id::uuid[], :scheduled_at::bigint[], :decision::smallint[], :reason::text[], :run_id::uuid[], :due::bigint[], :late::boolean[], :ticks::int[],
+                :last_at::bigint[], :version::int[], :tenant::int[], :queue::int[], :priority::smallint[], :timeout::bigint[], :start_by::bigint[], :deadline::bigint[],
+                :body_id::uuid[], :origin::smallint[], :lane::int[], :limits::text[], :target::text[], :bucket::int[])
              AS t(job_id, scheduled_at, decision, reason, run_id, due, late, ticks, last_at, version, tenant, queue, priority,
                   timeout, start_by, deadline, body_id, origin, lane, limits, target, bucket)
     JOIN moved m ON m.job_id = t.job_id
@@ -64,43 +64,43 @@ FROM (SELECT job_id, NULL::uuid AS run_id FROM moved UNION ALL SELECT job_id, ru
 -- name: move_schedule
 -- The first step of a fire whose runs have a key: the schedule's row is locked by this.
 UPDATE mainspring.schedule s
-SET rev = s.rev + 1, next_fire = $4, tick = $8, active = NOT $5::boolean, tick_no = s.tick_no + $6::int
+SET rev = s.rev + 1, next_fire = :next_fire, tick = :next_tick, active = NOT :finished::boolean, tick_no = s.tick_no + :ticks::int
 FROM mainspring.shard h, mainspring.session owner
-WHERE s.job_id = $2 AND s.rev = $3 AND s.active AND h.id = s.shard AND h.owner = $1
-  AND owner.id = $1 AND owner.live AND owner.lease_until > mainspring.now_us() AND $7::bigint <= mainspring.now_us()
+WHERE s.job_id = :job AND s.rev = :rev AND s.active AND h.id = s.shard AND h.owner = :owner
+  AND owner.id = :owner AND owner.live AND owner.lease_until > mainspring.now_us() AND :last_tick::bigint <= mainspring.now_us()
 RETURNING s.shard, h.epoch, mainspring.now_us() AS now
 
 -- name: finish_job
-UPDATE mainspring.job SET state = 3, updated_at = mainspring.now_us() WHERE id = $1 AND state IN (1, 2)
+UPDATE mainspring.job SET state = 3, updated_at = mainspring.now_us() WHERE id = :job AND state IN (1, 2)
 
 -- name: record_tick
 INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant, target)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING
+VALUES (:job, :scheduled_at, :decision, :version, :epoch, :run, :reason, :ticks, :last_at, :tenant, :target) ON CONFLICT DO NOTHING
 RETURNING job_id
 
 -- name: recorded_ticks
 -- Apart from `fire`, which would lock every partition of the ledger if it read the table. `LIMIT` keeps one look into the
 -- index for each tick where a join would read the whole ledger.
 SELECT t.job_id, t.scheduled_at
-FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS t(job_id, scheduled_at, target), LATERAL (
+FROM unnest(:jobs::uuid[], :times::bigint[], :targets::text[]) AS t(job_id, scheduled_at, target), LATERAL (
     SELECT FROM mainspring.ledger l
     WHERE l.job_id = t.job_id AND l.scheduled_at = t.scheduled_at AND l.target = t.target LIMIT 1
 ) AS l
 
 -- name: active_of_job
-SELECT id, state, gate FROM mainspring.waiting WHERE job_id = $1
-UNION ALL SELECT id, state, gate FROM mainspring.run WHERE job_id = $1
+SELECT id, state, gate FROM mainspring.waiting WHERE job_id = :job
+UNION ALL SELECT id, state, gate FROM mainspring.run WHERE job_id = :job
 
 -- name: unstopped_of_job
-SELECT id FROM mainspring.waiting WHERE job_id = $1
-UNION ALL SELECT id FROM mainspring.run WHERE job_id = $1 AND cancel_at IS NULL
+SELECT id FROM mainspring.waiting WHERE job_id = :job
+UNION ALL SELECT id FROM mainspring.run WHERE job_id = :job AND cancel_at IS NULL
 
 -- name: put_jobs
 -- Declare jobs, in the order given. The row locks serialise declarations of one name.
 INSERT INTO mainspring.job AS j (id, tenant, name, version, state, created_at, updated_at)
 SELECT i.id, i.tenant, i.name, 0, 1, now, now
 FROM (SELECT mainspring.now_us() AS now) AS clock,
-     unnest($1::uuid[], $2::int[], $3::text[]) WITH ORDINALITY AS i(id, tenant, name, place)
+     unnest(:jobs::uuid[], :tenants::int[], :names::text[]) WITH ORDINALITY AS i(id, tenant, name, place)
 ORDER BY i.place
 ON CONFLICT (tenant, name) DO UPDATE SET updated_at = j.updated_at
 RETURNING id, tenant, name, version, state, mainspring.now_us() AS now
@@ -110,32 +110,32 @@ RETURNING id, tenant, name, version, state, mainspring.now_us() AS now
 SELECT i.job_id,
        (SELECT v.spec FROM mainspring.job_version v WHERE v.job_id = i.job_id AND v.version = i.version) AS spec,
        (SELECT b.payload FROM mainspring.body b WHERE b.bucket = 0 AND b.id = i.body_id) AS payload
-FROM unnest($1::uuid[], $2::int[], $3::uuid[]) AS i(job_id, version, body_id)
+FROM unnest(:jobs::uuid[], :versions::int[], :bodies::uuid[]) AS i(job_id, version, body_id)
 
 -- name: add_versions
 WITH written AS (
     INSERT INTO mainspring.job_version (job_id, version, spec, made_by, why, made_at, tenant)
     SELECT i.job_id, i.version, i.spec, i.made_by, i.why, mainspring.now_us(), i.tenant
-    FROM unnest($1::uuid[], $2::int[], $3::bytea[], $9::text[], $10::text[], $8::int[])
+    FROM unnest(:job::uuid[], :version::int[], :spec::bytea[], :author::text[], :why::text[], :tenant::int[])
       AS i(job_id, version, spec, made_by, why, tenant)
 )
 INSERT INTO mainspring.body (bucket, id, task, policy, payload, tenant)
 SELECT 0, i.id, i.task, i.policy, i.payload, i.tenant
-FROM unnest($4::uuid[], $5::int[], $6::bytea[], $7::bytea[], $8::int[]) AS i(id, task, policy, payload, tenant)
+FROM unnest(:body::uuid[], :task::int[], :policy::bytea[], :payload::bytea[], :tenant::int[]) AS i(id, task, policy, payload, tenant)
 -- What a purged job of this id has left for its runs.
 ON CONFLICT (bucket, id) DO UPDATE SET task = excluded.task, policy = excluded.policy, payload = excluded.payload
 
 -- name: update_jobs
 UPDATE mainspring.job SET version = i.version, state = i.state, updated_at = mainspring.now_us()
-FROM unnest($1::uuid[], $2::int[], $3::smallint[]) AS i(id, version, state) WHERE job.id = i.id
+FROM unnest(:jobs::uuid[], :versions::int[], :states::smallint[]) AS i(id, version, state) WHERE job.id = i.id
 
 -- name: set_job_state
-UPDATE mainspring.job SET state = $2, updated_at = mainspring.now_us() WHERE id = $1
+UPDATE mainspring.job SET state = :state, updated_at = mainspring.now_us() WHERE id = :job
 
 -- name: put_schedules
 INSERT INTO mainspring.schedule AS s (job_id, shard, next_fire, delay, active, tenant, tick, calendar_rev)
 SELECT i.job_id, i.shard, i.next_fire, i.delay, i.next_fire IS NOT NULL, i.tenant, i.tick, i.calendar_rev
-FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[], $6::bigint[], $7::bigint[])
+FROM unnest(:job::uuid[], :shard::smallint[], :next_fire::bigint[], :delay::bigint[], :tenant::int[], :next_tick::bigint[], :calendar_rev::bigint[])
          AS i(job_id, shard, next_fire, delay, tenant, tick, calendar_rev)
 ORDER BY i.job_id
 -- One that comes back has no pause left to it.
@@ -146,25 +146,25 @@ ON CONFLICT (job_id) DO UPDATE SET next_fire = excluded.next_fire, delay = exclu
 -- name: touch_schedule
 -- Something about its job changed; false as well: no more ticks.
 UPDATE mainspring.schedule
-SET rev = rev + 1, active = active AND $2::boolean, next_fire = CASE WHEN active AND $2::boolean THEN next_fire END,
-    tick = CASE WHEN active AND $2::boolean THEN tick END
-WHERE job_id = ANY ($1::uuid[])
+SET rev = rev + 1, active = active AND :active::boolean, next_fire = CASE WHEN active AND :active::boolean THEN next_fire END,
+    tick = CASE WHEN active AND :active::boolean THEN tick END
+WHERE job_id = ANY (:jobs::uuid[])
 
 -- name: note_pause
--- Start a pause that ends at $2, for the reason $3; a NULL reason: resumed or cancelled. $4: the job was paused before.
+-- Start a pause that ends at `resume_at`, for the reason `why`; a NULL reason: resumed or cancelled. `was_paused`: the job was paused before.
 -- A pause ends now or at its end time, whichever came first; its ticks stay paused.
 UPDATE mainspring.schedule
-SET resume_at = $2, pause_why = coalesce($3::text, pause_why),
-    paused_until = CASE WHEN $4::boolean THEN greatest(paused_until, least(resume_at, mainspring.now_us()))
+SET resume_at = :resume_at, pause_why = coalesce(:why::text, pause_why),
+    paused_until = CASE WHEN :was_paused::boolean THEN greatest(paused_until, least(resume_at, mainspring.now_us()))
                         ELSE paused_until END
-WHERE job_id = $1
+WHERE job_id = :job
 
 -- name: resume_due
 -- Whoever fires meanwhile has decided by the same time, and comes second here.
 WITH due AS MATERIALIZED (
     SELECT s.job_id FROM mainspring.schedule s JOIN mainspring.job j ON j.id = s.job_id
     WHERE s.resume_at <= mainspring.now_us() AND s.active AND j.state = 2
-    ORDER BY s.resume_at LIMIT $1 FOR UPDATE OF j, s SKIP LOCKED
+    ORDER BY s.resume_at LIMIT :limit FOR UPDATE OF j, s SKIP LOCKED
 ), resumed AS (
     UPDATE mainspring.job SET state = 1, updated_at = mainspring.now_us() WHERE id IN (SELECT job_id FROM due)
 )
@@ -179,18 +179,18 @@ FROM mainspring.schedule s
 JOIN mainspring.job j ON j.id = s.job_id
 JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
 JOIN mainspring.shard h ON h.id = s.shard
-WHERE s.job_id = ANY ($1::uuid[]) AND s.active ORDER BY s.job_id FOR UPDATE OF s
+WHERE s.job_id = ANY (:jobs::uuid[]) AND s.active ORDER BY s.job_id FOR UPDATE OF s
 
 -- name: drop_ticks
 INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, reason, ticks, last_at, tenant, target)
-SELECT $1::uuid, i.scheduled_at, 2, $2::int, $3::bigint, i.reason, i.ticks, i.last_at, $8::int, i.target
-FROM unnest($4::bigint[], $5::text[], $6::int[], $7::bigint[], $9::text[]) AS i(scheduled_at, reason, ticks, last_at, target)
+SELECT :job::uuid, i.scheduled_at, 2, :version::int, :epoch::bigint, i.reason, i.ticks, i.last_at, :tenant::int, i.target
+FROM unnest(:times::bigint[], :reasons::text[], :ticks::int[], :last_times::bigint[], :targets::text[]) AS i(scheduled_at, reason, ticks, last_at, target)
 ON CONFLICT DO NOTHING
 
 -- name: lock_jobs
 SELECT j.id, j.tenant, j.version, j.state, s.resume_at
 FROM mainspring.job j LEFT JOIN mainspring.schedule s ON s.job_id = j.id
-WHERE j.id = ANY ($1::uuid[]) ORDER BY j.id FOR UPDATE OF j
+WHERE j.id = ANY (:jobs::uuid[]) ORDER BY j.id FOR UPDATE OF j
 
 -- name: jobs
 SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec, s.resume_at, s.paused_until,
@@ -198,8 +198,8 @@ SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fi
 FROM mainspring.job j
 JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
 JOIN mainspring.schedule s ON s.job_id = j.id
-WHERE j.id = ANY ($1::uuid[]) AND ($2::int IS NULL OR j.tenant = $2)
+WHERE j.id = ANY (:jobs::uuid[]) AND (:tenant::int IS NULL OR j.tenant = :tenant)
 
 -- name: bodies
 SELECT id, payload FROM mainspring.body
-WHERE bucket = 0 AND id = ANY ($1::uuid[]) AND ($2::int IS NULL OR tenant = $2)
+WHERE bucket = 0 AND id = ANY (:bodies::uuid[]) AND (:tenant::int IS NULL OR tenant = :tenant)

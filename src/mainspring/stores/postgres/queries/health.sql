@@ -21,7 +21,7 @@ SELECT c.relname AS name, pg_stat_get_dead_tuples(c.oid) AS dead, pg_stat_get_li
        (extract(epoch FROM now() - greatest(pg_stat_get_last_vacuum_time(c.oid), pg_stat_get_last_autovacuum_time(c.oid)))
         * 1000000)::bigint AS ago
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1 AND c.relname IN ('run', 'waiting', 'schedule', 'session', 'gate')
+WHERE n.nspname = :schema AND c.relname IN ('run', 'waiting', 'schedule', 'session', 'gate')
 
 -- name: transactions
 -- Whoever holds back what vacuum may remove, the furthest first. Who has no snapshot and has written nothing holds back nothing.
@@ -81,15 +81,15 @@ FROM pg_replication_slots
 
 -- name: indexes
 SELECT c.relname AS name, i.indisvalid AND i.indisready AS valid FROM pg_index i
-JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1
+JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = :schema
 
 -- name: unlogged
 SELECT c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relpersistence = 'u' ORDER BY 1
+WHERE n.nspname = :schema AND c.relkind = 'r' AND c.relpersistence = 'u' ORDER BY 1
 
 -- name: partitions
 SELECT c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relispartition AND c.relname ~ '_d[0-9]+$'
+WHERE n.nspname = :schema AND c.relkind = 'r' AND c.relispartition AND c.relname ~ '_d[0-9]+$'
 
 -- name: identity
 -- As the store itself says it.
@@ -111,7 +111,7 @@ SELECT name, tzdata FROM mainspring.session
 WHERE kind = 2 AND live AND lease_until > mainspring.now_us() AND tzdata <> '' ORDER BY id LIMIT 10000
 
 -- name: unburied
-SELECT name FROM mainspring.session WHERE live AND lease_until < $1 ORDER BY id LIMIT 100
+SELECT name FROM mainspring.session WHERE live AND lease_until < :since ORDER BY id LIMIT 100
 
 -- name: queued
 -- A lane for a turn or a priority requires the labels of the lane it would be otherwise.

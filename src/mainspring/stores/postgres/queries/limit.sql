@@ -2,9 +2,9 @@
 -- Lock gates in the order of their numbers, with the other gates of those who wait in front of them: as many of each as may
 -- pass. Who waits there is looked up without a lock, and may be another one by the time the gates are locked.
 WITH wanted AS MATERIALIZED (
-    SELECT n.number FROM unnest($1::bigint[]) AS n(number)
+    SELECT n.number FROM unnest(:numbers::bigint[]) AS n(number)
     UNION
-    SELECT g.number FROM unnest($1::bigint[], $2::int[]) AS n(number, most), LATERAL (
+    SELECT g.number FROM unnest(:numbers::bigint[], :peeks::int[]) AS n(number, most), LATERAL (
         SELECT w.limits FROM mainspring.waiting w
         WHERE w.state = 9 AND w.waits = n.number ORDER BY w.due, w.id LIMIT n.most
     ) AS w, LATERAL mainspring.gates(w.limits) AS g WHERE cardinality(w.limits) > 5
@@ -14,28 +14,28 @@ FROM mainspring.limiter l WHERE l.number = ANY (ARRAY(SELECT number FROM wanted)
 
 -- name: make_limiters
 INSERT INTO mainspring.limiter (number, kind)
-SELECT i.number, i.kind FROM unnest($1::bigint[], $2::smallint[]) AS i(number, kind) ORDER BY i.number
+SELECT i.number, i.kind FROM unnest(:numbers::bigint[], :kinds::smallint[]) AS i(number, kind) ORDER BY i.number
 ON CONFLICT DO NOTHING
 RETURNING number, kind, used, times, open_until, head, recalls, mainspring.now_us() AS now
 
 -- name: try_limiters
 -- More of them, by somebody who holds some already: without waiting, since they may be out of order.
 SELECT number, kind, used, times, open_until, head, recalls, mainspring.now_us() AS now
-FROM mainspring.limiter WHERE number = ANY ($1::bigint[]) ORDER BY number FOR UPDATE SKIP LOCKED
+FROM mainspring.limiter WHERE number = ANY (:numbers::bigint[]) ORDER BY number FOR UPDATE SKIP LOCKED
 
 -- name: limit_waiters
 -- The first in line of each gate, as many as there is room. Nobody who holds a gate waits for a run.
 SELECT n.number AS waits, w.id, w.due, w.queue, w.limits
-FROM unnest($1::bigint[], $2::int[]) AS n(number, most), LATERAL (
+FROM unnest(:numbers::bigint[], :limits::int[]) AS n(number, most), LATERAL (
     SELECT w.id, w.due, w.queue, w.limits FROM mainspring.waiting w
-    WHERE w.state = 9 AND w.waits = n.number AND w.id <> ALL ($3::uuid[])
+    WHERE w.state = 9 AND w.waits = n.number AND w.id <> ALL (:seen::uuid[])
     ORDER BY w.due, w.id LIMIT n.most FOR UPDATE SKIP LOCKED
 ) AS w
 
 -- name: wait_for
 -- Rows of waiting that the caller has locked wait for a gate. They keep their ordering key meanwhile.
 UPDATE mainspring.waiting w SET state = 9, waits = i.number, holds = w.gate IS NOT NULL, rev = w.rev + 1
-FROM unnest($1::uuid[], $2::bigint[]) AS i(id, number) WHERE w.id = ANY ($1::uuid[]) AND w.id = i.id
+FROM unnest(:runs::uuid[], :numbers::bigint[]) AS i(id, number) WHERE w.id = ANY (:runs::uuid[]) AND w.id = i.id
 
 -- name: save_limiters
 -- After all else: it is looked here who waits by now. wake_at counts only if somebody does.
@@ -44,31 +44,31 @@ SET used = i.used, times = coalesce(i.times::bigint[], l.times), open_until = i.
     forget_at = greatest(l.forget_at, i.forget_at), head = w.most, wake_at = CASE WHEN w.most IS NOT NULL THEN i.wake_at END,
     recalls = i.recalls AND EXISTS (
         SELECT FROM mainspring.run r WHERE r.limits[1] = 3 AND r.limits[2] = l.number AND r.state = 3)
-FROM unnest($1::bigint[], $2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::boolean[], $7::bigint[])
+FROM unnest(:number::bigint[], :used::int[], :times::text[], :open_until::bigint[], :forget_at::bigint[], :recalls::boolean[], :wake_at::bigint[])
          AS i(number, used, times, open_until, forget_at, recalls, wake_at),
      LATERAL (SELECT (SELECT max(g.most)::int FROM mainspring.gates(first.limits) AS g WHERE g.number = i.number) AS most
               FROM (SELECT) AS one LEFT JOIN LATERAL (
                   SELECT w.limits FROM mainspring.waiting w WHERE w.state = 9 AND w.waits = i.number
                   ORDER BY w.due, w.id LIMIT 1) AS first ON true) AS w
-WHERE l.number = ANY ($1::bigint[]) AND l.number = i.number
+WHERE l.number = ANY (:number::bigint[]) AND l.number = i.number
 
 -- name: waking_limiters
-SELECT number, kind FROM mainspring.limiter WHERE wake_at <= mainspring.now_us() ORDER BY wake_at LIMIT $1
+SELECT number, kind FROM mainspring.limiter WHERE wake_at <= mainspring.now_us() ORDER BY wake_at LIMIT :limit
 
 -- name: recalling_limiters
-SELECT number, kind FROM mainspring.limiter WHERE recalls ORDER BY number LIMIT $1
+SELECT number, kind FROM mainspring.limiter WHERE recalls ORDER BY number LIMIT :limit
 
 -- name: queued_of_breakers
 -- What passed before the breaker opened and has not started.
-SELECT r.id, r.limits FROM unnest($1::bigint[]) AS b(number), LATERAL (
+SELECT r.id, r.limits FROM unnest(:breakers::bigint[]) AS b(number), LATERAL (
     SELECT r.id, r.limits FROM mainspring.run r
-    WHERE r.limits[1] = 3 AND r.limits[2] = b.number AND r.state = 3 LIMIT $2 FOR UPDATE SKIP LOCKED
+    WHERE r.limits[1] = 3 AND r.limits[2] = b.number AND r.state = 3 LIMIT :limit FOR UPDATE SKIP LOCKED
 ) AS r
 
 -- name: call_back
 -- Queued runs that the caller has locked wait again, in front of their breaker, and keep their rank.
 WITH back AS (
-    DELETE FROM mainspring.run WHERE id = ANY ($1::uuid[]) RETURNING *
+    DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[]) RETURNING *
 )
 INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due, created_at,
                                 timeout, rev, fence, late, holds, start_by, deadline, gate, scheduled_at, job_id, job_version,
@@ -79,9 +79,9 @@ SELECT b.id, b.shard, 9, b.priority, b.attempt, b.lost, b.tenant, b.queue, b.lan
 FROM back b
 
 -- name: awaited_limits
--- From first principles: gates with somebody in front of them, by number, from after $1 on; with the first in line.
+-- From first principles: gates with somebody in front of them, by number, from after `after` on; with the first in line.
 WITH RECURSIVE gate AS (
-    (SELECT w.waits, w.limits FROM mainspring.waiting w WHERE w.state = 9 AND w.waits > $1
+    (SELECT w.waits, w.limits FROM mainspring.waiting w WHERE w.state = 9 AND w.waits > :after
      ORDER BY w.waits, w.due, w.id LIMIT 1)
     UNION ALL
     SELECT n.waits, n.limits FROM gate g, LATERAL (
@@ -89,11 +89,11 @@ WITH RECURSIVE gate AS (
         ORDER BY w.waits, w.due, w.id LIMIT 1) AS n
 )
 SELECT g.waits AS number, g.limits, l.kind, l.used, l.times, l.open_until, l.recalls, l.wake_at, mainspring.now_us() AS now
-FROM (SELECT * FROM gate LIMIT $2) AS g LEFT JOIN mainspring.limiter l ON l.number = g.waits
+FROM (SELECT * FROM gate LIMIT :limit) AS g LEFT JOIN mainspring.limiter l ON l.number = g.waits
 
 -- name: astray
 -- In front of no gate.
-SELECT id, due, queue, limits FROM mainspring.waiting WHERE state = 9 AND waits IS NULL LIMIT $1 FOR UPDATE SKIP LOCKED
+SELECT id, due, queue, limits FROM mainspring.waiting WHERE state = 9 AND waits IS NULL LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: wrong_counts
 -- From first principles: who is inside, as their rows say, against what the gate says. One snapshot sees both.
@@ -105,12 +105,12 @@ WITH inside AS MATERIALIZED (
 SELECT coalesce(i.number, l.number) AS number, coalesce(i.kind, l.kind)::smallint AS kind
 FROM inside i FULL JOIN (SELECT number, kind, used FROM mainspring.limiter WHERE used > 0) AS l ON l.number = i.number
 WHERE CASE WHEN coalesce(i.kind, l.kind) = 3 THEN i.number IS NULL ELSE coalesce(i.runs, 0) <> coalesce(l.used, 0) END
-ORDER BY 1 LIMIT $1
+ORDER BY 1 LIMIT :limit
 
 -- name: recount
 -- Of gates that are locked.
 UPDATE mainspring.limiter l SET used = CASE WHEN l.kind = 3 AND i.runs > 0 THEN l.used ELSE i.runs END, wake_at = mainspring.now_us()
-FROM unnest($1::bigint[]) AS n(number), LATERAL (
+FROM unnest(:numbers::bigint[]) AS n(number), LATERAL (
     SELECT count(*)::int AS runs FROM mainspring.run r, mainspring.gates(r.limits) AS g
     WHERE r.limits IS NOT NULL AND g.number = n.number AND (g.kind <> 2 OR r.state = 3)
 ) AS i WHERE l.number = n.number
@@ -120,9 +120,9 @@ DELETE FROM mainspring.limiter WHERE number = ANY (ARRAY(
     SELECT l.number FROM mainspring.limiter l
     WHERE l.used = 0 AND l.head IS NULL AND NOT l.recalls AND l.forget_at < mainspring.now_us()
       AND (l.open_until IS NULL OR l.open_until < mainspring.now_us() - 86400000000)
-    LIMIT $1 FOR UPDATE SKIP LOCKED))
+    LIMIT :limit FOR UPDATE SKIP LOCKED))
 
 -- name: due_rows
 -- Rows of waiting that are due, locked.
 SELECT id, gate, holds, queue, due, limits FROM mainspring.waiting
-WHERE id = ANY ($1::uuid[]) AND state = 1 AND due <= mainspring.now_us() ORDER BY due, id FOR UPDATE
+WHERE id = ANY (:runs::uuid[]) AND state = 1 AND due <= mainspring.now_us() ORDER BY due, id FOR UPDATE

@@ -7,51 +7,51 @@ SELECT mainspring.now_us()
 SELECT r.id, r.state, b.task, r.queue, r.tenant, r.priority, r.attempt, r.due, r.created_at, r.lost, r.fence, NULL AS reason,
        r.job_id, r.job_version, r.scheduled_at, r.started_at, NULL::bigint AS finished_at, r.cancel_at, NULL::bytea AS result,
        NULL::text AS error, r.start_by, r.deadline, r.replay_of, coalesce(r.queued_at, r.created_at) AS queued_at, r.session,
-       s.name AS executor, b.policy, b.about, CASE WHEN $2::boolean THEN b.payload END AS payload, NULL::text AS fingerprint,
+       s.name AS executor, b.policy, b.about, CASE WHEN :payloads::boolean THEN b.payload END AS payload, NULL::text AS fingerprint,
        p.done, p.total, p.note, p.at AS progress_at, r.target, d.parents, d.rule, NULL::bigint AS waits, NULL::smallint AS class
 FROM mainspring.run r
 JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = CASE WHEN r.body_id IS NULL THEN r.id ELSE r.body_id END
 LEFT JOIN mainspring.session s ON s.id = r.session
 LEFT JOIN mainspring.progress p ON p.run_id = r.id
 LEFT JOIN mainspring.dependent d ON d.run_id = r.id
-WHERE r.id = ANY ($1::uuid[]) AND ($4::int IS NULL OR r.tenant = $4)
+WHERE r.id = ANY (:runs::uuid[]) AND (:tenant::int IS NULL OR r.tenant = :tenant)
 UNION ALL
 SELECT w.id, w.state, b.task, w.queue, w.tenant, w.priority, w.attempt, w.due, w.created_at, w.lost, w.fence, w.reason,
        w.job_id, w.job_version, w.scheduled_at, NULL, NULL, w.cancel_at, NULL, NULL, w.start_by, w.deadline, w.replay_of, NULL,
-       NULL, NULL, b.policy, b.about, CASE WHEN $2::boolean THEN b.payload END, NULL, p.done, p.total, p.note, p.at,
+       NULL, NULL, b.policy, b.about, CASE WHEN :payloads::boolean THEN b.payload END, NULL, p.done, p.total, p.note, p.at,
        w.target, d.parents, d.rule, CASE WHEN w.state = 9 THEN w.waits END, NULL
 FROM mainspring.waiting w
 JOIN mainspring.body b ON b.bucket = w.body_bucket AND b.id = CASE WHEN w.body_id IS NULL THEN w.id ELSE w.body_id END
 LEFT JOIN mainspring.progress p ON p.run_id = w.id
 LEFT JOIN mainspring.dependent d ON d.run_id = w.id
-WHERE w.id = ANY ($1::uuid[]) AND ($4::int IS NULL OR w.tenant = $4)
+WHERE w.id = ANY (:runs::uuid[]) AND (:tenant::int IS NULL OR w.tenant = :tenant)
 UNION ALL
 SELECT h.id, h.state, b.task, h.queue, h.tenant, h.priority, h.attempt, h.due, h.created_at, h.lost, h.fence, h.reason,
-       h.job_id, h.job_version, h.scheduled_at, h.started_at, h.finished_at, NULL, CASE WHEN $3::boolean THEN h.result END,
+       h.job_id, h.job_version, h.scheduled_at, h.started_at, h.finished_at, NULL, CASE WHEN :results::boolean THEN h.result END,
        h.error, h.start_by, h.deadline, h.replay_of,
        CASE WHEN h.started_at IS NOT NULL THEN coalesce(h.queued_at, h.created_at) END, h.session, s.name, b.policy, b.about,
        b.payload, d.fingerprint, p.done, p.total, p.note, p.at, h.target, e.parents, e.rule, NULL, h.class
 FROM mainspring.history h
-LEFT JOIN LATERAL (SELECT b.task, b.policy, b.about, CASE WHEN $2::boolean THEN b.payload END AS payload
+LEFT JOIN LATERAL (SELECT b.task, b.policy, b.about, CASE WHEN :payloads::boolean THEN b.payload END AS payload
                    FROM mainspring.body b
                    WHERE b.bucket IN (h.body_bucket, -1) AND b.id = CASE WHEN h.body_id IS NULL THEN h.id ELSE h.body_id END LIMIT 1) AS b ON true
 LEFT JOIN mainspring.session s ON s.id = h.session
 LEFT JOIN mainspring.dead_letter d ON d.run_id = h.id
 LEFT JOIN mainspring.progress p ON p.run_id = h.id
 LEFT JOIN mainspring.dependent e ON e.run_id = h.id
-WHERE h.id = ANY ($1::uuid[]) AND ($4::int IS NULL OR h.tenant = $4)
+WHERE h.id = ANY (:runs::uuid[]) AND (:tenant::int IS NULL OR h.tenant = :tenant)
 
 -- name: states
-SELECT id, state, cancel_at FROM mainspring.run WHERE id = ANY ($1::uuid[])
-UNION ALL SELECT id, state, NULL FROM mainspring.waiting WHERE id = ANY ($1::uuid[])
-UNION ALL SELECT id, state, NULL FROM mainspring.history WHERE id = ANY ($1::uuid[])
+SELECT id, state, cancel_at FROM mainspring.run WHERE id = ANY (:runs::uuid[])
+UNION ALL SELECT id, state, NULL FROM mainspring.waiting WHERE id = ANY (:runs::uuid[])
+UNION ALL SELECT id, state, NULL FROM mainspring.history WHERE id = ANY (:runs::uuid[])
 
 -- name: standings
--- Of those with a label, made since $3. History keeps them by the day they ended: not before $5, and not after now. A label
+-- Of those with a label, made since `since`. History keeps them by the day they ended: not before `ended_since`, and not after now. A label
 -- lies in two places while the body of its run is moved.
 WITH mine AS MATERIALIZED (
-    SELECT l.id FROM mainspring.label l WHERE l.tenant = ANY ($1::int[]) AND l.label = $2::text AND l.id >= $3::uuid
-    ORDER BY l.id DESC LIMIT $4
+    SELECT l.id FROM mainspring.label l WHERE l.tenant = ANY (:tenants::int[]) AND l.label = :tag::text AND l.id >= :since::uuid
+    ORDER BY l.id DESC LIMIT :limit
 ), live AS MATERIALIZED (
     SELECT r.id, CASE WHEN r.state = 4 AND r.cancel_at IS NOT NULL THEN 0::smallint ELSE r.state END AS state, r.replay_of
     FROM mainspring.run r WHERE r.id = ANY (ARRAY(SELECT id FROM mine))
@@ -66,29 +66,29 @@ FROM (
     UNION ALL
     SELECT h.id, h.state, h.replay_of FROM mainspring.history h
     WHERE h.id = ANY (ARRAY(SELECT m.id FROM mine m WHERE NOT EXISTS (SELECT FROM live WHERE live.id = m.id)))
-      AND h.finished_at >= $5 AND h.finished_at <= (SELECT mainspring.now_us())
+      AND h.finished_at >= :ended_since AND h.finished_at <= (SELECT mainspring.now_us())
 ) AS found GROUP BY state
 
 -- name: attempts
 SELECT run_id, fence, number, outcome, reason, error, coalesce(started_at, ended_at) AS started_at, ended_at
-FROM mainspring.attempt WHERE run_id = $1 AND ($2::int IS NULL OR tenant = $2)
+FROM mainspring.attempt WHERE run_id = :run AND (:tenant::int IS NULL OR tenant = :tenant)
 UNION ALL SELECT run_id, fence, number, outcome, reason, error, coalesce(started_at, ended_at), ended_at
-FROM mainspring.attempt_kept WHERE run_id = $1 AND ($2::int IS NULL OR tenant = $2) ORDER BY fence
+FROM mainspring.attempt_kept WHERE run_id = :run AND (:tenant::int IS NULL OR tenant = :tenant) ORDER BY fence
 
 -- name: ledger
 SELECT job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target
 FROM mainspring.ledger
-WHERE job_id = $1 AND scheduled_at >= $2 AND scheduled_at < $3 AND ($5::int IS NULL OR tenant = $5)
+WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND (:tenant::int IS NULL OR tenant = :tenant)
 UNION ALL SELECT job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target
 FROM mainspring.ledger_kept
-WHERE job_id = $1 AND scheduled_at >= $2 AND scheduled_at < $3 AND ($5::int IS NULL OR tenant = $5)
-ORDER BY scheduled_at, target LIMIT $4
+WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND (:tenant::int IS NULL OR tenant = :tenant)
+ORDER BY scheduled_at, target LIMIT :limit
 
 -- name: last_ticks
-SELECT newest.* FROM unnest($1::uuid[]) AS wanted (job_id) CROSS JOIN LATERAL (
+SELECT newest.* FROM unnest(:jobs::uuid[]) AS wanted (job_id) CROSS JOIN LATERAL (
     SELECT l.job_id, l.scheduled_at, l.decision, l.reason, l.run_id, l.job_version, l.epoch, l.ticks, l.last_at, l.target
-    FROM mainspring.ledger AS l WHERE l.job_id = wanted.job_id AND ($3::int IS NULL OR l.tenant = $3)
-    ORDER BY l.scheduled_at DESC, l.target DESC LIMIT $2
+    FROM mainspring.ledger AS l WHERE l.job_id = wanted.job_id AND (:tenant::int IS NULL OR l.tenant = :tenant)
+    ORDER BY l.scheduled_at DESC, l.target DESC LIMIT :limit
 ) AS newest
 
 -- name: depths
@@ -100,7 +100,7 @@ FROM (
            count(*) FILTER (WHERE r.state = 4) AS running,
            min(r.due) FILTER (WHERE r.state = 3) AS oldest_due,
            min(greatest(r.due, r.ready_at)) FILTER (WHERE r.state = 3) AS oldest_ready
-    FROM mainspring.run r WHERE $1::int IS NULL OR r.tenant = $1 GROUP BY r.queue, r.tenant, r.lane
+    FROM mainspring.run r WHERE :tenant::int IS NULL OR r.tenant = :tenant GROUP BY r.queue, r.tenant, r.lane
 ) AS d, LATERAL (
     SELECT max(p.until) FILTER (WHERE p.until <= mainspring.now_us()) AS over,
            coalesce(bool_or(p.until IS NULL OR p.until > mainspring.now_us()), false) AS paused
@@ -114,7 +114,7 @@ SELECT w.id, CASE WHEN strpos(n.name, '>') > 0 THEN o.serving ELSE substring(n.n
              AS datacenter
 FROM (
     SELECT id, CASE kind WHEN 5 THEN split_part(name, ':', 2)::int ELSE id END AS lane
-    FROM mainspring.name WHERE id = ANY ($1::int[]) AND kind IN (4, 5)
+    FROM mainspring.name WHERE id = ANY (:lanes::int[]) AND kind IN (4, 5)
 ) AS w JOIN mainspring.name n ON n.id = w.lane AND n.kind = 4 LEFT JOIN mainspring.datacenter_order o ON o.lane = n.id
 
 -- name: hint_key
@@ -125,7 +125,7 @@ SELECT hint_key::text FROM mainspring.meta
 -- it would be otherwise. The sum keeps the planner from the index of all that is ready, which is long when this is asked often.
 SELECT r.id, r.queue, r.rank, r.priority, r.gate, r.attempt, CASE n.kind WHEN 4 THEN substr(n.name, 12) ELSE '' END AS datacenter
 FROM mainspring.run r LEFT JOIN mainspring.name n ON r.lane > 0 AND n.id = r.lane
-WHERE r.id = ANY ($1::uuid[]) AND r.state + 0 = 3 AND r.target IS NULL
+WHERE r.id = ANY (:runs::uuid[]) AND r.state + 0 = 3 AND r.target IS NULL
   AND (r.lane = 0 OR (n.kind = 5 AND split_part(n.name, ':', 2) = '0') OR (n.kind = 4 AND n.name ~ '^datacenter=[^,>]+$'))
 
 -- name: hints_ready
@@ -137,34 +137,34 @@ SELECT best.*, lane.datacenter FROM mainspring.name q, (
         ('0:0:1', '0:0:2', '0:0:3', '0:0:4', '0:0:5', '0:0:6', '0:0:7', '0:0:8', '0:0:9', '0:0:10')
 ) AS lane, LATERAL (
     SELECT r.id, r.queue, r.rank, r.priority, r.gate, r.attempt FROM mainspring.run r
-    WHERE r.queue = q.id AND r.lane = lane.id AND r.state = 3 ORDER BY r.rank, r.id LIMIT $2
+    WHERE r.queue = q.id AND r.lane = lane.id AND r.state = 3 ORDER BY r.rank, r.id LIMIT :limit
 ) AS best
-WHERE q.kind = 3 AND ($1::text[] IS NULL OR q.name = ANY ($1::text[]))
+WHERE q.kind = 3 AND (:queues::text[] IS NULL OR q.name = ANY (:queues::text[]))
 
 -- name: facts_of
--- Of runs that have not ended before $2, nor after now, which keeps this to a day or two of history; and most are not there.
+-- Of runs that have not ended before `since`, nor after now, which keeps this to a day or two of history; and most are not there.
 WITH live AS MATERIALIZED (
     SELECT r.id, b.task, r.queue, r.job_id, r.scheduled_at, b.about
     FROM mainspring.run r
     JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = CASE WHEN r.body_id IS NULL THEN r.id ELSE r.body_id END
-    WHERE r.id = ANY ($1::uuid[])
+    WHERE r.id = ANY (:runs::uuid[])
     UNION ALL
     SELECT w.id, b.task, w.queue, w.job_id, w.scheduled_at, b.about
     FROM mainspring.waiting w
     JOIN mainspring.body b ON b.bucket = w.body_bucket AND b.id = CASE WHEN w.body_id IS NULL THEN w.id ELSE w.body_id END
-    WHERE w.id = ANY ($1::uuid[])
+    WHERE w.id = ANY (:runs::uuid[])
 )
 SELECT id, task, queue, job_id, scheduled_at, false AS ended, 0::smallint AS attempt, NULL::text AS reason, NULL::text AS error, about FROM live
 UNION ALL
-SELECT h.id, b.task, h.queue, h.job_id, h.scheduled_at, true, h.attempt, h.reason, right(h.error, $3), b.about
+SELECT h.id, b.task, h.queue, h.job_id, h.scheduled_at, true, h.attempt, h.reason, right(h.error, :max_error), b.about
 FROM mainspring.history h
 LEFT JOIN LATERAL (SELECT b.task, b.about FROM mainspring.body b
                    WHERE b.bucket IN (h.body_bucket, -1) AND b.id = CASE WHEN h.body_id IS NULL THEN h.id ELSE h.body_id END LIMIT 1) AS b ON true
-WHERE h.id = ANY (ARRAY(SELECT i.id FROM unnest($1::uuid[]) AS i(id) WHERE NOT EXISTS (SELECT FROM live WHERE live.id = i.id)))
-  AND h.finished_at >= $2 AND h.finished_at <= (SELECT mainspring.now_us())
+WHERE h.id = ANY (ARRAY(SELECT i.id FROM unnest(:runs::uuid[]) AS i(id) WHERE NOT EXISTS (SELECT FROM live WHERE live.id = i.id)))
+  AND h.finished_at >= :since AND h.finished_at <= (SELECT mainspring.now_us())
 
 -- name: workers_of
-SELECT id, name, version, datacenter, queues FROM mainspring.session WHERE id = ANY ($1::bigint[])
+SELECT id, name, version, datacenter, queues FROM mainspring.session WHERE id = ANY (:sessions::bigint[])
 
 -- name: readers
 SELECT c.reader, (
@@ -174,13 +174,13 @@ FROM mainspring.outbox_cursor c ORDER BY 1
 
 -- name: attach_reader
 INSERT INTO mainspring.outbox_cursor (reader, xid, position, until)
-SELECT $1, coalesce(o.xid, '0'), coalesce(o.id, 0), mainspring.now_us() + $2::bigint
+SELECT :reader, coalesce(o.xid, '0'), coalesce(o.id, 0), mainspring.now_us() + :ttl::bigint
 FROM (SELECT) AS one LEFT JOIN (SELECT xid, id FROM mainspring.outbox ORDER BY xid DESC, id DESC LIMIT 1) AS o ON true
 ON CONFLICT DO NOTHING
 
 -- name: keep_reader
 -- A reader that is there has shown itself.
-UPDATE mainspring.outbox_cursor SET until = mainspring.now_us() + $2::bigint WHERE reader = $1
+UPDATE mainspring.outbox_cursor SET until = mainspring.now_us() + :ttl::bigint WHERE reader = :reader
 
 -- name: begin_outbox
 -- The first reader comes: what happened before was not written, and whoever stands there is to be told so.
@@ -192,22 +192,22 @@ ON CONFLICT (only_row) DO UPDATE SET xid = excluded.xid, id = excluded.id
 LOCK TABLE mainspring.outbox_cursor IN ACCESS EXCLUSIVE MODE
 
 -- name: detach_reader
-DELETE FROM mainspring.outbox_cursor WHERE reader = $1
+DELETE FROM mainspring.outbox_cursor WHERE reader = :reader
 
 -- name: events
 -- None that a transaction still under way could precede: its events will have its xid, or a later one.
 WITH seen AS MATERIALIZED (
-    SELECT xid, position FROM mainspring.outbox_cursor WHERE reader = $1
+    SELECT xid, position FROM mainspring.outbox_cursor WHERE reader = :reader
 )
 SELECT o.id, o.xid::text::bigint AS xid, o.at, o.kind, o.tenant, o.runs, o.tasks, o.queues FROM mainspring.outbox o
 WHERE (o.xid, o.id) > ((SELECT xid FROM seen), (SELECT position FROM seen))
   AND o.xid < pg_snapshot_xmin(pg_current_snapshot())
-ORDER BY o.xid, o.id LIMIT $2
+ORDER BY o.xid, o.id LIMIT :limit
 
 -- name: events_after
 SELECT o.id, o.xid::text::bigint AS xid, o.at, o.kind, o.tenant, o.runs, o.tasks, o.queues FROM mainspring.outbox o
-WHERE (o.xid, o.id) > ($1::bigint::text::xid8, $2::bigint) AND o.xid < pg_snapshot_xmin(pg_current_snapshot())
-ORDER BY o.xid, o.id LIMIT $3
+WHERE (o.xid, o.id) > (:xid::bigint::text::xid8, :id::bigint) AND o.xid < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY o.xid, o.id LIMIT :limit
 
 -- name: outbox_ends
 -- What was forgotten ends at the horizon; whatever is still to come is not before xmin, nor anything at or behind xmax.
@@ -217,15 +217,15 @@ SELECT coalesce((SELECT xid::text::bigint FROM mainspring.outbox_horizon), 0) AS
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xmax
 
 -- name: acknowledge
-UPDATE mainspring.outbox_cursor c SET xid = $2::bigint::text::xid8, position = $3
-WHERE c.reader = $1 AND ($2::bigint::text::xid8, $3::bigint) > (c.xid, c.position)
+UPDATE mainspring.outbox_cursor c SET xid = :xid::bigint::text::xid8, position = :id
+WHERE c.reader = :reader AND (:xid::bigint::text::xid8, :id::bigint) > (c.xid, c.position)
 
 -- name: job_named
 SELECT j.id FROM mainspring.job j JOIN mainspring.name t ON t.id = j.tenant
-WHERE t.kind = $1 AND t.name = $2 AND j.name = $3
+WHERE t.kind = :kind AND t.name = :tenant AND j.name = :name
 
 -- name: intern
-INSERT INTO mainspring.name (kind, name) SELECT $1, name FROM unnest($2::text[]) AS name ORDER BY name ON CONFLICT DO NOTHING
+INSERT INTO mainspring.name (kind, name) SELECT :kind, name FROM unnest(:names::text[]) AS name ORDER BY name ON CONFLICT DO NOTHING
 
 -- name: names
 SELECT id, kind, name FROM mainspring.name

@@ -19,10 +19,10 @@ SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r
        r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.limits, r.has_children,
        r.ready_at, b.task, b.policy, b.payload
 FROM (SELECT id FROM mainspring.session WHERE NOT live) AS s, LATERAL (
-    SELECT * FROM mainspring.run WHERE session = s.id AND state = 4 LIMIT $1
+    SELECT * FROM mainspring.run WHERE session = s.id AND state = 4 LIMIT :limit
 ) AS r
 JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
-LIMIT $1
+LIMIT :limit
 
 -- name: overdue_runs
 SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r.attempt, r.lost, r.due, r.started_at,
@@ -31,7 +31,7 @@ SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r
 FROM mainspring.run r
 JOIN mainspring.session s ON s.id = r.session AND s.live
 JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
-WHERE r.state = 4 AND r.attempt_until < mainspring.now_us() - $1::bigint LIMIT $2
+WHERE r.state = 4 AND r.attempt_until < mainspring.now_us() - :grace::bigint LIMIT :limit
 
 -- name: expire
 -- What did not start in time: skipped past its start_by, failed past its deadline. What was for one worker that has gone:
@@ -40,30 +40,30 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), waited AS (
     DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(
-        (SELECT id FROM mainspring.waiting w WHERE w.start_by < (SELECT now FROM clock) AND w.attempt = 0 ORDER BY w.start_by LIMIT $1
+        (SELECT id FROM mainspring.waiting w WHERE w.start_by < (SELECT now FROM clock) AND w.attempt = 0 ORDER BY w.start_by LIMIT :limit
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
-        (SELECT id FROM mainspring.waiting w WHERE w.deadline <= (SELECT now FROM clock) ORDER BY w.deadline LIMIT $1
+        (SELECT id FROM mainspring.waiting w WHERE w.deadline <= (SELECT now FROM clock) ORDER BY w.deadline LIMIT :limit
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
         (SELECT id FROM mainspring.waiting w WHERE w.target IS NOT NULL
          AND NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = w.target AND s.live)
-         ORDER BY w.target LIMIT $1 FOR UPDATE OF w SKIP LOCKED)))
+         ORDER BY w.target LIMIT :limit FOR UPDATE OF w SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
               job_version, body_id, replay_of, target, origin, gate, start_by, deadline, NULL::bigint[] AS limits, has_children,
               CASE WHEN state = 9 THEN waits END AS waits
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY (ARRAY(
         (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.start_by < (SELECT now FROM clock) AND r.attempt = 0
-         ORDER BY r.start_by LIMIT $1
+         ORDER BY r.start_by LIMIT :limit
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
-        (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.deadline <= (SELECT now FROM clock) ORDER BY r.deadline LIMIT $1
+        (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.deadline <= (SELECT now FROM clock) ORDER BY r.deadline LIMIT :limit
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
         (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.target IS NOT NULL
          AND NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = r.target AND s.live)
-         ORDER BY r.target LIMIT $1 FOR UPDATE OF r SKIP LOCKED)))
+         ORDER BY r.target LIMIT :limit FOR UPDATE OF r SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
               job_version, body_id, replay_of, target, origin, gate, start_by, deadline, limits, has_children,
               NULL::bigint AS waits
@@ -85,7 +85,7 @@ WITH clock AS MATERIALIZED (
 ), dead AS (
     INSERT INTO mainspring.dead_letter (run_id, tenant, task, queue, at, fingerprint)
     SELECT g.id, g.tenant, (SELECT b.task FROM mainspring.body b WHERE b.bucket = g.body_bucket AND b.id = coalesce(g.body_id, g.id)),
-           g.queue, clock.now, $2
+           g.queue, clock.now, :fingerprint
     FROM gone g, clock WHERE g.failed
     ON CONFLICT (run_id) DO NOTHING
 ), parents AS (
@@ -106,19 +106,19 @@ WHERE w.state = 2 AND NOT EXISTS (
     SELECT FROM mainspring.gate g WHERE g.key = w.gate AND (
         EXISTS (SELECT FROM mainspring.run r WHERE r.id = g.holder OFFSET 0) OR
         EXISTS (SELECT FROM mainspring.waiting h WHERE h.id = g.holder AND h.holds OFFSET 0)))
-LIMIT $1
+LIMIT :limit
 
 -- name: stuck_delays
 SELECT s.job_id FROM mainspring.schedule s
 WHERE s.active AND s.next_fire IS NULL AND s.delay IS NOT NULL
   AND NOT EXISTS (SELECT FROM mainspring.run r WHERE r.job_id = s.job_id)
   AND NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.job_id = s.job_id)
-LIMIT $1
+LIMIT :limit
 
 -- name: prune_sessions
 -- A session with runs is never forgotten.
 DELETE FROM mainspring.session s
-WHERE NOT s.live AND s.ended_at < mainspring.now_us() - $1::bigint
+WHERE NOT s.live AND s.ended_at < mainspring.now_us() - :kept::bigint
   AND NOT EXISTS (SELECT FROM mainspring.run r WHERE r.session = s.id AND r.state = 4)
   AND NOT EXISTS (SELECT FROM mainspring.shard h WHERE h.owner = s.id)
 
@@ -126,7 +126,7 @@ WHERE NOT s.live AND s.ended_at < mainspring.now_us() - $1::bigint
 DELETE FROM mainspring.gate WHERE key = ANY (ARRAY(
     SELECT g.key FROM mainspring.gate g
     WHERE g.holder IS NULL AND NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.gate = g.key AND w.state = 2)
-    LIMIT $1 FOR UPDATE SKIP LOCKED))
+    LIMIT :limit FOR UPDATE SKIP LOCKED))
 
 -- name: forget_readers
 DELETE FROM mainspring.outbox_cursor WHERE until < mainspring.now_us()
@@ -142,9 +142,9 @@ WITH slowest AS MATERIALIZED (
             SELECT o.id, o.at FROM mainspring.outbox o
             WHERE (o.xid, o.id) <= (coalesce((SELECT xid FROM slowest), '18446744073709551615'),
                                     coalesce((SELECT position FROM slowest), 9223372036854775807))
-            ORDER BY o.xid, o.id LIMIT $1
+            ORDER BY o.xid, o.id LIMIT :limit
         ) AS o
-        WHERE o.at < mainspring.now_us() - $2::bigint OR NOT EXISTS (SELECT FROM slowest)))
+        WHERE o.at < mainspring.now_us() - :kept::bigint OR NOT EXISTS (SELECT FROM slowest)))
     RETURNING xid, id
 ), moved AS (
     INSERT INTO mainspring.outbox_horizon AS h (xid, id) SELECT xid, id FROM gone ORDER BY xid DESC, id DESC LIMIT 1
@@ -156,27 +156,27 @@ SELECT count(*) FROM gone
 -- name: prune_keys
 DELETE FROM mainspring.idempotency WHERE (tenant, key) IN (
     SELECT tenant, key FROM mainspring.idempotency WHERE expires_at <= mainspring.now_us()
-    ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+    ORDER BY expires_at LIMIT :limit FOR UPDATE SKIP LOCKED)
 
 -- name: forget_pauses
 -- A day after their end: whatever still waits then is late, however that is counted.
 DELETE FROM mainspring.pause WHERE until <= mainspring.now_us() - 86400000000
 
 -- name: prune_minutes
-DELETE FROM mainspring.minute WHERE at < $1
+DELETE FROM mainspring.minute WHERE at < :before
 
 -- name: prune_timings
-DELETE FROM mainspring.timing WHERE at < $1
+DELETE FROM mainspring.timing WHERE at < :before
 
 -- name: try_to_tidy
-SELECT pg_try_advisory_xact_lock(hashtext($1))
+SELECT pg_try_advisory_xact_lock(hashtext(:name))
 
 -- name: rolled_up
 -- The instant up to which runs and attempts are counted, and the one up to which they can be. The first roll-up begins
 -- with the oldest of them: attempts may fail before any run has ended.
 SELECT coalesce((SELECT until FROM mainspring.rolled_up), least((SELECT min(finished_at) FROM mainspring.history),
                 (SELECT min(ended_at) FROM mainspring.attempt)), mainspring.now_us()) AS since,
-       mainspring.now_us() - $1::bigint AS until
+       mainspring.now_us() - :behind::bigint AS until
 
 -- name: roll_up
 -- Buckets: two to a power of two, from 100 us on.
@@ -190,11 +190,11 @@ WITH ended AS (
            coalesce(sum(h.started_at - h.due), 0)::bigint AS late_total, greatest(max(h.started_at - h.due), 0) AS late_most,
            coalesce(sum(h.finished_at - h.started_at), 0)::bigint AS took_total,
            greatest(max(h.finished_at - h.started_at), 0) AS took_most
-    FROM mainspring.history h WHERE h.finished_at >= $1::bigint AND h.finished_at < $2::bigint GROUP BY 1, 2, 3, 4, 5
+    FROM mainspring.history h WHERE h.finished_at >= :since::bigint AND h.finished_at < :until::bigint GROUP BY 1, 2, 3, 4, 5
     UNION ALL
     SELECT a.ended_at / 60000000 * 60000000, a.tenant, a.queue, NULL, NULL, 0, 0, 0, 0, count(*), 0, 0, 0, 0, 0
     FROM mainspring.attempt a
-    WHERE a.ended_at >= $1::bigint AND a.ended_at < $2::bigint AND a.outcome IN (2, 3, 4) GROUP BY 1, 2, 3
+    WHERE a.ended_at >= :since::bigint AND a.ended_at < :until::bigint AND a.outcome IN (2, 3, 4) GROUP BY 1, 2, 3
 ), timed AS (
     INSERT INTO mainspring.timing AS t (at, tenant, queue, bucket, late, took)
     SELECT at / 300000000 * 300000000, tenant, queue, bucket, sum(late), sum(took) FROM (
@@ -203,7 +203,7 @@ WITH ended AS (
     ) AS spans GROUP BY 1, 2, 3, 4
     ON CONFLICT (at, tenant, queue, bucket) DO UPDATE SET late = t.late + excluded.late, took = t.took + excluded.took
 ), reached AS (
-    INSERT INTO mainspring.rolled_up (until) VALUES ($2::bigint) ON CONFLICT (only_row) DO UPDATE SET until = excluded.until
+    INSERT INTO mainspring.rolled_up (until) VALUES (:until::bigint) ON CONFLICT (only_row) DO UPDATE SET until = excluded.until
 )
 INSERT INTO mainspring.minute AS m (at, tenant, queue, succeeded, failed, cancelled, skipped, retried, started, late_total,
                                     late_most, took_total, took_most)
@@ -218,7 +218,7 @@ ON CONFLICT (at, tenant, queue) DO UPDATE SET
     took_total = m.took_total + excluded.took_total, took_most = greatest(m.took_most, excluded.took_most)
 
 -- name: sample_load
--- Who comes second in a minute counts nothing. $1: how long samples are kept. $2: so many are kept apart, the largest.
+-- Who comes second in a minute counts nothing. `kept`: how long samples are kept. `limit`: so many are kept apart, the largest.
 WITH minute AS (
     INSERT INTO mainspring.load_seen (at) VALUES (mainspring.now_us() / 60000000 * 60000000) ON CONFLICT DO NOTHING RETURNING at
 ), found AS MATERIALIZED (
@@ -229,12 +229,12 @@ WITH minute AS (
     INSERT INTO mainspring.load (at, tenant, queue, queued, running, lag)
     SELECT m.at, s.* FROM minute m, (
         SELECT -1, 0, coalesce(sum(queued), 0), coalesce(sum(running), 0), coalesce(max(lag), 0) FROM found
-        UNION ALL (SELECT * FROM found ORDER BY queued + running DESC, tenant, queue LIMIT $2)
+        UNION ALL (SELECT * FROM found ORDER BY queued + running DESC, tenant, queue LIMIT :limit)
     ) AS s
 ), forgotten AS (
-    DELETE FROM mainspring.load WHERE at < mainspring.now_us() - $1::bigint
+    DELETE FROM mainspring.load WHERE at < mainspring.now_us() - :kept::bigint
 ), unseen AS (
-    DELETE FROM mainspring.load_seen WHERE at < mainspring.now_us() - $1::bigint
+    DELETE FROM mainspring.load_seen WHERE at < mainspring.now_us() - :kept::bigint
 )
 SELECT mainspring.now_us() AS now
 
@@ -242,7 +242,7 @@ SELECT mainspring.now_us() AS now
 -- What ended without an attempt. A body is gone when its run is purged: then nobody knows the task any more.
 SELECT b.task, h.state, count(*) AS runs
 FROM mainspring.history h JOIN mainspring.body b ON b.bucket = h.body_bucket AND b.id = coalesce(h.body_id, h.id)
-WHERE h.finished_at >= $1::bigint AND h.finished_at < $2::bigint AND h.class <> 1 AND h.state > 5 AND h.started_at IS NULL
+WHERE h.finished_at >= :since::bigint AND h.finished_at < :until::bigint AND h.class <> 1 AND h.state > 5 AND h.started_at IS NULL
 GROUP BY b.task, h.state
 
 -- name: dead_rows

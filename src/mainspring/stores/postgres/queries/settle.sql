@@ -7,8 +7,8 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), gone AS (
     DELETE FROM mainspring.run
-    WHERE run.id = ANY ($1::uuid[]) AND run.claim IS NOT NULL
-      AND ((run.id, run.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[]))) IS TRUE
+    WHERE run.id = ANY (:runs::uuid[]) AND run.claim IS NOT NULL
+      AND ((run.id, run.fence) IN (SELECT * FROM unnest(:runs::uuid[], :fences::bigint[]))) IS TRUE
     RETURNING run.*
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
@@ -22,8 +22,8 @@ WITH clock AS MATERIALIZED (
     SELECT g.id, CASE WHEN g.body_bucket < 99999 THEN 1 ELSE (g.body_bucket + 1) / 100000 + 2 END,
            5, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id,
-           g.replay_of, ($3::bytea[])[array_position($1::uuid[], g.id)], g.queued_at, g.start_by, g.deadline,
-           ($4::bigint[])[array_position($1::uuid[], g.id)], ($5::text[])[array_position($1::uuid[], g.id)],
+           g.replay_of, (:results::bytea[])[array_position(:runs::uuid[], g.id)], g.queued_at, g.start_by, g.deadline,
+           (:cpu::bigint[])[array_position(:runs::uuid[], g.id)], (:units::text[])[array_position(:runs::uuid[], g.id)],
            g.of_task
     FROM gone g, clock
 ), parents AS (
@@ -39,8 +39,8 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), taken AS (
     DELETE FROM mainspring.run
-    WHERE run.id = ANY ($1::uuid[]) AND run.claim IS NOT NULL
-      AND ((run.id, run.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[]))) IS TRUE
+    WHERE run.id = ANY (:runs::uuid[]) AND run.claim IS NOT NULL
+      AND ((run.id, run.fence) IN (SELECT * FROM unnest(:runs::uuid[], :fences::bigint[]))) IS TRUE
     RETURNING run.*
 ), gone AS MATERIALIZED (
     SELECT DISTINCT ON (t.id) t.*, i.outcome, i.state AS wanted, i.reason, i.delay, i.error, i.result, i.fingerprint,
@@ -48,8 +48,8 @@ WITH clock AS MATERIALIZED (
         CASE WHEN i.state IN (1, 3) AND t.cancel_at IS NOT NULL THEN 7::smallint ELSE i.state END AS final,
         CASE WHEN i.state IN (1, 3) AND t.cancel_at IS NOT NULL THEN 'cancelled' ELSE i.reason END AS why
     FROM taken t
-    JOIN unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::smallint[], $5::text[], $6::bigint[], $7::text[], $8::bytea[],
-                $9::text[], $10::bigint[], $11::text[])
+    JOIN unnest(:runs::uuid[], :fences::bigint[], :outcomes::smallint[], :states::smallint[], :reasons::text[], :delays::bigint[], :errors::text[], :results::bytea[],
+                :fingerprints::text[], :cpu::bigint[], :units::text[])
         AS i(id, fence, outcome, state, reason, delay, error, result, fingerprint, cpu, units)
         ON i.id = t.id AND i.fence = t.fence
     ORDER BY t.id
@@ -122,14 +122,14 @@ FROM gone g
 -- A success has no attempt, and only a success ends as succeeded.
 -- `OFFSET 0` keeps the index probe: without it a plan made for an empty table hashes the whole of it for ever.
 SELECT i.id, i.fence
-FROM unnest($1::uuid[], $2::bigint[], $3::smallint[]) AS i(id, fence, outcome)
+FROM unnest(:runs::uuid[], :fences::bigint[], :outcomes::smallint[]) AS i(id, fence, outcome)
 WHERE CASE WHEN i.outcome = 1
     THEN EXISTS (SELECT FROM mainspring.history h WHERE h.id = i.id AND h.fence = i.fence AND h.state = 5 OFFSET 0)
     ELSE EXISTS (SELECT FROM mainspring.attempt a WHERE a.run_id = i.id AND a.fence = i.fence AND a.outcome = i.outcome OFFSET 0)
 END
 
 -- name: lock_held_gates
-SELECT key FROM mainspring.gate WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UPDATE
+SELECT key FROM mainspring.gate WHERE key = ANY (:keys::bigint[]) ORDER BY key FOR UPDATE
 
 -- name: let_go
 -- The gates are locked and their holders gone: the first in line of each is queued and holds it now.
@@ -138,7 +138,7 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), free AS MATERIALIZED (
     SELECT g.key FROM mainspring.gate g
-    WHERE g.key = ANY ($1::bigint[]) AND (g.holder IS NULL OR (
+    WHERE g.key = ANY (:keys::bigint[]) AND (g.holder IS NULL OR (
         NOT EXISTS (SELECT FROM mainspring.run r WHERE r.id = g.holder OFFSET 0) AND
         NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.id = g.holder AND w.holds OFFSET 0)))
 ), first AS MATERIALIZED (
@@ -176,19 +176,19 @@ SELECT n.id, n.queue, n.due, n.limits FROM next n UNION ALL SELECT l.id, l.queue
 -- name: end_delay
 -- The run of a fixed-delay job has ended: its next tick is a delay from now.
 UPDATE mainspring.schedule SET next_fire = mainspring.now_us() + delay, rev = rev + 1
-WHERE job_id = ANY ($1::uuid[]) AND active AND next_fire IS NULL AND delay IS NOT NULL
+WHERE job_id = ANY (:jobs::uuid[]) AND active AND next_fire IS NULL AND delay IS NOT NULL
 
 -- name: cancel_waiting
 -- What has not started ends here; what runs is asked to stop. Whatever moved meanwhile is found by asking again.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), waited AS (
-    DELETE FROM mainspring.waiting WHERE id = ANY ($1::uuid[])
+    DELETE FROM mainspring.waiting WHERE id = ANY (:runs::uuid[])
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
               job_version, body_id, replay_of, target, origin, gate, state, start_by, deadline, NULL::bigint[] AS limits,
               has_children, CASE WHEN state = 9 THEN waits END AS waits
 ), queued AS (
-    DELETE FROM mainspring.run WHERE id = ANY ($1::uuid[]) AND claim IS NULL
+    DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[]) AND claim IS NULL
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
               job_version, body_id, replay_of, target, origin, gate, state, start_by, deadline, limits, has_children,
               NULL::bigint AS waits
@@ -208,7 +208,7 @@ WITH clock AS MATERIALIZED (
     SELECT g.id, 7, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
 ), asked AS (
     UPDATE mainspring.run SET cancel_at = clock.now, rev = rev + 1
-    FROM clock WHERE id = ANY ($1::uuid[]) AND claim IS NOT NULL AND cancel_at IS NULL
+    FROM clock WHERE id = ANY (:runs::uuid[]) AND claim IS NOT NULL AND cancel_at IS NULL
     RETURNING id, tenant
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
@@ -224,28 +224,28 @@ SELECT id, 7::smallint AS state, gate, CASE WHEN origin = 3 THEN job_id END AS d
 FROM gone
 UNION ALL SELECT id, 0::smallint, NULL, NULL, tenant, 4::smallint, NULL, NULL, NULL FROM asked
 UNION ALL SELECT r.id, 0::smallint, NULL, NULL, r.tenant, NULL, NULL, NULL, NULL FROM mainspring.run r
-          WHERE r.id = ANY ($1::uuid[]) AND r.claim IS NOT NULL AND r.cancel_at IS NOT NULL
-UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL, NULL, NULL, NULL FROM mainspring.history h WHERE h.id = ANY ($1::uuid[])
+          WHERE r.id = ANY (:runs::uuid[]) AND r.claim IS NOT NULL AND r.cancel_at IS NOT NULL
+UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL, NULL, NULL, NULL FROM mainspring.history h WHERE h.id = ANY (:runs::uuid[])
 
 -- name: finish
 -- Runs that have ended elsewhere, whatever they are here. When they began is not known.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), waited AS (
-    DELETE FROM mainspring.waiting WHERE id = ANY ($1::uuid[])
+    DELETE FROM mainspring.waiting WHERE id = ANY (:runs::uuid[])
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
               body_id, replay_of, target, origin, gate, state AS was, start_by, deadline, NULL::bigint[] AS limits, has_children,
               CASE WHEN state = 9 THEN waits END AS waits, NULL::smallint AS outcome, NULL::bigint AS started_at
 ), live AS (
     -- An attempt that is under way leaves its gates as one that was released.
-    DELETE FROM mainspring.run WHERE id = ANY ($1::uuid[])
+    DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[])
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
               body_id, replay_of, target, origin, gate, CASE WHEN cancel_at IS NULL THEN state ELSE 0::smallint END,
               start_by, deadline, limits, has_children, NULL::bigint, CASE WHEN claim IS NOT NULL THEN 6::smallint END, started_at
 ), gone AS MATERIALIZED (
     SELECT g.*, i.state, i.reason, i.result, i.error, i.fingerprint
     FROM (SELECT * FROM waited UNION ALL SELECT * FROM live) AS g
-    JOIN unnest($1::uuid[], $2::smallint[], $3::text[], $4::bytea[], $5::text[], $6::text[])
+    JOIN unnest(:runs::uuid[], :states::smallint[], :reasons::text[], :results::bytea[], :errors::text[], :fingerprints::text[])
         AS i(id, state, reason, result, error, fingerprint) ON i.id = g.id
 ), ended AS (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
@@ -278,4 +278,4 @@ SELECT id, state, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, ten
        started_at
 FROM gone
 UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL, NULL, NULL, NULL, NULL, NULL FROM mainspring.history h
-          WHERE h.id = ANY ($1::uuid[])
+          WHERE h.id = ANY (:runs::uuid[])

@@ -1,5 +1,5 @@
 -- name: slos_due
-SELECT job_id, rev, state FROM mainspring.slo WHERE next_check <= mainspring.now_us() ORDER BY next_check LIMIT $1
+SELECT job_id, rev, state FROM mainspring.slo WHERE next_check <= mainspring.now_us() ORDER BY next_check LIMIT :limit
 
 -- name: last_successes
 -- Of the newest ticks, and of runs beside the schedule: enough to tell when one last succeeded, however many there were.
@@ -8,12 +8,12 @@ SELECT i.job_id, (
         SELECT n.finished_at FROM mainspring.history n WHERE n.class <> 2 AND n.state = 5 AND n.job_id = i.job_id
         ORDER BY n.scheduled_at DESC LIMIT 100
     ) AS h) AS finished_at
-FROM unnest($1::uuid[]) AS i(job_id)
+FROM unnest(:jobs::uuid[]) AS i(job_id)
 
 -- name: settle_slos
 -- Each under the rev it was judged by; those that are heard.
 WITH given AS (
-    SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bytea[]) AS g(job_id, rev, next_check, state)
+    SELECT * FROM unnest(:jobs::uuid[], :revs::bigint[], :next_checks::bigint[], :states::bytea[]) AS g(job_id, rev, next_check, state)
 ), kept AS (
     UPDATE mainspring.slo s SET rev = s.rev + 1, next_check = g.next_check, state = g.state FROM given g
     WHERE s.job_id = g.job_id AND s.rev = g.rev AND g.next_check IS NOT NULL RETURNING s.job_id, s.tenant
@@ -24,18 +24,18 @@ WITH given AS (
 SELECT job_id, tenant FROM kept UNION ALL SELECT job_id, tenant FROM ended
 
 -- name: slo_states
-SELECT job_id, state FROM mainspring.slo WHERE job_id = ANY ($1::uuid[])
+SELECT job_id, state FROM mainspring.slo WHERE job_id = ANY (:jobs::uuid[])
 
 -- name: slos_missed
 -- What is not missed is left out of the JSON.
 SELECT job_id, state FROM mainspring.slo
-WHERE ($1::int IS NULL OR tenant = $1::int)
+WHERE (:tenant::int IS NULL OR tenant = :tenant::int)
   AND (position('"late_since"'::bytea IN state) > 0 OR position('"quiet_since"'::bytea IN state) > 0)
-ORDER BY job_id LIMIT $2
+ORDER BY job_id LIMIT :limit
 
 -- name: watch_slos
 INSERT INTO mainspring.slo AS s (job_id, tenant, next_check, state)
-SELECT i.job_id, i.tenant, mainspring.now_us(), i.state FROM unnest($1::uuid[], $2::int[], $3::bytea[]) AS i(job_id, tenant, state)
+SELECT i.job_id, i.tenant, mainspring.now_us(), i.state FROM unnest(:jobs::uuid[], :tenants::int[], :states::bytea[]) AS i(job_id, tenant, state)
 ORDER BY i.job_id
 ON CONFLICT (job_id) DO UPDATE SET rev = s.rev + 1, next_check = excluded.next_check, state = excluded.state
 
@@ -43,7 +43,7 @@ ON CONFLICT (job_id) DO UPDATE SET rev = s.rev + 1, next_check = excluded.next_c
 -- The keeper checks at once, and judges ticks of the new schedule only after its change.
 UPDATE mainspring.slo s SET rev = s.rev + 1, next_check = i.changed_at, state = convert_to(
     (convert_from(s.state, 'UTF8')::jsonb || jsonb_build_object('rescheduled_at', i.changed_at))::text, 'UTF8')
-FROM unnest($1::uuid[], $2::bigint[]) AS i(job_id, changed_at) WHERE s.job_id = i.job_id
+FROM unnest(:jobs::uuid[], :times::bigint[]) AS i(job_id, changed_at) WHERE s.job_id = i.job_id
 
 -- name: forget_slos
-DELETE FROM mainspring.slo WHERE job_id = ANY ($1::uuid[])
+DELETE FROM mainspring.slo WHERE job_id = ANY (:jobs::uuid[])

@@ -6,15 +6,15 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), mine AS MATERIALIZED (
     SELECT h.id FROM mainspring.shard h, mainspring.session s, clock
-    WHERE h.id = ANY ($2::smallint[]) AND h.owner = $1 AND s.id = $1 AND s.live AND s.lease_until > clock.now
+    WHERE h.id = ANY (:shards::smallint[]) AND h.owner = :owner AND s.id = :owner AND s.live AND s.lease_until > clock.now
 ), due AS (
     DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(
         SELECT d.id FROM mine, LATERAL (
             SELECT w.id FROM mainspring.waiting w
             WHERE w.shard = mine.id AND w.state = 1 AND w.due <= (SELECT now FROM clock) AND (w.gate IS NULL OR w.holds)
               AND w.limits IS NULL
-            ORDER BY w.due LIMIT $3 FOR UPDATE SKIP LOCKED
-        ) AS d LIMIT $3
+            ORDER BY w.due LIMIT :limit FOR UPDATE SKIP LOCKED
+        ) AS d LIMIT :limit
     )) RETURNING *
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
@@ -49,25 +49,25 @@ FROM mainspring.shard h, mainspring.session s, LATERAL (
     SELECT id, gate, holds, queue, due, limits FROM mainspring.waiting w
     WHERE w.shard = h.id AND w.state = 1 AND w.due <= mainspring.now_us()
       AND (w.gate IS NOT NULL AND NOT w.holds OR w.limits IS NOT NULL)
-    ORDER BY w.due, w.id LIMIT $3 FOR UPDATE SKIP LOCKED
+    ORDER BY w.due, w.id LIMIT :limit FOR UPDATE SKIP LOCKED
 ) AS w
-WHERE h.id = ANY ($2::smallint[]) AND h.owner = $1 AND s.id = $1 AND s.live AND s.lease_until > mainspring.now_us()
-ORDER BY w.due, w.id LIMIT $3
+WHERE h.id = ANY (:shards::smallint[]) AND h.owner = :owner AND s.id = :owner AND s.live AND s.lease_until > mainspring.now_us()
+ORDER BY w.due, w.id LIMIT :limit
 
 -- name: block
-UPDATE mainspring.waiting SET state = 2, rev = rev + 1 WHERE id = ANY ($1::uuid[])
+UPDATE mainspring.waiting SET state = 2, rev = rev + 1 WHERE id = ANY (:runs::uuid[])
 
 -- name: queue_waiting
--- Queue rows of waiting that the caller has locked. $2: of these something else is told. What has only just come due (1) waited for
+-- Queue rows of waiting that the caller has locked. `silent`: of these something else is told. What has only just come due (1) waited for
 -- nothing else.
 WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), due AS (
-    DELETE FROM mainspring.waiting WHERE id = ANY ($1::uuid[]) RETURNING *
+    DELETE FROM mainspring.waiting WHERE id = ANY (:runs::uuid[]) RETURNING *
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.queued', tenant, array_agg(id) FROM due
-    WHERE id <> ALL ($2::uuid[]) AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
+    WHERE id <> ALL (:silent::uuid[]) AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
 INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due, created_at,
                             timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version, body_id,
@@ -81,18 +81,18 @@ FROM due d, clock
 
 -- name: upcoming
 -- (shard, due) marks for the wheel, to the millisecond, rounded up so that a look is never in vain.
-SELECT m.shard, m.due FROM unnest($1::smallint[]) AS s(id), LATERAL (
+SELECT m.shard, m.due FROM unnest(:shards::smallint[]) AS s(id), LATERAL (
     SELECT DISTINCT w.shard, (w.due + 999) / 1000 * 1000 AS due FROM mainspring.waiting w
-    WHERE w.shard = s.id AND w.state = 1 AND w.due <= $2 ORDER BY due LIMIT $3
-) AS m ORDER BY m.due LIMIT $3
+    WHERE w.shard = s.id AND w.state = 1 AND w.due <= :until ORDER BY due LIMIT :limit
+) AS m ORDER BY m.due LIMIT :limit
 
 -- name: due_jobs
 SELECT j.id, j.tenant, j.version, j.state, j.created_at, j.updated_at, s.next_fire, s.rev, v.spec, s.resume_at, s.paused_until,
        s.pause_why, s.tick, s.calendar_rev
-FROM unnest($1::smallint[]) AS h(id), LATERAL (
+FROM unnest(:shards::smallint[]) AS h(id), LATERAL (
     SELECT * FROM mainspring.schedule s
-    WHERE s.shard = h.id AND s.active AND s.next_fire <= $2 ORDER BY s.next_fire LIMIT $3
+    WHERE s.shard = h.id AND s.active AND s.next_fire <= :until ORDER BY s.next_fire LIMIT :limit
 ) AS s
 JOIN mainspring.job j ON j.id = s.job_id
 JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
-ORDER BY s.next_fire LIMIT $3
+ORDER BY s.next_fire LIMIT :limit

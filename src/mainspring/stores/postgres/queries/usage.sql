@@ -8,14 +8,14 @@ WITH spending AS NOT MATERIALIZED (
            coalesce(h.job_id, '00000000-0000-0000-0000-000000000000') AS job_id, 1 AS charged,
            h.finished_at - h.started_at AS wall, h.cpu, h.units
     FROM mainspring.history h
-    WHERE h.finished_at >= $1::bigint AND h.finished_at < $2::bigint AND h.state = 5 AND h.started_at IS NOT NULL
+    WHERE h.finished_at >= :since::bigint AND h.finished_at < :until::bigint AND h.state = 5 AND h.started_at IS NOT NULL
     UNION ALL
     SELECT a.ended_at / 86400000000 * 86400000000, a.tenant, coalesce(b.task, 0),
            coalesce(a.job_id, '00000000-0000-0000-0000-000000000000'), (a.outcome <> 6)::int,
            a.ended_at - a.started_at, a.cpu, a.units
     FROM mainspring.attempt a
     LEFT JOIN mainspring.body b ON b.bucket = a.body_bucket AND b.id = coalesce(a.body_id, a.run_id)
-    WHERE a.ended_at >= $1::bigint AND a.ended_at < $2::bigint
+    WHERE a.ended_at >= :since::bigint AND a.ended_at < :until::bigint
 ), counted AS (
     SELECT day, tenant, task, job_id, sum(charged) AS charged, sum(wall) AS wall, sum(cpu) AS cpu
     FROM spending GROUP BY day, tenant, task, job_id
@@ -33,48 +33,48 @@ SELECT tenant, day, task, job_id, unit, amount FROM summed WHERE amount > 0
 ON CONFLICT (tenant, day, task, job_id, unit) DO UPDATE SET amount = u.amount + excluded.amount
 
 -- name: prune_usage
-DELETE FROM mainspring.usage WHERE day < $1
+DELETE FROM mainspring.usage WHERE day < :before
 
 -- name: usage_by_job
 SELECT day, tenant, job_id AS key, unit, sum(amount) AS amount FROM mainspring.usage
-WHERE ($1::int IS NULL OR tenant = $1) AND day >= $2 AND day < $3 AND ($4::uuid IS NULL OR job_id = $4)
-GROUP BY day, tenant, job_id, unit ORDER BY day, tenant, job_id, unit LIMIT $5
+WHERE (:tenant::int IS NULL OR tenant = :tenant) AND day >= :since AND day < :until AND (:key::uuid IS NULL OR job_id = :key)
+GROUP BY day, tenant, job_id, unit ORDER BY day, tenant, job_id, unit LIMIT :limit
 
 -- name: usage_by_task
 SELECT day, tenant, task AS key, unit, sum(amount) AS amount FROM mainspring.usage
-WHERE ($1::int IS NULL OR tenant = $1) AND day >= $2 AND day < $3 AND ($4::int IS NULL OR task = $4)
-GROUP BY day, tenant, task, unit ORDER BY day, tenant, task, unit LIMIT $5
+WHERE (:tenant::int IS NULL OR tenant = :tenant) AND day >= :since AND day < :until AND (:key::int IS NULL OR task = :key)
+GROUP BY day, tenant, task, unit ORDER BY day, tenant, task, unit LIMIT :limit
 
 -- name: usage_by_tenant
 SELECT day, tenant, tenant AS key, unit, sum(amount) AS amount FROM mainspring.usage
-WHERE ($1::int IS NULL OR tenant = $1) AND day >= $2 AND day < $3 AND ($4::int IS NULL OR tenant = $4)
-GROUP BY day, tenant, unit ORDER BY day, tenant, unit LIMIT $5
+WHERE (:tenant::int IS NULL OR tenant = :tenant) AND day >= :since AND day < :until AND (:key::int IS NULL OR tenant = :key)
+GROUP BY day, tenant, unit ORDER BY day, tenant, unit LIMIT :limit
 
 -- name: spent
 SELECT coalesce(sum(amount), 0) AS spent FROM mainspring.usage
-WHERE tenant = $1 AND day >= $2 AND unit = $3 AND ($4::int IS NULL OR task = $4) AND ($5::uuid IS NULL OR job_id = $5)
+WHERE tenant = :tenant AND day >= :since AND unit = :unit AND (:task::int IS NULL OR task = :task) AND (:job::uuid IS NULL OR job_id = :job)
 
 -- name: budgets
-SELECT id, tenant, name, spec, state, since, spent, held FROM mainspring.budget WHERE $1::int IS NULL OR tenant = $1
+SELECT id, tenant, name, spec, state, since, spent, held FROM mainspring.budget WHERE :tenant::int IS NULL OR tenant = :tenant
 
 -- name: budget
-SELECT id, tenant, name, spec, state, since, spent, held FROM mainspring.budget WHERE tenant = $1 AND name = $2 FOR UPDATE
+SELECT id, tenant, name, spec, state, since, spent, held FROM mainspring.budget WHERE tenant = :tenant AND name = :name FOR UPDATE
 
 -- name: put_budget
-INSERT INTO mainspring.budget AS b (id, tenant, name, spec) VALUES ($1, $2, $3, $4)
+INSERT INTO mainspring.budget AS b (id, tenant, name, spec) VALUES (:budget, :tenant, :name, :spec)
 ON CONFLICT (tenant, name) DO UPDATE SET spec = excluded.spec
 RETURNING b.id, b.tenant, b.name, b.spec, b.state, b.since, b.spent, b.held
 
 -- name: drop_budget
-DELETE FROM mainspring.budget WHERE tenant = $1 AND name = $2 RETURNING id
+DELETE FROM mainspring.budget WHERE tenant = :tenant AND name = :name RETURNING id
 
 -- name: mark_budget
-UPDATE mainspring.budget SET state = $4, since = $5, spent = $6, held = $7
-WHERE id = $1 AND state = $2 AND since = $3 RETURNING tenant
+UPDATE mainspring.budget SET state = :state, since = :since, spent = :spent, held = :held
+WHERE id = :budget AND state = :old_state AND since = :old_since RETURNING tenant
 
 -- name: tell_budget
 INSERT INTO mainspring.outbox (at, kind, tenant, runs)
-SELECT mainspring.now_us(), kind, $2::int, ARRAY[$3::uuid] FROM unnest($1::text[]) WITH ORDINALITY AS e(kind, place)
+SELECT mainspring.now_us(), kind, :tenant::int, ARRAY[:budget::uuid] FROM unnest(:kinds::text[]) WITH ORDINALITY AS e(kind, place)
 WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) ORDER BY place
 
 -- name: lower
@@ -83,8 +83,8 @@ WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) ORDER BY place
 UPDATE mainspring.run SET priority = 10, rank = rank + (10 - priority) * 1000000000::bigint, rev = rev + 1
 WHERE id = ANY (ARRAY(
     SELECT r.id FROM mainspring.run r
-    WHERE r.state = 3 AND r.queue = ANY (ARRAY(SELECT id FROM mainspring.name WHERE kind = 3)) AND r.tenant = $1
-      AND r.priority < 10 AND ($3::uuid IS NULL OR r.job_id = $3) AND ($2::int IS NULL OR $2 = (
+    WHERE r.state = 3 AND r.queue = ANY (ARRAY(SELECT id FROM mainspring.name WHERE kind = 3)) AND r.tenant = :tenant
+      AND r.priority < 10 AND (:job::uuid IS NULL OR r.job_id = :job) AND (:task::int IS NULL OR :task = (
           SELECT b.task FROM mainspring.body b WHERE b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)))
-    LIMIT $4 FOR UPDATE OF r SKIP LOCKED))
+    LIMIT :limit FOR UPDATE OF r SKIP LOCKED))
 RETURNING id

@@ -26,13 +26,13 @@ class AccessMixin(PostgresMixin):
             # long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
             await connection.execute(*self._db.sql["lock_tenants"].bind())
-            row = await connection.fetchrow(*self._db.sql["tenant"].bind(number))
+            row = await connection.fetchrow(*self._db.sql["tenant"].bind(number=number))
             known = None if row is None else _decode_quotas(row["quotas"])
             if row is not None and known == tenant.quotas:
                 return msgspec.structs.replace(tenant, created_at=row["created_at"])
             quotas = tenant.quotas
             created_at = await connection.fetchval(
-                *self._db.sql["put_tenant"].bind(number, quotas.running, _encode(quotas))
+                *self._db.sql["put_tenant"].bind(number=number, running=quotas.running, quotas=_encode(quotas))
             )
             differs = quotas_changed(known, quotas)
             await self._audit(connection, "tenants.put", author, [Change(tenant.name, tenant.name, *differs)])
@@ -53,57 +53,57 @@ class AccessMixin(PostgresMixin):
         async def put(connection: Connection) -> ApiKey:
             made = await connection.fetch(
                 *self._db.sql["put_key"].bind(
-                    key.id,
-                    key.tenant,
-                    key.name,
-                    key.role.value,
-                    key.secret_hash,
-                    key.queues,
-                    key.made_by,
-                    key.expires_at,
-                    key.revoked_at,
-                    key.last_used_at,
+                    id=key.id,
+                    tenant=key.tenant,
+                    name=key.name,
+                    role=key.role.value,
+                    secret_hash=key.secret_hash,
+                    queues=key.queues,
+                    made_by=key.made_by,
+                    expires_at=key.expires_at,
+                    revoked_at=key.revoked_at,
+                    last_used_at=key.last_used_at,
                 ),
             )
             if made:
                 change = Change(key.tenant or "", key.id, None, words_of_key(key))
                 await self._audit(connection, "keys.put", author, [change])
-            row = await connection.fetchrow(*self._db.sql["api_key"].bind(key.id))
+            row = await connection.fetchrow(*self._db.sql["api_key"].bind(key=key.id))
             assert row is not None
             return _key(row)
 
         return await self._db.transaction(put)
 
     async def keys(self, tenant: str | None) -> list[ApiKey]:
-        return [_key(row) for row in await self._db.fetch("api_keys", self._scope(tenant))]
+        return [_key(row) for row in await self._db.fetch("api_keys", tenant=self._scope(tenant))]
 
     async def key(self, identifier: str) -> ApiKey | None:
-        rows = await self._db.fetch("api_key", identifier)
+        rows = await self._db.fetch("api_key", key=identifier)
         return _key(rows[0]) if rows else None
 
     async def revoke_key(self, identifier: str, tenant: str | None, author: Author) -> ApiKey | None:
         async def revoke(connection: Connection) -> ApiKey | None:
-            row = await connection.fetchrow(*self._db.sql["lock_key"].bind(identifier))
+            row = await connection.fetchrow(*self._db.sql["lock_key"].bind(key=identifier))
             if row is None or tenant not in (None, row["tenant"]):
                 return None
             if row["revoked_at"] is None:
-                await connection.execute(*self._db.sql["revoke_key"].bind(identifier))
+                await connection.execute(*self._db.sql["revoke_key"].bind(key=identifier))
                 await self._audit(connection, "keys.revoke", author, [Change(row["tenant"] or "", identifier)])
-                row = await connection.fetchrow(*self._db.sql["api_key"].bind(identifier))
+                row = await connection.fetchrow(*self._db.sql["api_key"].bind(key=identifier))
                 assert row is not None
             return _key(row)
 
         return await self._db.transaction(revoke)
 
     async def sign_out(self, session: str, ends_at: Instant) -> None:
-        await self._db.execute("sign_out", session, ends_at)
+        await self._db.execute("sign_out", session=session, ends_at=ends_at)
 
     async def is_signed_out(self, session: str) -> bool:
-        return bool(await self._db.fetch("signed_out", session))
+        return bool(await self._db.fetch("signed_out", session=session))
 
     async def touch_keys(self, identifiers: list[str]) -> None:
         if identifiers:
-            await self._db.execute("touch_keys", sorted(identifiers))
+            await self._db.execute("touch_keys", keys=sorted(identifiers))
 
     async def audit(
         self, tenant: str | None, wanted: AuditFilter = ALL_CHANGES, *, before: int | None = None, limit: int = 100
@@ -111,7 +111,15 @@ class AccessMixin(PostgresMixin):
         last = _LAST if before is None else before
         since, until = wanted.since or 0, _LAST if wanted.until is None else wanted.until
         rows = await self._db.fetch(
-            "audit", self._scope(tenant), wanted.target, wanted.author, last, limit, wanted.action, since, until
+            "audit",
+            tenant=self._scope(tenant),
+            target=wanted.target,
+            author=wanted.author,
+            before=last,
+            limit=limit,
+            action=wanted.action,
+            since=since,
+            until=until,
         )
         return [
             AuditEntry(

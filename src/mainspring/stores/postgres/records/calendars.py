@@ -23,12 +23,12 @@ _decode = msgspec.json.Decoder(CalendarSpec).decode
 class CalendarReadMixin(PostgresMixin):
     async def calendars(self, tenant: str | None) -> list[Calendar]:
         number = await self._scope_number(tenant)
-        rows = await self._db.fetch("newest_calendars", None if number is None else [number])
+        rows = await self._db.fetch("newest_calendars", tenants=None if number is None else [number])
         return [calendar for calendar in await self._calendars(rows) if not calendar.deleted]
 
     async def calendar_versions(self, tenant: str, name: str, limit: int = 100) -> list[Calendar]:
         number = await self._scope_number(tenant)
-        return await self._calendars(await self._db.fetch("calendar_versions", number, name, limit))
+        return await self._calendars(await self._db.fetch("calendar_versions", tenant=number, name=name, limit=limit))
 
     async def _calendars(
         self, rows: Sequence[asyncpg.Record], connection: "Connection | None" = None
@@ -55,7 +55,7 @@ class CalendarMixin(CalendarReadMixin):
         numbers = [
             number for tenant in tenants if (number := await self._names.find(NameKind.TENANT, tenant)) is not None
         ]
-        return almanacs_of(await self._calendars(await self._db.fetch("newest_calendars", numbers)))
+        return almanacs_of(await self._calendars(await self._db.fetch("newest_calendars", tenants=numbers)))
 
     async def put_calendar(
         self, tenant: str, name: str, spec: CalendarSpec, author: Author, *, expected_version: int | None = None
@@ -83,7 +83,7 @@ class CalendarMixin(CalendarReadMixin):
             before = await self._hold(connection, tenant, name)
             if before is None or before.deleted:
                 return False
-            rows = await connection.fetch(*self._db.sql["calendar_users"].bind(number))
+            rows = await connection.fetch(*self._db.sql["calendar_users"].bind(tenant=number))
             specs = [(row["name"], decode_spec(row["spec"])) for row in rows]
             refuse_used(name, [user for user, spec in specs if spec is not None and name in spec.calendars])
             now = await connection.fetchval("SELECT " + f"{self._db.schema}.now_us()")
@@ -98,8 +98,8 @@ class CalendarMixin(CalendarReadMixin):
         Until the commit, no other transaction changes them or declares jobs that use them.
         """
         number = self._names.number(NameKind.TENANT, tenant)
-        await connection.execute(*self._db.sql["hold_calendars"].bind(number))
-        rows = await connection.fetch(*self._db.sql["calendar_versions"].bind(number, name, 1))
+        await connection.execute(*self._db.sql["hold_calendars"].bind(tenant=number))
+        rows = await connection.fetch(*self._db.sql["calendar_versions"].bind(tenant=number, name=name, limit=1))
         found = await self._calendars(rows, connection)
         return found[0] if found else None
 
@@ -110,19 +110,26 @@ class CalendarMixin(CalendarReadMixin):
         sql = self._db.sql
         await connection.execute(
             *sql["add_calendar"].bind(
-                number, made.name, made.version, _encode(made.spec), made.deleted, made.made_by, made.why, made.made_at
+                tenant=number,
+                name=made.name,
+                version=made.version,
+                spec=_encode(made.spec),
+                deleted=made.deleted,
+                made_by=made.made_by,
+                why=made.why,
+                made_at=made.made_at,
             ),
         )
-        rows = await connection.fetch(*sql["newest_calendars"].bind([number]))
-        await connection.execute(*sql["calendars_changed"].bind(number, sum(row["version"] for row in rows)))
+        rows = await connection.fetch(*sql["newest_calendars"].bind(tenants=[number]))
+        await connection.execute(*sql["calendars_changed"].bind(tenant=number, rev=sum(row["version"] for row in rows)))
         await self._audit(connection, action, author, [Change(made.tenant, made.name, *calendar_differs(before, made))])
 
     async def _mind_calendars(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, int]:
         """Refuse jobs that name missing calendars; return how many changes the calendars of each tenant have had."""
         tenants = {job.tenant for job in jobs}
         numbers = sorted(self._names.number(NameKind.TENANT, tenant) for tenant in tenants)
-        await connection.execute(*self._db.sql["share_calendars"].bind(numbers))
-        rows = await connection.fetch(*self._db.sql["newest_calendars"].bind(numbers))
+        await connection.execute(*self._db.sql["share_calendars"].bind(tenants=numbers))
+        rows = await connection.fetch(*self._db.sql["newest_calendars"].bind(tenants=numbers))
         found = {almanac.tenant: almanac for almanac in almanacs_of(await self._calendars(rows, connection))}
         for job in jobs:
             if job.spec.calendars:

@@ -38,6 +38,7 @@ from mainspring.core.ports.storage.catalog import (
 from mainspring.stores.filters import is_wanted_job, is_wanted_run
 from mainspring.stores.log_bounds import DayRoom, LogRoom
 from mainspring.stores.postgres.codes import AT_LIMIT, BY_PARENTS, SESSION_KINDS, STATE_CODES, STATES
+from mainspring.stores.postgres.columns import columns
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.records.dead_letters import dead_groups_sql
@@ -173,7 +174,9 @@ class CatalogMixin(ReadMixin):
     async def standings(self, tenant: str | None, tag: str, since: Instant, limit: int) -> Standings:
         number = await self._scope_number(tenant)
         tenants = await self._tenant_numbers() if number is None else [number]
-        rows = await self._db.fetch("standings", tenants, tag, _bound(since, _FIRST_ID), limit, since - HOUR)
+        rows = await self._db.fetch(
+            "standings", tenants=tenants, tag=tag, since=_bound(since, _FIRST_ID), limit=limit, ended_since=since - HOUR
+        )
         found = Standings({}, {})
         for row in rows:
             found.runs[_STANDS[row["state"]]] = row["ids"]
@@ -327,12 +330,12 @@ class CatalogMixin(ReadMixin):
         return await self._db.run(work)
 
     async def ahead_of(self, run: RunId) -> int | None:
-        rows = await self._db.fetch("ahead_of", run)
+        rows = await self._db.fetch("ahead_of", run=run)
         return rows[0]["ahead"] if rows else None
 
     async def gate(self, number: int, limit: int) -> tuple[GateState, list[RunId]]:
-        inside = [RunId(row["id"]) for row in await self._db.fetch("inside_of_gate", number, limit)]
-        for row in await self._db.fetch("gate_state", number):
+        inside = [RunId(row["id"]) for row in await self._db.fetch("inside_of_gate", number=number, limit=limit)]
+        for row in await self._db.fetch("gate_state", number=number):
             return GateState(used=row["used"], times=tuple(row["times"]), open_until=row["open_until"]), inside
         return GateState(), inside
 
@@ -346,9 +349,9 @@ class CatalogMixin(ReadMixin):
         looked_at = 0
         while True:
             if tenant is None:
-                rows = await self._db.fetch("list_all_jobs", below, first, _CHUNK)
+                rows = await self._db.fetch("list_all_jobs", below=below, first=first, limit=_CHUNK)
             else:
-                rows = await self._db.fetch("list_jobs", tenant, below, first, _CHUNK)
+                rows = await self._db.fetch("list_jobs", tenant=tenant, below=below, first=first, limit=_CHUNK)
             await self._names.name_all({row["tenant"] for row in rows})
             jobs = {job.id: job for job in readable_jobs(rows, lambda row: job_of(row, self._names))}
             for row in rows:
@@ -364,13 +367,15 @@ class CatalogMixin(ReadMixin):
 
     async def count_jobs(self, tenant: str, at_most: int) -> int:
         number = await self._scope_number(tenant)
-        return (await self._db.fetch("count_jobs", number, at_most))[0]["count"] if number else 0
+        return (await self._db.fetch("count_jobs", tenant=number, limit=at_most))[0]["count"] if number else 0
 
     async def versions(self, job: JobId, *, before: int | None = None, limit: int = 100) -> list[JobVersion]:
         tenant = await self._scope_number()
         below = _NEWEST_VERSION if before is None else min(before, _NEWEST_VERSION)
-        rows = await self._db.fetch("versions", job, tenant, below, limit)
-        bodies = await self._db.fetch("bodies", [version_body_id(job, row["version"]) for row in rows], tenant)
+        rows = await self._db.fetch("versions", job=job, tenant=tenant, below=below, limit=limit)
+        bodies = await self._db.fetch(
+            "bodies", bodies=[version_body_id(job, row["version"]) for row in rows], tenant=tenant
+        )
         payloads = {row["id"]: row["payload"] for row in bodies}
         versions = []
         for row in rows:
@@ -389,7 +394,7 @@ class CatalogMixin(ReadMixin):
         return versions
 
     async def held(self, runs: Sequence[RunId]) -> list[HeldRun | None]:
-        rows = await self._db.fetch("held", list(runs))
+        rows = await self._db.fetch("held", runs=list(runs))
         await self._names.name_all({row[column] for row in rows for column in ("task", "queue", "tenant")})
         # A run that cannot be read has no holder; the worker that claims it ends it.
         readable, _ = held_runs(rows, self._names, self._policies)
@@ -400,13 +405,13 @@ class CatalogMixin(ReadMixin):
         return [held.get(run) for run in runs]
 
     async def sessions(self, kind: Literal["worker", "scheduler"]) -> list[SessionView]:
-        return [session_view(row) for row in await self._db.fetch("sessions", SESSION_KINDS[kind])]
+        return [session_view(row) for row in await self._db.fetch("sessions", kind=SESSION_KINDS[kind])]
 
     async def session(self, session: SessionId) -> SessionView | None:
-        return next((session_view(row) for row in await self._db.fetch("session", session)), None)
+        return next((session_view(row) for row in await self._db.fetch("session", session=session)), None)
 
     async def pauses(self) -> list[Pause]:
-        rows = await self._db.fetch("pauses", await self._scope_number())
+        rows = await self._db.fetch("pauses", tenant=await self._scope_number())
         await self._names.name_all({number for row in rows for number in (row["tenant"], row["queue"])} - {0})
         pauses = [
             Pause(
@@ -422,7 +427,9 @@ class CatalogMixin(ReadMixin):
         return sorted(pauses, key=lambda pause: (pause.tenant or "", pause.queue or ""))
 
     async def minutes(self, tenant: str | None, since: Instant, until: Instant, step: Micros = MINUTE) -> list[Minute]:
-        rows = await self._db.fetch("minutes", await self._scope_number(tenant), since, until, step)
+        rows = await self._db.fetch(
+            "minutes", tenant=await self._scope_number(tenant), since=since, until=until, step=step
+        )
         await self._names.name_all({row["queue"] for row in rows} - {0})
         minutes = [
             Minute(
@@ -437,14 +444,18 @@ class CatalogMixin(ReadMixin):
     async def loads(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> list[Load]:
         whose = await self._scope_number(tenant)
         if whose is None and queue is None:
-            rows = await self._db.fetch("loads", since, until)
+            rows = await self._db.fetch("loads", since=since, until=until)
         else:
-            rows = await self._db.fetch("loads_of", since, until, whose, await self._queue_number(queue))
+            rows = await self._db.fetch(
+                "loads_of", since=since, until=until, tenant=whose, queue=await self._queue_number(queue)
+            )
         return [Load(at=row["at"], queued=row["queued"], running=row["running"], lag=row["lag"]) for row in rows]
 
     async def timings(self, tenant: str | None, queue: str | None, since: Instant, until: Instant) -> Timings:
         number = await self._queue_number(queue)
-        rows = await self._db.fetch("timings", since - TIMINGS_STEP, until, await self._scope_number(tenant), number)
+        rows = await self._db.fetch(
+            "timings", after=since - TIMINGS_STEP, until=until, tenant=await self._scope_number(tenant), queue=number
+        )
         return Timings(
             {row["bucket"]: row["late"] for row in rows if row["late"]},
             {row["bucket"]: row["took"] for row in rows if row["took"]},
@@ -458,7 +469,9 @@ class CatalogMixin(ReadMixin):
         number = None if tenant is None else await self._names.find(NameKind.TENANT, tenant)
         if tenant is not None and number is None:
             return []
-        rows = await self._db.fetch("due_by_minute", list(range(self.shards)), number, since, until)
+        rows = await self._db.fetch(
+            "due_by_minute", shards=list(range(self.shards)), tenant=number, since=since, until=until
+        )
         return [(row["minute"], row["runs"]) for row in rows]
 
     async def dead_groups(self, wanted: RunFilter, limit: int) -> list[DeadGroup]:
@@ -518,19 +531,24 @@ class CatalogMixin(ReadMixin):
         if not groups:
             return {}
         ids, times = [group["sample"] for group in groups], [group["last_at"] for group in groups]
-        rows = await self._db.fetch("dead_samples", ids, min(times), max(times), tenant)
+        rows = await self._db.fetch("dead_samples", runs=ids, since=min(times), until=max(times), tenant=tenant)
         return {row["id"]: row for row in rows}
 
     async def log(self, run: RunId, after: int, limit: int) -> list[LogLine]:
-        return [_line(row) for row in await self._db.fetch("log", run, after, limit, await self._scope_number())]
+        return [
+            _line(row)
+            for row in await self._db.fetch("log", run=run, after=after, limit=limit, tenant=await self._scope_number())
+        ]
 
     async def log_before(self, run: RunId, before: int, limit: int) -> list[LogLine]:
-        rows = await self._db.fetch("log_before", run, before, limit, await self._scope_number())
+        rows = await self._db.fetch(
+            "log_before", run=run, before=before, limit=limit, tenant=await self._scope_number()
+        )
         return [_line(row) for row in reversed(rows)]
 
     async def logs_after(self, places: Mapping[RunId, int], limit: int) -> dict[RunId, list[LogLine]]:
         found: dict[RunId, list[LogLine]] = {}
-        for row in await self._db.fetch("logs_after", list(places), list(places.values()), limit):
+        for row in await self._db.fetch("logs_after", runs=list(places), positions=list(places.values()), limit=limit):
             found.setdefault(RunId(row["run_id"]), []).append(_line(row))
         return found
 
@@ -544,7 +562,9 @@ class CatalogMixin(ReadMixin):
                     (report.run, report.done, report.total, report.note, under_way[run, report.fence].tenant)
                     for run, report in last.items()
                 ]
-                await connection.execute(*self._db.sql["report_progress"].bind(*zip(*rows, strict=True)))
+                await connection.execute(
+                    *self._db.sql["report_progress"].bind(**columns(rows, "runs", "done", "totals", "notes", "tenants"))
+                )
             return heard
 
         return await self._db.transaction(work) if progress else []
@@ -556,7 +576,9 @@ class CatalogMixin(ReadMixin):
             last = {one.run: one for one, is_heard in zip(checkpoints, heard, strict=True) if is_heard}
             if last:
                 rows = [(run, under_way[run, one.fence].tenant, one.state) for run, one in last.items()]
-                await connection.execute(*self._db.sql["save_checkpoints"].bind(*zip(*rows, strict=True)))
+                await connection.execute(
+                    *self._db.sql["save_checkpoints"].bind(**columns(rows, "runs", "tenants", "states"))
+                )
             return heard
 
         return await self._db.transaction(work) if checkpoints else []
@@ -568,7 +590,7 @@ class CatalogMixin(ReadMixin):
             runs = [(line.run, under_way[line.run, line.fence].tenant) for line in heard]
             sizes = await connection.fetch(
                 *self._db.sql["log_sizes"].bind(
-                    [run for run, _ in runs], [LOG_CUT, LOG_DAY_CUT], [one for _, one in runs]
+                    runs=[run for run, _ in runs], cut_marks=[LOG_CUT, LOG_DAY_CUT], tenants=[one for _, one in runs]
                 )
             )
             days = {row["tenant"]: DayRoom(row["most"], row["used"]) for row in sizes if row["most"] is not None}
@@ -582,22 +604,26 @@ class CatalogMixin(ReadMixin):
                 if (text := rooms[line.run].fit(line.text)) is not None:
                     kept.append((line.run, attempt.number, text, attempt.tenant))
             if kept:
-                await connection.execute(*self._db.sql["append_log"].bind(*zip(*kept, strict=True)))
+                await connection.execute(
+                    *self._db.sql["append_log"].bind(**columns(kept, "runs", "attempts", "texts", "tenants"))
+                )
             if taken := [(tenant, room.taken) for tenant, room in days.items() if room.taken]:
-                await connection.execute(*self._db.sql["count_log_bytes"].bind(*zip(*taken, strict=True)))
+                await connection.execute(*self._db.sql["count_log_bytes"].bind(**columns(taken, "tenants", "bytes")))
             return [(line.run, line.fence) in under_way for line in lines]
 
         return await self._db.transaction(work) if lines else []
 
     async def logged_runs(self, after: RunId | None, limit: int) -> list[RunId]:
-        return [RunId(row["run_id"]) for row in await self._db.fetch("logged_runs", after or _FIRST_ID, limit)]
+        return [
+            RunId(row["run_id"]) for row in await self._db.fetch("logged_runs", after=after or _FIRST_ID, limit=limit)
+        ]
 
     async def forget_logs(self, runs: Collection[RunId]) -> None:
-        await self._db.execute("forget_logs", list(runs))
+        await self._db.execute("forget_logs", runs=list(runs))
 
     async def _under_way(self, connection: Connection, runs: list[RunId]) -> dict[tuple[RunId, int], _RunningAttempt]:
         """Return those of the runs that are running an attempt, by run and fence."""
-        rows = await connection.fetch(*self._db.sql["attempts_under_way"].bind(runs))
+        rows = await connection.fetch(*self._db.sql["attempts_under_way"].bind(runs=runs))
         return {(RunId(row["id"]), row["fence"]): _RunningAttempt(row["attempt"], row["tenant"]) for row in rows}
 
 

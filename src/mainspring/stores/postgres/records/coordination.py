@@ -16,18 +16,32 @@ class CoordinationMixin(PostgresMixin):
     _store_id: str
 
     async def join(self, name: str, ttl: Micros) -> SessionId:
-        rows = await self._db.fetch("open_session", 2, name, "", "", ttl, (), (), "", "", (), (), None)
+        rows = await self._db.fetch(
+            "open_session",
+            kind=2,
+            name=name,
+            datacenter="",
+            version="",
+            ttl=ttl,
+            queues=(),
+            tasks=(),
+            owner="",
+            serves="",
+            labels=(),
+            priorities=(),
+            slots=None,
+        )
         return SessionId(rows[0]["id"])
 
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:
         # Separate statements, none inside a transaction that waits for the client: a frozen member holds no lock.
         async def work(connection: Connection) -> Membership:
-            now = await connection.fetchval(*self._db.sql["renew"].bind(member, ttl))
+            now = await connection.fetchval(*self._db.sql["renew"].bind(member=member, ttl=ttl))
             if now is None:
                 raise Fenced(f"member {member} was buried: its lease ran out")
             await connection.execute(*self._db.sql["bury_members"].bind())
             members = await connection.fetch(*self._db.sql["members"].bind())
-            owned = await connection.fetch(*self._db.sql["owned"].bind(member))
+            owned = await connection.fetch(*self._db.sql["owned"].bind(member=member))
             return Membership(
                 now=now,
                 members=tuple(SessionId(row["id"]) for row in members),
@@ -38,24 +52,31 @@ class CoordinationMixin(PostgresMixin):
         return await self._db.run(work)
 
     async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
-        rows = await self._db.fetch("take", member, sorted(shards))
+        rows = await self._db.fetch("take", member=member, shards=sorted(shards))
         return {row["id"]: row["epoch"] for row in rows}
 
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
-        await self._db.execute("give_up", member, sorted(shards))
+        await self._db.execute("give_up", member=member, shards=sorted(shards))
 
     async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
-        await self._db.execute("tell_clock", list(sessions), reading.offset, reading.error, newest(), tzdata)
+        await self._db.execute(
+            "tell_clock",
+            sessions=list(sessions),
+            clock_offset=reading.offset,
+            clock_error=reading.error,
+            knows=newest(),
+            tzdata=tzdata,
+        )
 
     async def leave(self, member: SessionId) -> None:
-        await self._db.execute("leave", member)
+        await self._db.execute("leave", member=member)
 
     async def identity(self) -> str:
         return str(self._store_id)
 
     async def epochs(self, shards: Collection[int]) -> dict[int, int]:
-        return {row["id"]: row["epoch"] for row in await self._db.fetch("epochs", sorted(shards))}
+        return {row["id"]: row["epoch"] for row in await self._db.fetch("epochs", shards=sorted(shards))}
 
     async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
-        rows = await self._db.fetch("seal", member, list(epochs), list(epochs.values()))
+        rows = await self._db.fetch("seal", member=member, shards=list(epochs), epochs=list(epochs.values()))
         return {row["id"]: row["epoch"] for row in rows}

@@ -17,7 +17,7 @@ class DataCenterMixin(PostgresMixin):
         return [_place(row) for row in await self._db.fetch("places")]
 
     async def say_where(self, session: SessionId, datacenter: str, version: str) -> None:
-        await self._db.execute("say_where", session, datacenter, version)
+        await self._db.execute("say_where", session=session, datacenter=datacenter, version=version)
 
     async def place_loads(self) -> list[PlaceLoad]:
         return [
@@ -46,21 +46,26 @@ class DataCenterMixin(PostgresMixin):
             await self._db.transaction(lambda connection: self._move(connection, moving, orders))
         lanes = list(orders)
         besides = [_besides(row["requires"], orders[row["lane"]].word) for row in rows]
-        await self._db.execute("share_orders", lanes, [order.serving for order in orders.values()], besides)
+        await self._db.execute(
+            "share_orders", lanes=lanes, servings=[order.serving for order in orders.values()], other_labels=besides
+        )
         return list({order.word: order for order in orders.values()}.values())
 
     async def _move(self, connection: Connection, moving: Sequence[asyncpg.Record], orders: dict[int, Order]) -> None:
         sql = self._db.sql
         lanes = [row["lane"] for row in moving]
         serves, whys = [orders[lane].serving for lane in lanes], [orders[lane].why for lane in lanes]
-        moved = {row["lane"] for row in await connection.fetch(*sql["move_orders"].bind(lanes, serves, whys))}
+        moved = {
+            row["lane"]
+            for row in await connection.fetch(*sql["move_orders"].bind(lanes=lanes, servings=serves, reasons=whys))
+        }
         # A preference that is served for the first time has not moved.
         for row in moving:
             if row["lane"] in moved and row["serving"] is not None:
                 order = orders[row["lane"]]
-                turns = [turn["id"] for turn in await connection.fetch(*sql["turns_of"].bind(row["lane"]))]
+                turns = [turn["id"] for turn in await connection.fetch(*sql["turns_of"].bind(lane=row["lane"]))]
                 why = order.why or f"moved back to {order.serving}"
-                await connection.execute(*sql["note_move"].bind([row["lane"], *turns], why))
+                await connection.execute(*sql["note_move"].bind(lanes=[row["lane"], *turns], reason=why))
 
 
 def _place(row: asyncpg.Record) -> Place:

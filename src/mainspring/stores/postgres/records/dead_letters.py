@@ -24,46 +24,67 @@ class DeadLetterMixin(PostgresMixin):
 
     async def _watch(self, connection: Connection) -> int:
         sql = self._db.sql
-        if not await connection.fetchval(*sql["try_to_tidy"].bind(f"{self._db.schema}.undertaker")):
+        if not await connection.fetchval(*sql["try_to_tidy"].bind(name=f"{self._db.schema}.undertaker")):
             return 0
         alarms = 0
-        rows = await connection.fetch(*sql["newly_dead"].bind(_BEHIND))
+        rows = await connection.fetch(*sql["newly_dead"].bind(behind=_BEHIND))
         for row in rows:
-            group = (row["tenant"], row["task"], row["fingerprint"])
             before = row["seen_at"] and Watch(
                 since=row["since"], count=row["count"], seen_at=row["seen_at"], grew_at=row["grew_at"]
             )
             after, alarm = watch(before, row["new"], row["until"])
-            kept = (after.since, after.count, after.seen_at, after.grew_at)
-            await connection.execute(*sql["remember_dead"].bind(*group, *kept))
+            await connection.execute(
+                *sql["remember_dead"].bind(
+                    tenant=row["tenant"],
+                    task=row["task"],
+                    fingerprint=row["fingerprint"],
+                    since=after.since,
+                    count=after.count,
+                    seen_at=after.seen_at,
+                    grew_at=after.grew_at,
+                )
+            )
             if alarm is not None:
-                await connection.execute(*sql["tell_dead"].bind(alarm, row["tenant"], row["sample"]))
+                await connection.execute(*sql["tell_dead"].bind(kind=alarm, tenant=row["tenant"], run=row["sample"]))
                 alarms += 1
         # Not on every watch: an idle database is not written to.
-        await connection.execute(*sql["dead_seen"].bind(_BEHIND, 0 if rows else _IDLE))
-        await connection.execute(*sql["forget_dead_groups"].bind(QUIET + _BEHIND))
-        await connection.execute(*sql["forget_replays"].bind(_KEPT))
+        await connection.execute(*sql["dead_seen"].bind(behind=_BEHIND, idle=0 if rows else _IDLE))
+        await connection.execute(*sql["forget_dead_groups"].bind(quiet=QUIET + _BEHIND))
+        await connection.execute(*sql["forget_replays"].bind(kept=_KEPT))
         return alarms
 
     async def put_replay(self, replay: Replay) -> None:
         record = msgspec.json.encode(replay)
         await self._db.fetch(
-            "put_replay", replay.id, replay.tenant, replay.is_open, replay.rev, replay.ended_at, record
+            "put_replay",
+            replay=replay.id,
+            tenant=replay.tenant,
+            open=replay.is_open,
+            rev=replay.rev,
+            ended_at=replay.ended_at,
+            record=record,
         )
 
     async def move_replay(self, replay: Replay) -> bool:
         record = msgspec.json.encode(replay)
-        moved = await self._db.fetch("move_replay", replay.id, replay.rev, replay.is_open, replay.ended_at, record)
+        moved = await self._db.fetch(
+            "move_replay",
+            replay=replay.id,
+            rev=replay.rev,
+            open=replay.is_open,
+            ended_at=replay.ended_at,
+            record=record,
+        )
         return bool(moved)
 
     async def open_replays(self) -> Sequence[Replay]:
         return [_replay(row) for row in await self._db.fetch("open_replays")]
 
     async def replays(self, tenant: str | None, limit: int) -> Sequence[Replay]:
-        return [_replay(row) for row in await self._db.fetch("replays", tenant, limit)]
+        return [_replay(row) for row in await self._db.fetch("replays", tenant=tenant, limit=limit)]
 
     async def replay(self, identifier: str) -> Replay | None:
-        return next((_replay(row) for row in await self._db.fetch("replay", identifier)), None)
+        return next((_replay(row) for row in await self._db.fetch("replay", replay=identifier)), None)
 
 
 def _replay(row: asyncpg.Record) -> Replay:

@@ -11,15 +11,15 @@ from mainspring.stores.postgres.rows import ledger_entry
 
 class ExplainMixin(PostgresMixin):
     async def holder_of(self, run: RunId) -> RunId | None:
-        rows = await self._db.fetch("holder_of", run)
+        rows = await self._db.fetch("holder_of", run=run)
         return RunId(rows[0]["holder"]) if rows and rows[0]["holder"] is not None else None
 
     async def owner_of(self, shard: int) -> SessionView | None:
-        return next((session_view(row) for row in await self._db.fetch("owner_of", shard)), None)
+        return next((session_view(row) for row in await self._db.fetch("owner_of", shard=shard)), None)
 
     async def ledger_at(self, job: JobId, at: Instant) -> LedgerEntry | None:
-        return next((ledger_entry(row) for row in await self._db.fetch("ledger_at", job, at)), None)
+        return next((ledger_entry(row) for row in await self._db.fetch("ledger_at", job=job, at=at)), None)
 
     async def backfilled(self, job: JobId, since: Instant, until: Instant) -> dict[Instant, RunId]:
-        rows = await self._db.fetch("backfilled", job, since, until)
+        rows = await self._db.fetch("backfilled", job=job, since=since, until=until)
         return {row["scheduled_at"]: RunId(row["id"]) for row in rows}

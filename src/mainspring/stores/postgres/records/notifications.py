@@ -22,12 +22,12 @@ class NotificationMixin(PostgresMixin):
 
         async def change(connection: Connection) -> bool:
             sql = self._db.sql
-            if await connection.fetchval(*sql["next_notification_rev"].bind(rev)) is None:
+            if await connection.fetchval(*sql["next_notification_rev"].bind(rev=rev)) is None:
                 return False
             if kept:
-                await connection.execute(*sql["keep_notifications"].bind(list(kept), list(kept.values())))
+                await connection.execute(*sql["keep_notifications"].bind(names=list(kept), bodies=list(kept.values())))
             if gone:
-                await connection.execute(*sql["drop_notifications"].bind(gone))
+                await connection.execute(*sql["drop_notifications"].bind(names=gone))
             return True
 
         return await self._db.transaction(change)

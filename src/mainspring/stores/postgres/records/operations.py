@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -28,11 +29,13 @@ from mainspring.stores.postgres.codes import (
     STATES,
     SUBMITTED,
 )
+from mainspring.stores.postgres.columns import columns, columns_of_structs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import decode_about, decode_spec, encode_about, gate_of, kept_bucket, set_of_labels
-from mainspring.stores.postgres.work.jobs import OVER, JobMixin
-from mainspring.stores.postgres.work.limiter_decisions import LimitRelease, candidate, gates_in
+from mainspring.stores.postgres.work.jobs import OVER, JobMixin, VersionRow
+from mainspring.stores.postgres.work.limiter_decisions import LimitRelease, candidate, flat, gates_in
+from mainspring.stores.postgres.work.live_rows import LiveRow, build_queued_row, build_waiting_row
 from mainspring.stores.postgres.work.submissions import PlacedRun, moved_state
 
 #: How often both tables are searched. A run may come due in between. An edit also replaces its row, so that a
@@ -56,7 +59,7 @@ class UserChangeMixin(JobMixin):
             if row is None:
                 return None
             # Tags are written under this lock: new ones are read before the edit, or written after it.
-            await connection.fetch(*self._db.sql["lock_bodies"].bind([run.id], [row["body_bucket"]]))
+            await connection.fetch(*self._db.sql["lock_bodies"].bind(runs=[run.id], buckets=[row["body_bucket"]]))
             before = (await self._views([run.id], payloads=True, within=connection))[run.id]
             if was is not None and words_of_run(was) != words_of_run(before):
                 return Accepted(run.id, before.state, new=False, conflict=True)
@@ -73,7 +76,7 @@ class UserChangeMixin(JobMixin):
         """Lock and return the row of a one-off run that never started."""
         for _ in range(_LOOKS):
             for name in ("editable_waiting", "editable_queued"):
-                row = await connection.fetchrow(*self._db.sql[name].bind(run, tenant))
+                row = await connection.fetchrow(*self._db.sql[name].bind(run=run, tenant=tenant))
                 if row is not None:
                     return row
         return None
@@ -88,7 +91,9 @@ class UserChangeMixin(JobMixin):
         due = run.at if run.at is not None else now + run.delay
         limits = run.policy.gates(run.tenant, run.task)
         if row["state"] == BY_PARENTS:
-            await connection.execute(*self._db.sql["wait_longer"].bind(run.id, run.start_within, run.deadline))
+            await connection.execute(
+                *self._db.sql["wait_longer"].bind(run=run.id, start_within=run.start_within, deadline=run.deadline)
+            )
             return await self._change(
                 connection, row, PlacedRun(run, due, BY_PARENTS, gate, limits, row["has_children"])
             )
@@ -101,7 +106,7 @@ class UserChangeMixin(JobMixin):
             state = RunState.QUEUED
         elif holders[gate] is None:
             state = RunState.QUEUED
-            await connection.execute(*self._db.sql["hold_gates"].bind([gate], [run.id]))
+            await connection.execute(*self._db.sql["hold_gates"].bind(keys=[gate], holders=[run.id]))
         else:
             state = RunState.BLOCKED
         placed = PlacedRun(run, due, STATE_CODES[state], gate, limits, row["has_children"])
@@ -110,13 +115,13 @@ class UserChangeMixin(JobMixin):
         if state is RunState.QUEUED and was is not RunState.QUEUED and row["created_at"] != now:
             await self._tell(connection, "run.queued", [(run.id, self._tenant(run))])
         if held and not kept:
-            await connection.execute(*self._db.sql["hold_gates"].bind([old_gate], [None]))
+            await connection.execute(*self._db.sql["hold_gates"].bind(keys=[old_gate], holders=[None]))
             limited = [candidate(one) for one in await self._open_gates(connection, [old_gate]) if one["limits"]]
             if limited:
                 await self._pass(connection, (), limited)
             if state is RunState.BLOCKED:
                 # The run holds its key again if no other run is before it in line.
-                [now_row] = await connection.fetch(*self._db.sql["states"].bind([run.id]))
+                [now_row] = await connection.fetch(*self._db.sql["states"].bind(runs=[run.id]))
                 state = STATES[now_row["state"]]
         return state
 
@@ -128,7 +133,7 @@ class UserChangeMixin(JobMixin):
         run = placed.run
         inside = () if row["limits"] is None else gates_in(row["limits"])
         was_queued = STATES[row["state"]] is RunState.QUEUED
-        await connection.execute(*self._db.sql["remove_queued" if was_queued else "remove_waiting"].bind(run.id))
+        await connection.execute(*self._db.sql["remove_queued" if was_queued else "remove_waiting"].bind(run=run.id))
         passage = None
         if not (inside and placed.state == STATE_CODES[RunState.QUEUED] and inside == placed.limits):
             leaving = [LimitRelease(inside)] if inside else []
@@ -145,20 +150,22 @@ class UserChangeMixin(JobMixin):
         return None if row is None else await self._edit(connection, run, row)
 
     async def _is_first(self, connection: Connection, gate: int, due: Instant, run: RunId) -> bool:
-        first = await connection.fetchrow(*self._db.sql["first_in_line"].bind(gate, run))
+        first = await connection.fetchrow(*self._db.sql["first_in_line"].bind(key=gate, run=run))
         return first is None or (due, run) < (first["due"], first["id"])
 
     async def _edit_body(self, connection: Connection, run: NewRun, bucket: int) -> None:
-        await connection.execute(*self._db.sql["remove_labels"].bind([bucket, kept_bucket(run.policy)], [run.id] * 2))
+        await connection.execute(
+            *self._db.sql["remove_labels"].bind(buckets=[bucket, kept_bucket(run.policy)], ids=[run.id] * 2)
+        )
         await connection.execute(
             *self._db.sql["edit_body"].bind(
-                run.id,
-                self._names.number(NameKind.TASK, run.task),
-                self._policies.encode(run.policy),
-                run.payload,
-                self._tenant(run),
-                encode_about(run.about),
-                kept_bucket(run.policy),
+                run=run.id,
+                task=self._names.number(NameKind.TASK, run.task),
+                policy=self._policies.encode(run.policy),
+                payload=run.payload,
+                tenant=self._tenant(run),
+                about=encode_about(run.about),
+                bucket=kept_bucket(run.policy),
             ),
         )
         await self._label(connection, [run], kept_bucket(run.policy))
@@ -166,38 +173,35 @@ class UserChangeMixin(JobMixin):
     async def _put_back(self, connection: Connection, placed: PlacedRun, row: asyncpg.Record) -> None:
         run, due = placed.run, placed.due
         waits = placed.state == BY_PARENTS
-        common = (
-            run.id,
-            shard_of(run.id),
-            run.priority,
-            self._tenant(run),
-            self._names.number(NameKind.QUEUE, run.queue),
-            kept_bucket(run.policy),
-            due,
-            row["created_at"],
-            run.policy.timeout,
-            None if run.start_within is None or waits else due + run.start_within,
-            None if run.deadline is None or waits else due + run.deadline,
-            placed.gate,
-            None,
-            None,
-            None,
-            None,
-            row["replay_of"],
-            SUBMITTED,
-            self._lane(run.policy, row["target"]),
-            row["target"],
-            *placed.row,
+        common = LiveRow(
+            id=run.id,
+            shard=shard_of(run.id),
+            priority=run.priority,
+            tenant=self._tenant(run),
+            queue=self._names.number(NameKind.QUEUE, run.queue),
+            bucket=kept_bucket(run.policy),
+            due=due,
+            created_at=row["created_at"],
+            timeout=run.policy.timeout,
+            start_by=None if run.start_within is None or waits else due + run.start_within,
+            deadline=None if run.deadline is None or waits else due + run.deadline,
+            gate=placed.gate,
+            replay_of=row["replay_of"],
+            origin=SUBMITTED,
+            lane=self._lane(run.policy, row["target"]),
+            target=row["target"],
+            limits=flat(placed.limits),
+            has_children=placed.has_children,
         )
         if placed.state == STATE_CODES[RunState.QUEUED]:
             queued_at: Instant = row["now"] if row["queued_at"] is None else row["queued_at"]
-            queued = (*common, rank_of(queued_at, run.priority), queued_at)
-            await connection.execute(*self._db.sql["insert_queued"].bind(*([value] for value in queued)))
-            await connection.execute(*self._db.sql["keep_ready"].bind(run.id, row["ready_at"]))
+            queued = build_queued_row(common, rank=rank_of(queued_at, run.priority), queued_at=queued_at)
+            await connection.execute(*self._db.sql["insert_queued"].bind(**columns_of_structs([queued])))
+            await connection.execute(*self._db.sql["keep_ready"].bind(run=run.id, ready_at=row["ready_at"]))
         else:
             holds = placed.state == AT_LIMIT and placed.gate is not None
-            waiting = (*common, placed.state, False, placed.waits, holds)
-            await connection.execute(*self._db.sql["insert_waiting"].bind(*([value] for value in waiting)))
+            waiting = build_waiting_row(common, state=placed.state, waits=placed.waits, holds=holds)
+            await connection.execute(*self._db.sql["insert_waiting"].bind(**columns_of_structs([waiting])))
 
     async def finish(self, ends: Sequence[KnownEnd], author: Author) -> dict[RunId, RunState]:
         for end in ends:
@@ -219,11 +223,11 @@ class UserChangeMixin(JobMixin):
             missing = [known[run] for run in sorted(known) if run not in found]
             if not missing:
                 break
-            rows = await connection.fetch(*self._db.sql["finish"].bind(*_ends(missing)))
+            rows = await connection.fetch(*self._db.sql["finish"].bind(**_ends(missing)))
             queues += await self._let_go(connection, rows)
             found |= {RunId(row["id"]): STATES[row["state"]] for row in rows}
             changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
-            if not rows and not await connection.fetch(*self._db.sql["states"].bind([end.run for end in missing])):
+            if not rows and not await connection.fetch(*self._db.sql["states"].bind(runs=[end.run for end in missing])):
                 break
         await self._names.name_all({row["tenant"] for row in changed.values()}, connection)
         changes = [
@@ -242,7 +246,9 @@ class UserChangeMixin(JobMixin):
 
     async def _deal_with(self, statement: str, runs: Collection[RunId], author: Author) -> int:
         async def work(connection: Connection) -> int:
-            rows = {row["id"]: row for row in await connection.fetch(*self._db.sql[statement].bind(sorted(set(runs))))}
+            rows = {
+                row["id"]: row for row in await connection.fetch(*self._db.sql[statement].bind(runs=sorted(set(runs))))
+            }
             await self._audit(connection, f"runs.{statement}", author, await self._changes(connection, runs, rows))
             return len(rows)
 
@@ -264,17 +270,19 @@ class UserChangeMixin(JobMixin):
             sql, asked = self._db.sql, sorted(set(ids))
             jobs = {
                 row["id"]: row
-                for row in await connection.fetch(*sql["lock_jobs"].bind(asked))
+                for row in await connection.fetch(*sql["lock_jobs"].bind(jobs=asked))
                 if JOB_STATES[row["state"]] in OVER
             }
-            runs = {row["id"]: row for row in await connection.fetch(*sql["purge_history"].bind(asked))}
+            runs = {row["id"]: row for row in await connection.fetch(*sql["purge_history"].bind(runs=asked))}
             if runs:
                 own = [(run, row["body_bucket"], made_at(run) // DAY) for run, row in runs.items() if row["own_body"]]
                 if own:
-                    await connection.execute(*sql["purge_bodies"].bind(*zip(*own, strict=True), DAYS_AHEAD))
-                await connection.execute(*sql["purge_rest"].bind(list(runs)))
+                    await connection.execute(
+                        *sql["purge_bodies"].bind(**columns(own, "runs", "buckets", "days"), days_ahead=DAYS_AHEAD)
+                    )
+                await connection.execute(*sql["purge_rest"].bind(runs=list(runs)))
             if jobs:
-                await connection.execute(*sql["purge_jobs"].bind(list(jobs)))
+                await connection.execute(*sql["purge_jobs"].bind(jobs=list(jobs)))
             changes = await self._changes(connection, ids, runs | jobs)
             await self._audit(connection, "jobs.purge", author, changes)
             return [change.target for change in changes]
@@ -302,7 +310,7 @@ class UserChangeMixin(JobMixin):
         author: Author,
     ) -> dict[str, Change]:
         sql = self._db.sql
-        rows = await connection.fetch(*sql["bodies_of"].bind(sorted(set(ids))))
+        rows = await connection.fetch(*sql["bodies_of"].bind(runs=sorted(set(ids))))
         await self._names.name_all({row["tenant"] for row in rows}, connection)
         numbers = {row["id"]: row["tenant"] for row in rows}
         places = [
@@ -313,7 +321,7 @@ class UserChangeMixin(JobMixin):
         changed: dict[str, Change] = {}
         abouts: list[tuple[str, int, bytes | None]] = []
         labels: list[tuple[int, str, int, str]] = []
-        for row in await connection.fetch(*sql["lock_bodies"].bind(*zip(*places, strict=True))):
+        for row in await connection.fetch(*sql["lock_bodies"].bind(**columns(places, "runs", "buckets"))):
             run, bucket, about = row["id"], row["bucket"], decode_about(row["about"]) or About()
             tags = retagged(about.tags, add, remove)
             if tags is None:
@@ -323,12 +331,14 @@ class UserChangeMixin(JobMixin):
             labels += [(bucket, run, numbers[run], tag) for tag in tags]
             changed[run] = _retagged(self._names.name(numbers[run]), run, about.tags, tags)
         if abouts:
-            await connection.execute(*sql["set_about"].bind(*zip(*abouts, strict=True)))
+            await connection.execute(*sql["set_about"].bind(**columns(abouts, "runs", "buckets", "abouts")))
             await connection.execute(
-                *sql["remove_labels"].bind([bucket for _, bucket, _ in abouts], [run for run, _, _ in abouts])
+                *sql["remove_labels"].bind(
+                    buckets=[bucket for _, bucket, _ in abouts], ids=[run for run, _, _ in abouts]
+                )
             )
         if labels:
-            await connection.execute(*sql["add_labels"].bind(*zip(*labels, strict=True)))
+            await connection.execute(*sql["add_labels"].bind(**columns(labels, "buckets", "ids", "tenants", "labels")))
         return changed
 
     async def _retag_jobs(
@@ -340,7 +350,7 @@ class UserChangeMixin(JobMixin):
         author: Author,
     ) -> dict[str, Change]:
         sql = self._db.sql
-        rows = {row["id"]: row for row in await connection.fetch(*sql["lock_jobs"].bind(sorted(set(ids))))}
+        rows = {row["id"]: row for row in await connection.fetch(*sql["lock_jobs"].bind(jobs=sorted(set(ids))))}
         if not rows:
             return {}
         # 0 is no name, so all names are loaded, the tasks of these jobs among them.
@@ -348,9 +358,11 @@ class UserChangeMixin(JobMixin):
         versions = [row["version"] for row in rows.values()]
         bodies = [version_body_id(JobId(job), row["version"]) for job, row in rows.items()]
         changed: dict[str, Change] = {}
-        new_versions: list[tuple[object, ...]] = []
+        new_versions: list[VersionRow] = []
         updates: list[tuple[object, ...]] = []
-        for known in await connection.fetch(*sql["job_versions"].bind(list(rows), versions, bodies)):
+        for known in await connection.fetch(
+            *sql["job_versions"].bind(jobs=list(rows), versions=versions, bodies=bodies)
+        ):
             job, row = JobId(known["job_id"]), rows[known["job_id"]]
             tenant, spec = self._names.name(row["tenant"]), decode_spec(known["spec"])
             tags = None if spec is None else retagged(spec.tags, add, remove)
@@ -368,9 +380,9 @@ class UserChangeMixin(JobMixin):
             updates.append((job, row["version"] + 1, row["state"]))
             changed[job] = _retagged(tenant, job, spec.tags, tags)
         if changed:
-            await connection.execute(*sql["add_versions"].bind(*zip(*new_versions, strict=True)))
-            await connection.execute(*sql["update_jobs"].bind(*zip(*updates, strict=True)))
-            await connection.execute(*sql["touch_schedule"].bind(sorted(changed), True))
+            await connection.execute(*sql["add_versions"].bind(**columns_of_structs(new_versions)))
+            await connection.execute(*sql["update_jobs"].bind(**columns(updates, "jobs", "versions", "states")))
+            await connection.execute(*sql["touch_schedule"].bind(jobs=sorted(changed), active=True))
         return changed
 
     async def pause(self, pause: Pause, author: Author) -> None:
@@ -386,26 +398,35 @@ class UserChangeMixin(JobMixin):
             # Claims in progress finish first. Other claims wait behind this lock, so it must not wait long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
             await connection.execute(*self._db.sql["lock_pauses"].bind())
-            if await connection.fetch(*self._db.sql["pause"].bind(tenant, queue, author.name, author.why, pause.until)):
+            if await connection.fetch(
+                *self._db.sql["pause"].bind(
+                    tenant=tenant, queue=queue, author=author.name, why=author.why, until=pause.until
+                )
+            ):
                 changes = [Change(pause.tenant or "", pause.queue or "*")]
                 await self._audit(connection, "queues.pause", author, changes)
 
         await self._db.transaction(work)
 
     async def resume(self, tenant: str | None, queue: str | None, author: Author, *, back: Pause | None = None) -> bool:
-        numbers = [
-            0 if name is None else await self._names.find(kind, name)
-            for kind, name in ((NameKind.TENANT, tenant), (NameKind.QUEUE, queue))
-        ]
-        if None in numbers:
+        tenant_number = 0 if tenant is None else await self._names.find(NameKind.TENANT, tenant)
+        queue_number = 0 if queue is None else await self._names.find(NameKind.QUEUE, queue)
+        if tenant_number is None or queue_number is None:
             return False
 
         async def work(connection: Connection) -> bool:
-            if not await connection.fetch(*self._db.sql["resume"].bind(*numbers)):
+            if not await connection.fetch(*self._db.sql["resume"].bind(tenant=tenant_number, queue=queue_number)):
                 return False
             if back is not None:
                 await connection.execute(
-                    *self._db.sql["pause_again"].bind(*numbers, back.since, back.author, back.why, back.until)
+                    *self._db.sql["pause_again"].bind(
+                        tenant=tenant_number,
+                        queue=queue_number,
+                        since=back.since,
+                        author=back.author,
+                        why=back.why,
+                        until=back.until,
+                    )
                 )
             await self._audit(connection, "queues.resume", author, [Change(tenant or "", queue or "*")])
             return True
@@ -414,9 +435,9 @@ class UserChangeMixin(JobMixin):
 
     async def drain(self, worker: SessionId, author: Author) -> bool:
         async def work(connection: Connection) -> bool:
-            draining = await connection.fetchval(*self._db.sql["draining"].bind(worker))
+            draining = await connection.fetchval(*self._db.sql["draining"].bind(worker=worker))
             if draining is False:
-                await connection.execute(*self._db.sql["drain"].bind(worker))
+                await connection.execute(*self._db.sql["drain"].bind(worker=worker))
                 await self._audit(connection, "workers.drain", author, [Change("", str(worker))])
             return draining is not None
 
@@ -424,7 +445,7 @@ class UserChangeMixin(JobMixin):
 
     async def revoke_lease(self, scheduler: SessionId, author: Author) -> Instant | None:
         async def work(connection: Connection) -> Instant | None:
-            gone: Instant | None = await connection.fetchval(*self._db.sql["revoke_lease"].bind(scheduler))
+            gone: Instant | None = await connection.fetchval(*self._db.sql["revoke_lease"].bind(scheduler=scheduler))
             if gone is not None:
                 await self._audit(connection, "schedulers.revoke", author, [Change("", str(scheduler))])
             return gone
@@ -440,12 +461,12 @@ def _was(row: asyncpg.Record) -> RunState:
     return STATES[row["was"]] if row["was"] else RunState.CANCELLING
 
 
-def _ends(ends: Sequence[KnownEnd]) -> list[list[object]]:
-    return [
-        [end.run for end in ends],
-        [STATE_CODES[end.state] for end in ends],
-        [end.reason for end in ends],
-        [end.result for end in ends],
-        [end.error for end in ends],
-        [end.fingerprint for end in ends],
-    ]
+def _ends(ends: Sequence[KnownEnd]) -> dict[str, list[Any]]:
+    return {
+        "runs": [end.run for end in ends],
+        "states": [STATE_CODES[end.state] for end in ends],
+        "reasons": [end.reason for end in ends],
+        "results": [end.result for end in ends],
+        "errors": [end.error for end in ends],
+        "fingerprints": [end.fingerprint for end in ends],
+    }

@@ -43,28 +43,32 @@ class ReadMixin(PostgresMixin):
         self, ids: Sequence[RunId], *, payloads: bool = False, results: bool = True, within: "Connection | None" = None
     ) -> dict[RunId, RunView]:
         """Return runs by id. ``within``: the connection of a transaction to read in."""
-        arguments = (list(ids), payloads, results, await self._scope_number())
+        call = self._db.sql["runs"].bind(
+            runs=list(ids), payloads=payloads, results=results, tenant=await self._scope_number()
+        )
         if within is None:
-            rows = await self._db.fetch("runs", *arguments)
+            rows = await self._db.run(lambda connection: connection.fetch(*call))
         else:
-            rows = await within.fetch(*self._db.sql["runs"].bind(*arguments))
+            rows = await within.fetch(*call)
         numbers = {row[column] for row in rows for column in ("queue", "tenant", "task")}
         await self._names.name_all(numbers - {None}, within)
         return {RunId(row["id"]): run_view(row, self._names, self._policies) for row in rows}
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
-        rows = await self._db.fetch("attempts", run, await self._scope_number())
+        rows = await self._db.fetch("attempts", run=run, tenant=await self._scope_number())
         return [attempt_view(row) for row in rows]
 
     async def parents(self, run: RunId) -> list[RunView]:
         return await self._known(await self.parent_ids(run))
 
     async def parent_ids(self, run: RunId) -> list[RunId]:
-        rows = await self._db.fetch("parents_of", run, await self._scope_number())
+        rows = await self._db.fetch("parents_of", run=run, tenant=await self._scope_number())
         return [RunId(row["id"]) for row in rows]
 
     async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
-        rows = await self._db.fetch("children_of", run, after or "0" * 32, limit, await self._scope_number())
+        rows = await self._db.fetch(
+            "children_of", run=run, after=after or "0" * 32, limit=limit, tenant=await self._scope_number()
+        )
         return await self._known([RunId(row["id"]) for row in rows])
 
     async def _known(self, ids: Sequence[RunId]) -> list[RunView]:
@@ -72,10 +76,10 @@ class ReadMixin(PostgresMixin):
 
     async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
         tenant = await self._scope_number()
-        rows = await self._db.fetch("jobs", list(ids), tenant)
+        rows = await self._db.fetch("jobs", jobs=list(ids), tenant=tenant)
         await self._names.name_all({row["tenant"] for row in rows})
         wanted = [version_body_id(JobId(row["id"]), row["version"]) for row in rows]
-        bodies = await self._db.fetch("bodies", wanted, tenant)
+        bodies = await self._db.fetch("bodies", bodies=wanted, tenant=tenant)
         payloads = {row["id"]: row["payload"] for row in bodies}
 
         def read(row: asyncpg.Record) -> Job:
@@ -86,19 +90,21 @@ class ReadMixin(PostgresMixin):
         return [found.get(job_id) for job_id in ids]
 
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
-        rows = await self._db.fetch("ledger", job, since, until, limit, await self._scope_number())
+        rows = await self._db.fetch(
+            "ledger", job=job, since=since, until=until, limit=limit, tenant=await self._scope_number()
+        )
         return [ledger_entry(row) for row in rows]
 
     async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
         found: dict[JobId, list[LedgerEntry]] = {}
         asked = list(dict.fromkeys(jobs))
-        for row in await self._db.fetch("last_ticks", asked, limit, await self._scope_number()):
+        for row in await self._db.fetch("last_ticks", jobs=asked, limit=limit, tenant=await self._scope_number()):
             entry = ledger_entry(row)
             found.setdefault(entry.job_id, []).append(entry)
         return [found.get(job, [])[::-1] for job in jobs]
 
     async def depths(self, tenant: str | None = None) -> list[Depth]:
-        rows = await self._db.fetch("depths", await self._scope_number(tenant))
+        rows = await self._db.fetch("depths", tenant=await self._scope_number(tenant))
         await self._names.name_all({row["queue"] for row in rows})
         datacenters = await self._names.find_datacenters(row["lane"] for row in rows)
         return fold_depths(
@@ -118,10 +124,12 @@ class ReadMixin(PostgresMixin):
         return str(row["hint_key"])
 
     async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
-        return await self._hints(await self._db.fetch("hints_of", list(runs)))
+        return await self._hints(await self._db.fetch("hints_of", runs=list(runs)))
 
     async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
-        return await self._hints(await self._db.fetch("hints_ready", None if queues is None else list(queues), limit))
+        return await self._hints(
+            await self._db.fetch("hints_ready", queues=None if queues is None else list(queues), limit=limit)
+        )
 
     async def _hints(self, rows: list[asyncpg.Record]) -> list[Hint]:
         await self._names.name_all({row["queue"] for row in rows})
@@ -140,7 +148,7 @@ class ReadMixin(PostgresMixin):
 
     async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
         # Events of dead letters name runs that ended a while before.
-        rows = await self._db.fetch("facts_of", list(runs), since - HOUR, MAX_TOLD_ERROR)
+        rows = await self._db.fetch("facts_of", runs=list(runs), since=since - HOUR, max_error=MAX_TOLD_ERROR)
         names = self._names
         await names.name_all({row[column] for row in rows for column in ("queue", "task")} - {None})
         return [
@@ -168,7 +176,7 @@ class ReadMixin(PostgresMixin):
                 datacenter=row["datacenter"],
                 queues=tuple(row["queues"]),
             )
-            for row in await self._db.fetch("workers_of", list(sessions))
+            for row in await self._db.fetch("workers_of", sessions=list(sessions))
         ]
 
     async def readers(self) -> list[ReaderView]:
@@ -176,44 +184,44 @@ class ReadMixin(PostgresMixin):
 
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         async def attach(connection: Connection) -> None:
-            if rows_of(await connection.execute(*self._db.sql["keep_reader"].bind(name, ttl))):
+            if rows_of(await connection.execute(*self._db.sql["keep_reader"].bind(reader=name, ttl=ttl))):
                 return
             # Transactions in progress do not know this reader: they finish first. Others wait behind this lock, so not
             # for long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
             await connection.execute(*self._db.sql["lock_readers"].bind())
             await connection.execute(*self._db.sql["begin_outbox"].bind())
-            await connection.execute(*self._db.sql["attach_reader"].bind(name, ttl))
+            await connection.execute(*self._db.sql["attach_reader"].bind(reader=name, ttl=ttl))
 
         await self._db.transaction(attach)
 
     async def detach_reader(self, name: str) -> None:
         async def detach(connection: Connection) -> None:
-            await connection.execute(*self._db.sql["detach_reader"].bind(name))
+            await connection.execute(*self._db.sql["detach_reader"].bind(reader=name))
             await self._forget_events(connection, _ALL)
 
         await self._db.transaction(detach)
 
     async def _forget_events(self, connection: Connection, limit: int) -> int:
         """Delete events that no reader needs any more, oldest first; without a reader, all of them. Return how many."""
-        gone: int = await connection.fetchval(*self._db.sql["prune_outbox"].bind(limit, EVENTS_KEPT))
+        gone: int = await connection.fetchval(*self._db.sql["prune_outbox"].bind(limit=limit, kept=EVENTS_KEPT))
         return gone
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:
-        return await self._batches(await self._db.fetch("events", name, limit))
+        return await self._batches(await self._db.fetch("events", reader=name, limit=limit))
 
     async def events_after(self, position: str | None, limit: int) -> tuple[list[EventBatch], str]:
         rows: list[asyncpg.Record] = []
         if position is not None:
-            place = _place_of(position)
-            rows = await self._db.fetch("events_after", *place, limit)
+            xid, number = _parse_position(position)
+            rows = await self._db.fetch("events_after", xid=xid, id=number, limit=limit)
         # After the events: the horizon then covers every event that was deleted before they were read.
         ends = (await self._db.fetch("outbox_ends"))[0]
         horizon = (ends["horizon_xid"], ends["horizon_id"])
         if position is None:
             # Every event still to come has at least xmin, and is after the horizon.
             return [], _position(*max((ends["xmin"] - 1, _ALL), horizon))
-        if place < horizon or place[0] >= ends["xmax"]:
+        if (xid, number) < horizon or xid >= ends["xmax"]:
             raise NotFound("the events after this position are not kept any more")
         batches = await self._batches(rows)
         return batches, batches[-1].position if batches else position
@@ -236,14 +244,15 @@ class ReadMixin(PostgresMixin):
         ]
 
     async def acknowledge(self, name: str, position: str) -> None:
-        await self._db.execute("acknowledge", name, *_place_of(position))
+        xid, number = _parse_position(position)
+        await self._db.execute("acknowledge", reader=name, xid=xid, id=number)
 
 
 def _position(xid: int, number: int) -> str:
     return f"{xid:020d}.{number:020d}"
 
 
-def _place_of(position: str) -> tuple[int, int]:
+def _parse_position(position: str) -> tuple[int, int]:
     """Split a position into the numbers of its transaction and its event."""
     if _is_position(position) is None:
         raise NotFound(f"{position!r:.60} is no position")

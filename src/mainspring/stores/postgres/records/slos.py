@@ -16,11 +16,13 @@ _decode = msgspec.json.Decoder(SloState).decode
 
 class SloMixin(JobMixin):
     async def slos_due(self, limit: int) -> list[SloDue]:
-        rows = {JobId(row["job_id"]): row for row in await self._db.fetch("slos_due", limit)}
+        rows = {JobId(row["job_id"]): row for row in await self._db.fetch("slos_due", limit=limit)}
         if not rows:
             return []
         jobs = await self.jobs(list(rows))
-        successes = {row["job_id"]: row["finished_at"] for row in await self._db.fetch("last_successes", list(rows))}
+        successes = {
+            row["job_id"]: row["finished_at"] for row in await self._db.fetch("last_successes", jobs=list(rows))
+        }
         return [
             SloDue(
                 job=job,
@@ -39,10 +41,10 @@ class SloMixin(JobMixin):
         async def complete(connection: Connection) -> int:
             rows = await connection.fetch(
                 *self._db.sql["settle_slos"].bind(
-                    [one.job for one in given],
-                    [one.rev for one in given],
-                    [one.next_check for one in given],
-                    [_encode(one.state) for one in given],
+                    jobs=[one.job for one in given],
+                    revs=[one.rev for one in given],
+                    next_checks=[one.next_check for one in given],
+                    states=[_encode(one.state) for one in given],
                 ),
             )
             for row in rows:
@@ -53,9 +55,9 @@ class SloMixin(JobMixin):
         return await self._db.transaction(complete) if given else 0
 
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
-        rows = await self._db.fetch("slo_states", list(jobs))
+        rows = await self._db.fetch("slo_states", jobs=list(jobs))
         return {JobId(row["job_id"]): _decode(row["state"]) for row in rows}
 
     async def slos_missed(self, tenant: str | None, limit: int) -> dict[JobId, SloState]:
-        rows = await self._db.fetch("slos_missed", await self._scope_number(tenant), limit)
+        rows = await self._db.fetch("slos_missed", tenant=await self._scope_number(tenant), limit=limit)
         return {JobId(row["job_id"]): _decode(row["state"]) for row in rows}

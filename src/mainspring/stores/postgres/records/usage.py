@@ -28,7 +28,9 @@ class UsageReadMixin(PostgresMixin):
         wanted = await self._key(by, key) if key else None
         if key and wanted is None:
             return []
-        rows = await self._db.fetch(f"usage_by_{by}", await self._scope_number(tenant), since, until, wanted, limit)
+        rows = await self._db.fetch(
+            f"usage_by_{by}", tenant=await self._scope_number(tenant), since=since, until=until, key=wanted, limit=limit
+        )
         numbers = {row["tenant"] for row in rows} | ({row["key"] for row in rows} - {0} if by != "job" else set())
         await self._names.name_all(numbers)
         found = [
@@ -44,7 +46,7 @@ class UsageReadMixin(PostgresMixin):
         return sorted(found, key=lambda item: (item.day, item.tenant, item.key, item.unit))
 
     async def budgets(self, tenant: str | None) -> list[BudgetStatus]:
-        rows = await self._db.fetch("budgets", await self._scope_number(tenant))
+        rows = await self._db.fetch("budgets", tenant=await self._scope_number(tenant))
         found = [status_of(row) for row in rows]
         return sorted(found, key=lambda status: (status.budget.tenant, status.budget.name))
 
@@ -66,11 +68,13 @@ class BudgetMixin(UsageReadMixin):
         tenant = self._names.number(NameKind.TENANT, budget.tenant)
 
         async def work(connection: Connection) -> BudgetStatus:
-            known = await connection.fetch(*self._db.sql["budget"].bind(tenant, budget.name))
+            known = await connection.fetch(*self._db.sql["budget"].bind(tenant=tenant, name=budget.name))
             now = await connection.fetchval(*self._db.sql["now"].bind())
             identifier = derived_id(now, 0, budget.tenant, budget.name)
             [row] = await connection.fetch(
-                *self._db.sql["put_budget"].bind(identifier, tenant, budget.name, msgspec.json.encode(budget))
+                *self._db.sql["put_budget"].bind(
+                    budget=identifier, tenant=tenant, name=budget.name, spec=msgspec.json.encode(budget)
+                )
             )
             before = msgspec.to_builtins(status_of(known[0]).budget) if known else {}
             if (differs := what_differs(before, msgspec.to_builtins(budget))) is not None:
@@ -83,7 +87,7 @@ class BudgetMixin(UsageReadMixin):
         number = await self._names.find(NameKind.TENANT, tenant) or 0
 
         async def work(connection: Connection) -> bool:
-            gone = await connection.fetch(*self._db.sql["drop_budget"].bind(number, name))
+            gone = await connection.fetch(*self._db.sql["drop_budget"].bind(tenant=number, name=name))
             await self._audit(connection, "budgets.drop", author, [Change(tenant, name) for _ in gone])
             return bool(gone)
 
@@ -92,7 +96,7 @@ class BudgetMixin(UsageReadMixin):
     async def spent(self, status: BudgetStatus, since: Instant) -> float:
         budget = status.budget
         tenant, task, job = await self._of(budget)
-        [row] = await self._db.fetch("spent", tenant, since, budget.unit, task, job)
+        [row] = await self._db.fetch("spent", tenant=tenant, since=since, unit=budget.unit, task=task, job=job)
         spent: float = row["spent"]
         return spent
 
@@ -100,12 +104,18 @@ class BudgetMixin(UsageReadMixin):
         async def work(connection: Connection) -> bool:
             marked = await connection.fetch(
                 *self._db.sql["mark_budget"].bind(
-                    before.id, before.state, before.since, after.state, after.since, after.spent, after.held
+                    budget=before.id,
+                    old_state=before.state,
+                    old_since=before.since,
+                    state=after.state,
+                    since=after.since,
+                    spent=after.spent,
+                    held=after.held,
                 ),
             )
             if marked and events:
                 await connection.execute(
-                    *self._db.sql["tell_budget"].bind(list(events), marked[0]["tenant"], before.id)
+                    *self._db.sql["tell_budget"].bind(kinds=list(events), tenant=marked[0]["tenant"], budget=before.id)
                 )
             return bool(marked)
 
@@ -113,7 +123,7 @@ class BudgetMixin(UsageReadMixin):
 
     async def lower(self, budget: Budget, limit: int) -> int:
         tenant, task, job = await self._of(budget)
-        return len(await self._db.fetch("lower", tenant, task, job, limit))
+        return len(await self._db.fetch("lower", tenant=tenant, task=task, job=job, limit=limit))
 
     async def _of(self, budget: Budget) -> tuple[int, int | None, str | None]:
         """Return the tenant's number, and the task's number or the job's id if the budget is for one.
@@ -124,7 +134,9 @@ class BudgetMixin(UsageReadMixin):
         task = await self._names.find(NameKind.TASK, budget.target) or _NOBODY if budget.of == "task" else None
         job: JobId | None = None
         if budget.of == "job":
-            rows = await self._db.fetch("job_named", int(NameKind.TENANT), budget.tenant, budget.target)
+            rows = await self._db.fetch(
+                "job_named", kind=int(NameKind.TENANT), tenant=budget.tenant, name=budget.target
+            )
             job, tenant = (JobId(rows[0]["id"]), tenant) if rows else (None, _NOBODY)
         return tenant, task, job
 

@@ -45,9 +45,11 @@ class ArchiveMixin(ReadMixin):
         statement = Statement(source)
 
         async def work(connection: Connection) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
-            rows = await connection.fetch(*statement.bind(_FIRST if after is None else after.run.id, limit, size))
+            rows = await connection.fetch(
+                *statement.bind(after=_FIRST if after is None else after.run.id, limit=limit, size=size)
+            )
             tried = [row["id"] for row in rows if row["attempt"] > 1 or row["lost"] or row["state"] != 5]
-            attempts = await connection.fetch(*self._db.sql["archived_attempts"].bind(tried)) if tried else []
+            attempts = await connection.fetch(*self._db.sql["archived_attempts"].bind(runs=tried)) if tried else []
             return rows, attempts
 
         rows, attempts = await self._db.run(work)

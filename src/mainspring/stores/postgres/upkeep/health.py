@@ -104,7 +104,7 @@ class PostgresHealth:
                     *slots(await self._all(connection, "slots")),
                     *standbys(await self._all(connection, "standbys")),
                     await self._pooler_seen(connection, server),
-                    *vacuum(await self._all(connection, "vacuum", self._schema)),
+                    *vacuum(await self._all(connection, "vacuum", schema=self._schema)),
                     *([] if self._replica is None else [await self._lag(connection, *self._replica)]),
                 ]
         finally:
@@ -146,7 +146,7 @@ class PostgresHealth:
             replication_bytes=max((one["bytes"] for one in following), default=None),
             tables=tuple(
                 TableVitals(one["name"], one["dead"] or 0, one["live"] or 0, one["ago"])
-                for one in await self._all(connection, "vacuum", self._schema)
+                for one in await self._all(connection, "vacuum", schema=self._schema)
             ),
         )
 
@@ -189,7 +189,7 @@ class PostgresHealth:
         ]
         if not readable:
             return Examination(findings=findings)
-        findings += vacuum(await self._all(connection, "vacuum", self._schema))
+        findings += vacuum(await self._all(connection, "vacuum", schema=self._schema))
         findings += await self._tables(connection, server["now"])
         processes = await connection.fetchval(*self._sql["processes"].bind())
         findings += [
@@ -210,11 +210,11 @@ class PostgresHealth:
             took.append(self._clock.monotonic() - began)
         return round(median(took))
 
-    async def _all(self, connection: Connection, name: str, *arguments: object) -> list[dict[str, Any]]:
-        return [dict(row) for row in await connection.fetch(*self._sql[name].bind(*arguments))]
+    async def _all(self, connection: Connection, name: str, **values: object) -> list[dict[str, Any]]:
+        return [dict(row) for row in await connection.fetch(*self._sql[name].bind(**values))]
 
-    async def _one(self, connection: Connection, name: str, *arguments: object) -> asyncpg.Record:
-        row = await connection.fetchrow(*self._sql[name].bind(*arguments))
+    async def _one(self, connection: Connection, name: str, **values: object) -> asyncpg.Record:
+        row = await connection.fetchrow(*self._sql[name].bind(**values))
         assert row is not None
         return row
 
@@ -278,9 +278,9 @@ class PostgresHealth:
 
     async def _tables(self, connection: Connection, now: Instant) -> list[Finding]:
         schema = self._schema
-        indexes = {row["name"]: row["valid"] for row in await self._all(connection, "indexes", schema)}
-        unlogged = [row["name"] for row in await self._all(connection, "unlogged", schema)]
-        names = [row["name"] for row in await self._all(connection, "partitions", schema)]
+        indexes = {row["name"]: row["valid"] for row in await self._all(connection, "indexes", schema=schema)}
+        unlogged = [row["name"] for row in await self._all(connection, "unlogged", schema=schema)]
+        names = [row["name"] for row in await self._all(connection, "partitions", schema=schema)]
         days: dict[str, set[int]] = {family: set() for family in FAMILIES}
         for name in names:
             match = _PARTITION.fullmatch(name)
@@ -344,7 +344,7 @@ class PostgresHealth:
                 Queued(queue=row["queue"], task=row["task"], runs=row["runs"], requires=tuple(row["requires"]))
                 for row in await self._all(connection, "queued")
             ),
-            unburied=tuple(row["name"] for row in await self._all(connection, "unburied", not_buried_since(now))),
+            unburied=tuple(row["name"] for row in await self._all(connection, "unburied", since=not_buried_since(now))),
             unstaged=unstaged["count"],
             oldest_unstaged=unstaged["oldest"],
             unfired=unfired["count"],

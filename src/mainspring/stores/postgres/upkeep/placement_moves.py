@@ -95,10 +95,10 @@ class PlacementMoveMixin(PlacementGroupMixin, QueueMixin):
             # Writers in progress finish first. Later ones wait until this is done, and are then refused.
             tables = ", ".join(f"{schema}.{table}" for table in _moved())
             await connection.execute(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
-            version = await connection.fetchval(*self._db.sql["leave_place"].bind(place))
+            version = await connection.fetchval(*self._db.sql["leave_place"].bind(place=place))
             if version is None:
                 return False
-            await connection.execute(*self._db.sql["note_departure"].bind(place, target, version))
+            await connection.execute(*self._db.sql["note_departure"].bind(place=place, target=target, version=version))
             await self._pack(connection, place)
             await self._guard(connection)
             return True
@@ -155,11 +155,11 @@ class PlacementMoveMixin(PlacementGroupMixin, QueueMixin):
         """Return what a placement group has left with; None: it is not in transit."""
 
         async def work(connection: Connection) -> PlacementTransfer | None:
-            departure = await connection.fetchrow(*self._db.sql["departure"].bind(place))
+            departure = await connection.fetchrow(*self._db.sql["departure"].bind(place=place))
             if departure is None:
                 return None
             await connection.execute("SET LOCAL statement_timeout = 0")
-            rows = await connection.fetch(*self._db.sql["departed"].bind(place), timeout=_LONGEST)
+            rows = await connection.fetch(*self._db.sql["departed"].bind(place=place), timeout=_LONGEST)
             names = await connection.fetch(f"SELECT id, kind, name FROM {self._db.schema}.name")
             return PlacementTransfer(
                 departure["target"],
@@ -180,7 +180,7 @@ class PlacementMoveMixin(PlacementGroupMixin, QueueMixin):
             await connection.execute(
                 "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
             )
-            held = await connection.fetchrow(*self._db.sql["hold_place"].bind(place))
+            held = await connection.fetchrow(*self._db.sql["hold_place"].bind(place=place))
             if held is None:
                 raise Conflict(f"there is no place {place}")
             if held["version"] >= baggage.version:
@@ -196,7 +196,7 @@ class PlacementMoveMixin(PlacementGroupMixin, QueueMixin):
             await connection.execute(
                 f"LOCK TABLE {schema}.run, {schema}.schedule, {schema}.waiting IN SHARE ROW EXCLUSIVE MODE"
             )
-            await connection.execute(*self._db.sql["take_place"].bind(place, baggage.version))
+            await connection.execute(*self._db.sql["take_place"].bind(place=place, version=baggage.version))
             await self._guard(connection)
             for kind, rows in baggage.rows(*WITH_SHARD, *WITH_TENANT):
                 await self._unpack(connection, kind, [_translated(row, numbers) for row in rows])
@@ -204,7 +204,7 @@ class PlacementMoveMixin(PlacementGroupMixin, QueueMixin):
                 {row["target"] for _, rows in baggage.rows("run", "waiting") for row in rows if row["target"]}
             )
             if targets:
-                await connection.execute(*self._db.sql["open_own_lanes"].bind(targets))
+                await connection.execute(*self._db.sql["open_own_lanes"].bind(workers=targets))
             await connection.execute(
                 f"SELECT setval('{schema}.log_position', greatest(nextval('{schema}.log_position'), "
                 f"(SELECT coalesce(max(position), 0) + 1 FROM {schema}.log)))"
@@ -247,7 +247,7 @@ class PlacementMoveMixin(PlacementGroupMixin, QueueMixin):
 
     async def forget_departures(self, places: Sequence[int]) -> None:
         """Delete what was kept for the other server, which has taken in everything."""
-        await self._db.execute("forget_departed", places)
+        await self._db.execute("forget_departed", places=places)
 
 
 def _moved() -> list[str]:

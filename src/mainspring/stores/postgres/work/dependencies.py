@@ -9,10 +9,12 @@ import msgspec
 
 from mainspring.core.model.base.errors import NotFound
 from mainspring.core.model.base.ids import RunId
+from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import Ended, Rule, check_no_circle, decide, reason_of_skip
 from mainspring.stores.postgres.codes import RULE_CODES, RULES, STATE_CODES, STATES
+from mainspring.stores.postgres.columns import columns, columns_of_structs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.work.limiters import LimiterMixin
@@ -35,6 +37,20 @@ class DependencyDecisions(msgspec.Struct, frozen=True):
     hopeless: Mapping[RunId, str] = {}
     #: Runs that others of the same batch wait for.
     parents: frozenset[RunId] = frozenset()
+
+
+class _DependentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that depends on others, with how many of its parents have ended, and how."""
+
+    run: RunId
+    tenant: int
+    rule: int
+    parents: int
+    succeeded: int
+    otherwise: int
+    failed: int
+    start_within: Micros | None
+    deadline: Micros | None
 
 
 def check_circles(runs: Sequence[NewRun]) -> None:
@@ -63,7 +79,7 @@ class DependencyMixin(LimiterMixin):
         }
         found = await self._find_parents(connection, {p for parents in wanted.values() for p in parents} - new.keys())
         edges: list[tuple[object, ...]] = []
-        rows: list[tuple[object, ...]] = []
+        rows: list[_DependentRow] = []
         waiting: set[RunId] = set()
         hopeless: dict[RunId, str] = {}
         for run in children:
@@ -77,19 +93,21 @@ class DependencyMixin(LimiterMixin):
                 if of != tenant:
                     raise NotFound(f"there is no run {parent} to wait for")
                 states[parent] = state
-            edges += [(run.id, parent, place, tenant, state) for place, (parent, state) in enumerate(states.items())]
+            edges += [
+                (run.id, parent, position, tenant, state) for position, (parent, state) in enumerate(states.items())
+            ]
             ended = _ended(len(states), states.values())
             rows.append(
-                (
-                    run.id,
-                    tenant,
-                    RULE_CODES[run.after.rule],
-                    ended.parents,
-                    ended.succeeded,
-                    ended.otherwise,
-                    ended.failed,
-                    run.start_within,
-                    run.deadline,
+                _DependentRow(
+                    run=run.id,
+                    tenant=tenant,
+                    rule=RULE_CODES[run.after.rule],
+                    parents=ended.parents,
+                    succeeded=ended.succeeded,
+                    otherwise=ended.otherwise,
+                    failed=ended.failed,
+                    start_within=run.start_within,
+                    deadline=run.deadline,
                 )
             )
             match decide(run.after.rule, ended):
@@ -99,8 +117,10 @@ class DependencyMixin(LimiterMixin):
                     pass
                 case "skip":
                     hopeless[run.id] = _reason(run.after.rule, states.items())
-        await connection.execute(*self._db.sql["add_edges"].bind(*zip(*edges, strict=True)))
-        await connection.execute(*self._db.sql["add_dependents"].bind(*zip(*rows, strict=True)))
+        await connection.execute(
+            *self._db.sql["add_edges"].bind(**columns(edges, "children", "parents", "positions", "tenants", "states"))
+        )
+        await connection.execute(*self._db.sql["add_dependents"].bind(**columns_of_structs(rows)))
         inside = {parent for parents in wanted.values() for parent in parents if parent in new}
         return DependencyDecisions(frozenset(waiting | hopeless.keys()), hopeless, frozenset(inside))
 
@@ -114,7 +134,7 @@ class DependencyMixin(LimiterMixin):
             # Separate statements: the last one sees a parent that another transaction has ended meanwhile.
             for name in ("lock_waiting_parents", "lock_live_parents", "ended_parents"):
                 if missing:
-                    rows = await connection.fetch(*self._db.sql[name].bind(missing))
+                    rows = await connection.fetch(*self._db.sql[name].bind(runs=missing))
                     found |= {RunId(row["id"]): (row["tenant"], row["state"]) for row in rows}
                     missing = [parent for parent in missing if parent not in found]
         if missing:
@@ -142,15 +162,17 @@ class DependencyMixin(LimiterMixin):
         sql = self._db.sql
         parents = {
             row["run_id"]: row["state"]
-            for row in await connection.fetch(*sql["take_ended_parents"].bind(min(limit, _PARENTS)))
+            for row in await connection.fetch(*sql["take_ended_parents"].bind(limit=min(limit, _PARENTS)))
         }
         if not parents:
             return 0, Counter()
-        edges = await connection.fetch(*sql["decide_edges"].bind(list(parents), list(parents.values()), limit))
+        edges = await connection.fetch(
+            *sql["decide_edges"].bind(parents=list(parents), states=list(parents.values()), limit=limit)
+        )
         queues: Counter[int] = Counter()
         if edges:
             queues = await self._count(connection, edges)
-        await connection.execute(*sql["forget_ended_parents"].bind(list(parents)))
+        await connection.execute(*sql["forget_ended_parents"].bind(parents=list(parents)))
         return max(len(edges), 1), queues
 
     async def _count(self, connection: Connection, edges: Sequence[asyncpg.Record]) -> Counter[int]:
@@ -160,14 +182,14 @@ class DependencyMixin(LimiterMixin):
             by_child.setdefault(edge["child"], []).append((RunId(edge["parent"]), edge["state"]))
         children = sorted(by_child)
         # A child that an earlier parent released, or that was canceled, no longer waits.
-        still = {row["id"] for row in await connection.fetch(*self._db.sql["lock_children"].bind(children))}
+        still = {row["id"] for row in await connection.fetch(*self._db.sql["lock_children"].bind(children=children))}
         counts = [_ended(0, (state for _, state in by_child[child])) for child in children]
         rows = await connection.fetch(
             *self._db.sql["count_parents"].bind(
-                children,
-                [count.succeeded for count in counts],
-                [count.otherwise for count in counts],
-                [count.failed for count in counts],
+                children=children,
+                succeeded=[count.succeeded for count in counts],
+                otherwise=[count.otherwise for count in counts],
+                failed=[count.failed for count in counts],
             ),
         )
         return await self._decide_children(connection, [row for row in rows if row["run_id"] in still], by_child)
@@ -195,7 +217,7 @@ class DependencyMixin(LimiterMixin):
                     skipped[RunId(row["run_id"])] = _reason(rule, by_child.get(row["run_id"], ()))
         queues = await self._skip(connection, skipped)
         if going:
-            released = await connection.fetch(*self._db.sql["release_children"].bind(going))
+            released = await connection.fetch(*self._db.sql["release_children"].bind(children=going))
             due = [row for row in released if row["is_due"]]
             if due:
                 queues += await self._enter(connection, due)
@@ -206,7 +228,9 @@ class DependencyMixin(LimiterMixin):
         if not reasons:
             return Counter()
         ordered = sorted(reasons)
-        rows = await connection.fetch(*self._db.sql["skip"].bind(ordered, [reasons[run] for run in ordered]))
+        rows = await connection.fetch(
+            *self._db.sql["skip"].bind(runs=ordered, reasons=[reasons[run] for run in ordered])
+        )
         return await self._let_go(connection, rows)
 
 

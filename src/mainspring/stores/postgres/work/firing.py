@@ -6,21 +6,53 @@ import asyncpg
 import msgspec
 
 from mainspring.core.model.base.ids import JobId, RunId, SessionId
-from mainspring.core.model.base.instant import Instant
+from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Overlap, Tick, version_body_id
 from mainspring.core.store import Fired
-from mainspring.stores.postgres.codes import STATE_CODES, TICK, TICK_OF_DELAY
+from mainspring.stores.postgres.codes import DECISION_CODES, STATE_CODES, TICK, TICK_OF_DELAY
+from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import class_number, forever_bucket, gate_of_job
 from mainspring.stores.postgres.work.limiter_decisions import flat
+from mainspring.stores.postgres.work.live_rows import LiveRow, build_queued_row, build_waiting_row
 from mainspring.stores.postgres.work.submissions import SubmitMixin
 
 #: How many bodies are remembered as made.
 _REMEMBERED = 10_000
+
+
+class TickRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A tick to record, and the run to make of it. ``tenant``, ``queue`` and ``lane`` are numbers of names."""
+
+    job_id: str
+    scheduled_at: Instant
+    decision: int
+    reason: str
+    run_id: str | None
+    due: Instant
+    late: bool
+    #: How many ticks it stands for, and the last of them.
+    ticks: int
+    last_at: Instant | None
+    version: int
+    tenant: int
+    queue: int
+    priority: int
+    timeout: Micros | None
+    start_by: Instant | None
+    deadline: Instant | None
+    #: The body of the run, and its bucket.
+    body_id: str
+    bucket: int
+    origin: int
+    lane: int
+    limits: str | None
+    #: The data center that it is for; empty: any.
+    target: str
 
 
 class TickMixin(SubmitMixin):
@@ -43,7 +75,9 @@ class TickMixin(SubmitMixin):
         if not missing:
             return
         ids, versions, policies = zip(*missing.values(), strict=True)
-        await self._db.execute("add_place_bodies", ids, versions, [self._policies.encode(one) for one in policies])
+        await self._db.execute(
+            "add_place_bodies", bodies=ids, versions=versions, policies=[self._policies.encode(one) for one in policies]
+        )
         if len(self._bodies_made) > _REMEMBERED:
             self._bodies_made.clear()
         self._bodies_made |= set(ids)
@@ -70,7 +104,7 @@ class TickMixin(SubmitMixin):
         await self._make_classes({class_number(policy) for policy in missing.values()})
         buckets, ids = zip(*missing, strict=True)
         encoded = [self._policies.encode(policy) for policy in missing.values()]
-        await self._db.execute("add_classed_bodies", buckets, ids, encoded)
+        await self._db.execute("add_classed_bodies", buckets=buckets, bodies=ids, policies=encoded)
         if len(self._bodies_made) > _REMEMBERED:
             self._bodies_made.clear()
         self._bodies_made |= {f"{bucket}:{body}" for bucket, body in missing}
@@ -90,12 +124,12 @@ class TickMixin(SubmitMixin):
         if not planned:
             return list(fires)
         jobs, ticks = zip(*((job, at) for job, runs in planned.items() for at in runs), strict=True)
-        rows = await self._db.fetch("recorded_ticks", jobs, ticks, [""] * len(ticks))
+        rows = await self._db.fetch("recorded_ticks", jobs=jobs, times=ticks, targets=[""] * len(ticks))
         recorded = {(row["job_id"], row["scheduled_at"]) for row in rows}
         first = {job: next((at for at in runs if (job, at) not in recorded), None) for job, runs in planned.items()}
         return [_keep_run(fire, first[fire.job.id]) if fire.job.id in planned else fire for fire in fires]
 
-    def _tick_rows(self, fire: Fire) -> list[tuple[object, ...]]:
+    def _tick_rows(self, fire: Fire) -> list[TickRow]:
         job = fire.job
         spec = job.spec
         tenant = self._names.number(NameKind.TENANT, job.tenant)
@@ -103,30 +137,30 @@ class TickMixin(SubmitMixin):
         policies = {tick.target: placed(spec.policy, tick.target) for tick in fire.ticks if tick.decision == "run"}
         lanes = {target: self._lane(policy) for target, policy in policies.items()}
         bucket = forever_bucket(self._classed_policy(spec.policy, job.tenant))
-        origin = TICK if spec.fixed_delay is None else TICK_OF_DELAY
         return [
-            (
-                job.id,
-                tick.scheduled_at,
-                1 if tick.decision == "run" else 2,
-                tick.reason,
-                tick.run_id,
-                tick.due,
-                tick.late,
-                tick.ticks,
-                tick.last_at,
-                job.version,
-                tenant,
-                queue,
-                spec.priority,
-                spec.policy.timeout,
-                None if spec.start_within is None else tick.due + spec.start_within,
-                None if spec.deadline is None else tick.due + spec.deadline,
-                version_body_id(job.id, job.version, tick.target),
-                origin,
-                lanes.get(tick.target, 0),
-                tick.target,
-                bucket,
+            TickRow(
+                job_id=job.id,
+                scheduled_at=tick.scheduled_at,
+                decision=DECISION_CODES[tick.decision],
+                reason=tick.reason,
+                run_id=tick.run_id,
+                due=tick.due,
+                late=tick.late,
+                ticks=tick.ticks,
+                last_at=tick.last_at,
+                version=job.version,
+                tenant=tenant,
+                queue=queue,
+                priority=spec.priority,
+                timeout=spec.policy.timeout,
+                start_by=None if spec.start_within is None else tick.due + spec.start_within,
+                deadline=None if spec.deadline is None else tick.due + spec.deadline,
+                body_id=version_body_id(job.id, job.version, tick.target),
+                origin=TICK if spec.fixed_delay is None else TICK_OF_DELAY,
+                lane=lanes.get(tick.target, 0),
+                limits=flat(spec.policy.gates(job.tenant, spec.task)),
+                target=tick.target,
+                bucket=bucket,
             )
             for tick in fire.ticks
         ]
@@ -140,13 +174,20 @@ class TickMixin(SubmitMixin):
         job = fire.job
         moved = await connection.fetchrow(
             *self._db.sql["move_schedule"].bind(
-                owner, job.id, job.rev, fire.next_fire, fire.finished, len(fire.ticks), last_tick(fire), fire.next_tick
+                owner=owner,
+                job=job.id,
+                rev=job.rev,
+                next_fire=fire.next_fire,
+                finished=fire.finished,
+                ticks=len(fire.ticks),
+                last_tick=last_tick(fire),
+                next_tick=fire.next_tick,
             ),
         )
         if moved is None:
             return Fired(applied=False)
         if fire.finished:
-            await connection.execute(*self._db.sql["finish_job"].bind(job.id))
+            await connection.execute(*self._db.sql["finish_job"].bind(job=job.id))
         made = 0
         for target in dict.fromkeys(tick.target for tick in fire.ticks):
             made += await self._fire_in_place(connection, fire, target, moved)
@@ -172,17 +213,17 @@ class TickMixin(SubmitMixin):
                 decision, reason = "skipped", OVERLAP
             recorded = await connection.fetchrow(
                 *self._db.sql["record_tick"].bind(
-                    job.id,
-                    tick.scheduled_at,
-                    1 if decision == "run" else 2,
-                    job.version,
-                    moved["epoch"],
-                    tick.run_id if decision == "run" else None,
-                    reason,
-                    tick.ticks,
-                    tick.last_at,
-                    self._names.number(NameKind.TENANT, job.tenant),
-                    target,
+                    job=job.id,
+                    scheduled_at=tick.scheduled_at,
+                    decision=DECISION_CODES[decision],
+                    version=job.version,
+                    epoch=moved["epoch"],
+                    run=tick.run_id if decision == "run" else None,
+                    reason=reason,
+                    ticks=tick.ticks,
+                    last_at=tick.last_at,
+                    tenant=self._names.number(NameKind.TENANT, job.tenant),
+                    target=target,
                 ),
             )
             if recorded is None or decision != "run":
@@ -195,7 +236,7 @@ class TickMixin(SubmitMixin):
             elif holder is None:
                 holder = tick.run_id
                 made.append((tick, RunState.QUEUED))
-                await connection.execute(*self._db.sql["hold_gates"].bind([gate], [tick.run_id]))
+                await connection.execute(*self._db.sql["hold_gates"].bind(keys=[gate], holders=[tick.run_id]))
             else:
                 blocked = True
                 made.append((tick, RunState.BLOCKED))
@@ -207,14 +248,14 @@ class TickMixin(SubmitMixin):
         planned = [tick.scheduled_at for tick in ticks if tick.decision == "run"]
         count = len(planned)
         recorded = await connection.fetch(
-            *self._db.sql["recorded_ticks"].bind([job] * count, planned, [target] * count)
+            *self._db.sql["recorded_ticks"].bind(jobs=[job] * count, times=planned, targets=[target] * count)
         )
         return len(recorded) < count
 
     async def _active(self, connection: Connection, job: JobId, target: str) -> list[asyncpg.Record]:
         if target:
-            return await connection.fetch(*self._db.sql["active_in_place"].bind(job, target))
-        return await connection.fetch(*self._db.sql["active_of_job"].bind(job))
+            return await connection.fetch(*self._db.sql["active_in_place"].bind(job=job, target=target))
+        return await connection.fetch(*self._db.sql["active_of_job"].bind(job=job))
 
     async def _insert_ticks(
         self, connection: Connection, fire: Fire, made: list[tuple[Tick, RunState]], gate: int | None, now: Instant
@@ -222,45 +263,44 @@ class TickMixin(SubmitMixin):
         job = fire.job
         limits = flat(job.spec.policy.gates(job.tenant, job.spec.task))
         for tick, state in made:
-            row = self._tick_rows(msgspec.structs.replace(fire, ticks=(tick,)))[0]
-            common = (
-                tick.run_id,
-                job.shard,
-                job.spec.priority,
-                row[10],
-                row[11],
-                row[20],
-                tick.due,
-                now,
-                job.spec.policy.timeout,
-                row[14],
-                row[15],
-                gate,
-                tick.scheduled_at,
-                job.id,
-                job.version,
-                row[16],
-                None,
-                row[17],
-                row[18],
-                None,
-                limits,
-                None,
+            [row] = self._tick_rows(msgspec.structs.replace(fire, ticks=(tick,)))
+            common = LiveRow(
+                id=row.run_id,
+                shard=job.shard,
+                priority=row.priority,
+                tenant=row.tenant,
+                queue=row.queue,
+                bucket=row.bucket,
+                body_id=row.body_id,
+                due=row.due,
+                created_at=now,
+                timeout=row.timeout,
+                start_by=row.start_by,
+                deadline=row.deadline,
+                gate=gate,
+                job_id=row.job_id,
+                job_version=row.version,
+                scheduled_at=row.scheduled_at,
+                origin=row.origin,
+                lane=row.lane,
+                limits=limits,
             )
             if state is RunState.QUEUED and limits is None:
-                queued = (*common, rank_of(now, job.spec.priority, late=tick.late), None)
-                await connection.execute(*self._db.sql["insert_queued"].bind(*([value] for value in queued)))
+                queued = build_queued_row(common, rank=rank_of(now, row.priority, late=row.late))
+                await connection.execute(*self._db.sql["insert_queued"].bind(**columns_of_structs([queued])))
             else:
                 # A run that holds its key and has limits is made as scheduled, and tries its limits below.
                 holds = state is RunState.QUEUED
                 code = STATE_CODES[RunState.SCHEDULED if holds else state]
-                waiting = (*common, code, tick.late, None, holds)
-                await connection.execute(*self._db.sql["insert_waiting"].bind(*([value] for value in waiting)))
+                waiting = build_waiting_row(common, state=code, late=row.late, holds=holds)
+                await connection.execute(*self._db.sql["insert_waiting"].bind(**columns_of_structs([waiting])))
         tenant = self._names.number(NameKind.TENANT, job.tenant)
         await self._tell(connection, "run.submitted", [(RunId(str(tick.run_id)), tenant) for tick, _ in made])
         holding = [tick.run_id for tick, state in made if state is RunState.QUEUED]
         if limits is not None and holding:
-            await self._enter(connection, await connection.fetch(*self._db.sql["due_rows"].bind(holding)), is_told=True)
+            await self._enter(
+                connection, await connection.fetch(*self._db.sql["due_rows"].bind(runs=holding)), is_told=True
+            )
 
 
 def _keep_run(fire: Fire, at: Instant | None) -> Fire:

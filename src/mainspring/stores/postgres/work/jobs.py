@@ -17,6 +17,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Put, PutOutcome, build_conflict, refuse_put
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
 from mainspring.stores.postgres.codes import JOB_STATE_CODES, JOB_STATES
+from mainspring.stores.postgres.columns import columns, columns_of_structs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.records.calendars import CalendarMixin
@@ -38,6 +39,33 @@ class _PutResult(msgspec.Struct, frozen=True):
     outcome: PutOutcome
     #: What was changed, for the audit.
     change: Change | None = None
+
+
+class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a job to insert, with the body of its runs."""
+
+    job: JobId
+    version: int
+    spec: bytes
+    body: str
+    task: int
+    policy: bytes | None
+    payload: bytes
+    tenant: int
+    author: str
+    why: str
+
+
+class _ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The new schedule of a job."""
+
+    job: JobId
+    shard: int
+    next_fire: Instant | None
+    delay: Micros | None
+    tenant: int
+    next_tick: Instant | None
+    calendar_rev: int
 
 
 class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
@@ -143,16 +171,21 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
         names = [job.spec.name for job in jobs]
         by_name = {
             (row["tenant"], row["name"]): row
-            for row in await connection.fetch(*sql["put_jobs"].bind([job.id for job in jobs], tenants, names))
+            for row in await connection.fetch(
+                *sql["put_jobs"].bind(jobs=[job.id for job in jobs], tenants=tenants, names=names)
+            )
         }
         rows = [by_name[pair] for pair in zip(tenants, names, strict=True)]
         ids = [JobId(row["id"]) for row in rows]
         versions = [row["version"] for row in rows]
         bodies = list(map(version_body_id, ids, versions))
-        known = {row["job_id"]: row for row in await connection.fetch(*sql["job_versions"].bind(ids, versions, bodies))}
+        known = {
+            row["job_id"]: row
+            for row in await connection.fetch(*sql["job_versions"].bind(jobs=ids, versions=versions, bodies=bodies))
+        }
         changed: list[tuple[object, ...]] = []
-        new_versions: list[tuple[object, ...]] = []
-        moved: list[tuple[JobId, int, Instant | None, Micros | None, int, Instant | None, int]] = []
+        new_versions: list[VersionRow] = []
+        moved: list[_ScheduleRow] = []
         touched: list[JobId] = []
         watched: list[tuple[JobId, int, bytes]] = []
         unwatched: list[JobId] = []
@@ -178,10 +211,18 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
                 touched.append(job_id)
             else:
                 following = next_after(job.spec.schedule, row["now"], job_id)
-                delay, tenant = job.spec.fixed_delay, number(NameKind.TENANT, job.tenant)
                 ahead = following is not None and job.spec.looks_ahead
-                fire, tick = (row["now"], following) if ahead else (following, None)
-                moved.append((job_id, shard_of(job_id), fire, delay, tenant, tick, calendar_revs[job.tenant]))
+                moved.append(
+                    _ScheduleRow(
+                        job=job_id,
+                        shard=shard_of(job_id),
+                        next_fire=row["now"] if ahead else following,
+                        delay=job.spec.fixed_delay,
+                        tenant=number(NameKind.TENANT, job.tenant),
+                        next_tick=following if ahead else None,
+                        calendar_rev=calendar_revs[job.tenant],
+                    )
+                )
                 if following is None:
                     state = JobState.FINISHED
                 elif state in OVER:
@@ -204,40 +245,40 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
                 change = Change(job.tenant, job_id, *(differs or ()))
                 placed[job_id] = _PutResult(job_id, PutOutcome.CHANGED, change)
         if moved:
-            await self._drop_ticks(connection, [job_id for job_id, *_ in moved], "schedule changed")
+            await self._drop_ticks(connection, [row.job for row in moved], "schedule changed")
         if new_versions:
-            await connection.execute(*sql["add_versions"].bind(*zip(*new_versions, strict=True)))
+            await connection.execute(*sql["add_versions"].bind(**columns_of_structs(new_versions)))
         if changed:
-            await connection.execute(*sql["update_jobs"].bind(*zip(*changed, strict=True)))
+            await connection.execute(*sql["update_jobs"].bind(**columns(changed, "jobs", "versions", "states")))
         if moved:
-            await connection.execute(*sql["put_schedules"].bind(*zip(*moved, strict=True)))
+            await connection.execute(*sql["put_schedules"].bind(**columns_of_structs(moved)))
         if touched:
-            await connection.execute(*sql["touch_schedule"].bind(sorted(touched), True))
+            await connection.execute(*sql["touch_schedule"].bind(jobs=sorted(touched), active=True))
         if watched:
-            await connection.execute(*sql["watch_slos"].bind(*zip(*watched, strict=True)))
+            await connection.execute(*sql["watch_slos"].bind(**columns(watched, "jobs", "tenants", "states")))
         if unwatched:
-            await connection.execute(*sql["forget_slos"].bind(unwatched))
+            await connection.execute(*sql["forget_slos"].bind(jobs=unwatched))
         if rescheduled:
-            await connection.execute(*sql["reschedule_slos"].bind(*zip(*rescheduled, strict=True)))
+            await connection.execute(*sql["reschedule_slos"].bind(**columns(rescheduled, "jobs", "times")))
         return [placed.get(job_id, _PutResult(job_id, PutOutcome.UNCHANGED)) for job_id in ids]
 
-    def _new_version(self, job: NewJob, job_id: JobId, version: int) -> tuple[object, ...]:
-        return (
-            job_id,
-            version,
-            encode_spec(job.spec),
-            version_body_id(job_id, version),
-            self._names.number(NameKind.TASK, job.spec.task),
-            self._policies.encode(job.spec.policy),
-            job.payload,
-            self._names.number(NameKind.TENANT, job.tenant),
-            job.author,
-            job.why,
+    def _new_version(self, job: NewJob, job_id: JobId, version: int) -> VersionRow:
+        return VersionRow(
+            job=job_id,
+            version=version,
+            spec=encode_spec(job.spec),
+            body=version_body_id(job_id, version),
+            task=self._names.number(NameKind.TASK, job.spec.task),
+            policy=self._policies.encode(job.spec.policy),
+            payload=job.payload,
+            tenant=self._names.number(NameKind.TENANT, job.tenant),
+            author=job.author,
+            why=job.why,
         )
 
     async def _drop_ticks(self, connection: Connection, jobs: list[JobId], reason: str) -> None:
         """Record the due ticks of these jobs as dropped, because their schedules end or change."""
-        for row in await connection.fetch(*self._db.sql["ending_schedules"].bind(jobs)):
+        for row in await connection.fetch(*self._db.sql["ending_schedules"].bind(jobs=jobs)):
             spec = decode_spec(row["spec"])
             if spec is None:
                 # The ticks of a job that cannot be read are unknown.
@@ -251,15 +292,15 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
                 await self._partitions.make_ledger_within(connection, {tick.scheduled_at // DAY for tick in ticks})
                 await connection.execute(
                     *self._db.sql["drop_ticks"].bind(
-                        job.id,
-                        job.version,
-                        row["epoch"],
-                        [tick.scheduled_at for tick in ticks],
-                        [tick.reason for tick in ticks],
-                        [tick.ticks for tick in ticks],
-                        [tick.last_at for tick in ticks],
-                        row["tenant"],
-                        [tick.target for tick in ticks],
+                        job=job.id,
+                        version=job.version,
+                        epoch=row["epoch"],
+                        times=[tick.scheduled_at for tick in ticks],
+                        reasons=[tick.reason for tick in ticks],
+                        ticks=[tick.ticks for tick in ticks],
+                        last_times=[tick.last_at for tick in ticks],
+                        tenant=row["tenant"],
+                        targets=[tick.target for tick in ticks],
                     ),
                 )
 
@@ -276,7 +317,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
         until, why = (resume_at, "" if author is None else author.why) if pauses else (None, None)
 
         async def change(connection: Connection) -> dict[JobId, JobState]:
-            rows = await connection.fetch(*self._db.sql["lock_jobs"].bind(sorted(jobs)))
+            rows = await connection.fetch(*self._db.sql["lock_jobs"].bind(jobs=sorted(jobs)))
             await self._names.name_all({row["tenant"] for row in rows}, connection)
             answer: dict[JobId, JobState] = {}
             changes: list[Change] = []
@@ -291,13 +332,15 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
                 answer[job_id] = state
                 differs = job_moved(before, state, row["resume_at"], until)
                 changes.append(Change(self._names.name(row["tenant"]), job_id, *(differs or ())))
-                await connection.execute(*self._db.sql["set_job_state"].bind(job_id, JOB_STATE_CODES[state]))
+                await connection.execute(*self._db.sql["set_job_state"].bind(job=job_id, state=JOB_STATE_CODES[state]))
                 # The schedule is closed first: no tick can slip in before the active runs are canceled.
                 await connection.execute(
-                    *self._db.sql["touch_schedule"].bind([job_id], state is not JobState.CANCELLED)
+                    *self._db.sql["touch_schedule"].bind(jobs=[job_id], active=state is not JobState.CANCELLED)
                 )
                 await connection.execute(
-                    *self._db.sql["note_pause"].bind(job_id, until, why, before is JobState.PAUSED)
+                    *self._db.sql["note_pause"].bind(
+                        job=job_id, resume_at=until, why=why, was_paused=before is JobState.PAUSED
+                    )
                 )
                 if state is JobState.CANCELLED:
                     await self._stop_runs_of(connection, job_id)
@@ -307,7 +350,7 @@ class JobMixin(SchedulerMixin, ReadMixin, CalendarMixin):
         return await self._db.transaction(change)
 
     async def job_named(self, tenant: str, name: str) -> JobId | None:
-        rows = await self._db.fetch("job_named", int(NameKind.TENANT), tenant, name)
+        rows = await self._db.fetch("job_named", kind=int(NameKind.TENANT), tenant=tenant, name=name)
         return JobId(rows[0]["id"]) if rows else None
 
 

@@ -2,12 +2,14 @@
 
 import hashlib
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import msgspec
 
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.runs.new_run import Idempotency
 from mainspring.core.store import KEYS_KEPT
+from mainspring.stores.postgres.columns import columns
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.work.unique_runs import UniqueRunMixin
@@ -26,7 +28,7 @@ class KeyRequest(msgspec.Struct, frozen=True):
     fingerprint: bytes
 
     @property
-    def place(self) -> tuple[int, bytes]:
+    def tenant_key(self) -> tuple[int, bytes]:
         return self.tenant, self.key
 
 
@@ -52,7 +54,7 @@ class IdempotencyKeyMixin(UniqueRunMixin):
         if number is None:
             return set()
         by_hash = {_hash(key): key for key in keys}
-        found = await self._db.fetch("used_keys", [number] * len(by_hash), list(by_hash))
+        found = await self._db.fetch("used_keys", tenants=[number] * len(by_hash), keys=list(by_hash))
         return {by_hash[row["key"]] for row in found if row["counts"]}
 
     async def _take_keys(
@@ -63,30 +65,32 @@ class IdempotencyKeyMixin(UniqueRunMixin):
         Return the earlier use of each wanted key, or None; and the keys that this call has taken.
         """
         first: dict[tuple[int, bytes], KeyRequest] = {}
-        for want in wanted:
-            first.setdefault(want.place, want)
+        for request in wanted:
+            first.setdefault(request.tenant_key, request)
         used: dict[tuple[int, bytes], KeyUse] = {}
         taken: list[KeyRequest] = []
         left = first
         for _ in range(_ROUNDS):
             if not left:
                 break
-            rows = await connection.fetch(*self._db.sql["take_keys"].bind(*_columns(left), kind, KEYS_KEPT))
+            rows = await connection.fetch(
+                *self._db.sql["take_keys"].bind(**_key_columns(left), kind=kind, kept=KEYS_KEPT)
+            )
             new = [left[row["tenant"], row["key"]] for row in rows]
             left = _without(left, new)
             if left:
                 found, free = await self._look_at_keys(connection, left, kind)
                 used |= found
                 new += free
-                left = {place: want for place, want in _without(left, free).items() if place not in found}
+                left = {key: request for key, request in _without(left, free).items() if key not in found}
             taken += new
         if left:
             raise StoreUnavailable("an idempotency key is used by too many at once")
         answers: list[KeyUse | None] = []
-        for want in wanted:
-            winner = first[want.place]
-            before = used.get(want.place)
-            if before is None and winner is not want:
+        for request in wanted:
+            winner = first[request.tenant_key]
+            before = used.get(request.tenant_key)
+            if before is None and winner is not request:
                 before = KeyUse(winner.id, kind, winner.fingerprint)
             answers.append(before)
         return answers, taken
@@ -95,16 +99,16 @@ class IdempotencyKeyMixin(UniqueRunMixin):
         self, connection: Connection, wanted: dict[tuple[int, bytes], KeyRequest], kind: int
     ) -> tuple[dict[tuple[int, bytes], KeyUse], list[KeyRequest]]:
         """Return the earlier uses of keys. Keys that have expired, or whose run or job is gone, are taken."""
-        places = [list(column) for column in zip(*sorted(wanted), strict=True)]
-        await connection.fetch(*self._db.sql["lock_keys"].bind(*places))
+        keys = columns(sorted(wanted), "tenants", "keys")
+        await connection.fetch(*self._db.sql["lock_keys"].bind(**keys))
         used: dict[tuple[int, bytes], KeyUse] = {}
         free: list[KeyRequest] = []
-        for row in await connection.fetch(*self._db.sql["used_keys"].bind(*places)):
-            place = (row["tenant"], row["key"])
+        for row in await connection.fetch(*self._db.sql["used_keys"].bind(**keys)):
+            key = (row["tenant"], row["key"])
             if row["counts"]:
-                used[place] = KeyUse(row["id"], row["kind"], row["fingerprint"])
+                used[key] = KeyUse(row["id"], row["kind"], row["fingerprint"])
             else:
-                free.append(wanted[place])
+                free.append(wanted[key])
         await self._use_keys(connection, free, kind)
         return used, free
 
@@ -112,28 +116,27 @@ class IdempotencyKeyMixin(UniqueRunMixin):
         """Free keys that were taken for something that was not made after all."""
         if wanted:
             await connection.execute(
-                *self._db.sql["free_keys"].bind([want.tenant for want in wanted], [want.key for want in wanted])
+                *self._db.sql["free_keys"].bind(
+                    tenants=[request.tenant for request in wanted], keys=[request.key for request in wanted]
+                )
             )
 
     async def _use_keys(self, connection: Connection, wanted: Sequence[KeyRequest], kind: int) -> None:
         """Use keys that this transaction has locked."""
         if wanted:
-            columns = _columns({want.place: want for want in wanted})
-            await connection.execute(*self._db.sql["use_keys"].bind(*columns, kind, KEYS_KEPT))
+            keys = _key_columns({request.tenant_key: request for request in wanted})
+            await connection.execute(*self._db.sql["use_keys"].bind(**keys, kind=kind, kept=KEYS_KEPT))
 
 
-def _columns(wanted: dict[tuple[int, bytes], KeyRequest]) -> list[list[object]]:
-    ordered = [wanted[place] for place in sorted(wanted)]
-    return [
-        [want.tenant for want in ordered],
-        [want.key for want in ordered],
-        [want.id for want in ordered],
-        [want.fingerprint for want in ordered],
+def _key_columns(wanted: dict[tuple[int, bytes], KeyRequest]) -> dict[str, Any]:
+    ordered = [
+        (*key, request.id, request.fingerprint) for key, request in sorted(wanted.items(), key=lambda item: item[0])
     ]
+    return columns(ordered, "tenants", "keys", "ids", "fingerprints")
 
 
 def _without(
     wanted: dict[tuple[int, bytes], KeyRequest], gone: Sequence[KeyRequest]
 ) -> dict[tuple[int, bytes], KeyRequest]:
-    places = {want.place for want in gone}
-    return {place: want for place, want in wanted.items() if place not in places}
+    keys = {request.tenant_key for request in gone}
+    return {key: request for key, request in wanted.items() if key not in keys}

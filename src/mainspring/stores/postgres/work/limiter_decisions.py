@@ -70,6 +70,20 @@ def candidate(row: asyncpg.Record, waits: int | None = None, *, is_told: bool = 
     return LimitCandidate(row["due"], RunId(row["id"]), limits, row["queue"], waits, is_told=is_told)
 
 
+class LimiterRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The new state of a limiter."""
+
+    number: int
+    used: int
+    #: The times of a breaker's failures, as text that PostgreSQL casts to an array; None for other limiters.
+    times: str | None
+    open_until: Instant | None
+    forget_at: Instant
+    #: Whether it is a breaker that still calls runs back.
+    recalls: bool
+    wake_at: Instant | None
+
+
 class LimiterDecisions:
     def __init__(self) -> None:
         self.now: Instant = 0
@@ -197,18 +211,26 @@ class LimiterDecisions:
             if one.waits is not None:
                 self._touched.add(one.waits)
 
-    def rows(self) -> list[tuple[object, ...]]:
+    def rows(self) -> list[LimiterRow]:
         """Return the limiter rows to save, in the order of their numbers."""
-        rows: list[tuple[object, ...]] = []
+        rows: list[LimiterRow] = []
         for number in sorted(self._touched):
             state, gate = self._states[number], self._gates.get(number)
             times, forget_at = None, 0
             if gate is not None and gate.kind == BREAKER:
                 times = "{" + ",".join(map(str, state.times)) + "}"
                 forget_at = state.times[-1] + gate.per if state.times else 0
-            recalls = number in self._recalls
-            wake_at = self.now + _SOON if gate is None else self._wake_at(gate)
-            rows.append((number, state.used, times, state.open_until, forget_at, recalls, wake_at))
+            rows.append(
+                LimiterRow(
+                    number=number,
+                    used=state.used,
+                    times=times,
+                    open_until=state.open_until,
+                    forget_at=forget_at,
+                    recalls=number in self._recalls,
+                    wake_at=self.now + _SOON if gate is None else self._wake_at(gate),
+                )
+            )
         return rows
 
     def _wake_at(self, gate: Gate) -> Instant | None:

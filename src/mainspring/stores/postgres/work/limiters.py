@@ -13,6 +13,7 @@ from mainspring.core.model.limits.limits import AT_A_TIME, Ending, Gate
 from mainspring.core.model.runs.run import Outcome
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.stores.postgres.codes import OUTCOME_CODES
+from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
 from mainspring.stores.postgres.work.limiter_decisions import (
@@ -45,7 +46,7 @@ class LimiterMixin(PostgresMixin):
         next_ones = await self._open_gates(connection, gates) if gates else []
         jobs = sorted({row["delayed_job"] for row in rows if row["delayed_job"] is not None})
         if jobs:
-            await connection.execute(*self._db.sql["end_delay"].bind(jobs))
+            await connection.execute(*self._db.sql["end_delay"].bind(jobs=jobs))
         limited = [row for row in rows if row["limits"] is not None]
         arriving = [candidate(row) for row in next_ones if row["limits"] is not None]
         arriving += [candidate(row, is_told=True) for row in limited if row.get("final") == _QUEUED]
@@ -58,14 +59,14 @@ class LimiterMixin(PostgresMixin):
     async def _open_gates(self, connection: Connection, gates: list[int]) -> list[asyncpg.Record]:
         """Give each ordering key to its next run. A run with limits must still pass them; the others are queued."""
         # A separate statement takes the locks, so that the next one sees what a submit committed while it held them.
-        await connection.fetch(*self._db.sql["lock_held_gates"].bind(gates))
-        return await connection.fetch(*self._db.sql["let_go"].bind(gates))
+        await connection.fetch(*self._db.sql["lock_held_gates"].bind(keys=gates))
+        return await connection.fetch(*self._db.sql["let_go"].bind(keys=gates))
 
     async def _lock_gates(self, connection: Connection, gates: Iterable[int]) -> dict[int, str | None]:
         keys = sorted(set(gates))
         if not keys:
             return {}
-        rows = await connection.fetch(*self._db.sql["lock_gates"].bind(keys))
+        rows = await connection.fetch(*self._db.sql["lock_gates"].bind(keys=keys))
         return {row["key"]: row["holder"] for row in rows}
 
     async def _enter(
@@ -90,13 +91,15 @@ class LimiterMixin(PostgresMixin):
             else:
                 blocked.append(row["id"])
         if blocked:
-            await connection.execute(*self._db.sql["block"].bind(blocked))
+            await connection.execute(*self._db.sql["block"].bind(runs=blocked))
         if held:
-            await connection.execute(*self._db.sql["hold_gates"].bind(list(held), list(held.values())))
+            await connection.execute(*self._db.sql["hold_gates"].bind(keys=list(held), holders=list(held.values())))
         free = [row for row in going if row["limits"] is None]
         if free:
             going_on = [row["id"] for row in free]
-            await connection.execute(*self._db.sql["queue_waiting"].bind(going_on, going_on if is_told else []))
+            await connection.execute(
+                *self._db.sql["queue_waiting"].bind(runs=going_on, silent=going_on if is_told else [])
+            )
         queues = Counter(row["queue"] for row in free)
         limited = [candidate(row, is_told=is_told) for row in going if row["limits"] is not None]
         if limited:
@@ -148,7 +151,9 @@ class LimiterMixin(PostgresMixin):
             rooms = passage.with_room()
             if rooms:
                 rows = await connection.fetch(
-                    *self._db.sql["limit_waiters"].bind(list(rooms), list(rooms.values()), list(passage.seen))
+                    *self._db.sql["limit_waiters"].bind(
+                        numbers=list(rooms), limits=list(rooms.values()), seen=list(passage.seen)
+                    )
                 )
                 found = Counter(row["waits"] for row in rows)
                 for number, most in rooms.items():
@@ -166,41 +171,47 @@ class LimiterMixin(PostgresMixin):
         numbers = sorted(kinds)
         passage = LimiterDecisions()
         passage.learn(
-            await connection.fetch(*self._db.sql["lock_limiters"].bind(numbers, [peeks[number] for number in numbers]))
+            await connection.fetch(
+                *self._db.sql["lock_limiters"].bind(numbers=numbers, peeks=[peeks[number] for number in numbers])
+            )
         )
         missing = [number for number in numbers if not passage.has(number)]
         if missing:
             passage.learn(
                 await connection.fetch(
-                    *self._db.sql["make_limiters"].bind(missing, [kinds[number] for number in missing])
+                    *self._db.sql["make_limiters"].bind(numbers=missing, kinds=[kinds[number] for number in missing])
                 )
             )
             missing = [number for number in missing if not passage.has(number)]
         if missing:
             # Another transaction has just made them.
-            passage.learn(await connection.fetch(*self._db.sql["lock_limiters"].bind(missing, [0] * len(missing))))
+            passage.learn(
+                await connection.fetch(*self._db.sql["lock_limiters"].bind(numbers=missing, peeks=[0] * len(missing)))
+            )
         return passage
 
     async def _lock_more(self, connection: Connection, passage: LimiterDecisions, gates: dict[int, Gate]) -> None:
         """Lock more limiters, as far as possible without waiting."""
         missing = sorted(number for number in gates if not passage.has(number))
         if missing:
-            passage.learn(await connection.fetch(*self._db.sql["try_limiters"].bind(missing)))
+            passage.learn(await connection.fetch(*self._db.sql["try_limiters"].bind(numbers=missing)))
             missing = [number for number in missing if not passage.has(number)]
         if missing:
             kinds = [gates[number].kind for number in missing]
-            passage.learn(await connection.fetch(*self._db.sql["make_limiters"].bind(missing, kinds)))
+            passage.learn(await connection.fetch(*self._db.sql["make_limiters"].bind(numbers=missing, kinds=kinds)))
 
     async def _call_back(self, connection: Connection, passage: LimiterDecisions, breakers: Sequence[int]) -> int:
         """Move runs that are queued behind opened breakers back to waiting; return how many."""
-        rows = await connection.fetch(*self._db.sql["queued_of_breakers"].bind(list(breakers), _CALLED_BACK))
+        rows = await connection.fetch(
+            *self._db.sql["queued_of_breakers"].bind(breakers=list(breakers), limit=_CALLED_BACK)
+        )
         leaving = {row["id"]: gates_in(row["limits"]) for row in rows}
         await self._lock_more(connection, passage, {gate.number: gate for gates in leaving.values() for gate in gates})
         going = {run: gates for run, gates in leaving.items() if all(map(passage.knows, gates))}
         for gates in going.values():
             passage.leave(LimitRelease(gates))
         if going:
-            await connection.execute(*self._db.sql["call_back"].bind(sorted(going)))
+            await connection.execute(*self._db.sql["call_back"].bind(runs=sorted(going)))
         return len(going)
 
     async def _carry_out(self, connection: Connection, passage: LimiterDecisions) -> Counter[int]:
@@ -208,19 +219,20 @@ class LimiterMixin(PostgresMixin):
         passing = [one for one in passage.passing if one.id not in passage.is_new]
         if passing:
             told = [one.id for one in passing if one.is_told]
-            await connection.execute(*self._db.sql["queue_waiting"].bind([one.id for one in passing], told))
+            await connection.execute(*self._db.sql["queue_waiting"].bind(runs=[one.id for one in passing], silent=told))
         waits = {run: number for run, number in passage.waits.items() if run not in passage.is_new}
         if waits:
-            await connection.execute(*self._db.sql["wait_for"].bind(list(waits), list(waits.values())))
+            await connection.execute(*self._db.sql["wait_for"].bind(runs=list(waits), numbers=list(waits.values())))
         rows = passage.rows()
         if rows:
-            await connection.execute(*self._db.sql["save_limiters"].bind(*zip(*rows, strict=True)))
+            await connection.execute(*self._db.sql["save_limiters"].bind(**columns_of_structs(rows)))
         return Counter(one.queue for one in passing)
 
     async def _wake_limits(self, connection: Connection, limit: int) -> tuple[int, Counter[int]]:
         """Check limiters that time gives room; return how many, and how many runs were queued, by queue."""
         due = {
-            row["number"]: row["kind"] for row in await connection.fetch(*self._db.sql["waking_limiters"].bind(limit))
+            row["number"]: row["kind"]
+            for row in await connection.fetch(*self._db.sql["waking_limiters"].bind(limit=limit))
         }
         if not due:
             return 0, Counter()
@@ -231,7 +243,7 @@ class LimiterMixin(PostgresMixin):
 
         Return how many runs were called back, and how many others were queued, by queue.
         """
-        rows = await connection.fetch(*self._db.sql["recalling_limiters"].bind(limit))
+        rows = await connection.fetch(*self._db.sql["recalling_limiters"].bind(limit=limit))
         return await self._look_at_limits(connection, {row["number"]: row["kind"] for row in rows})
 
     async def _look_at_limits(self, connection: Connection, kinds: dict[int, int]) -> tuple[int, Counter[int]]:

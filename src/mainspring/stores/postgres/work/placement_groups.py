@@ -81,9 +81,12 @@ class PlacementGroupMixin(PostgresMixin):
         """
 
         async def work(connection: Connection) -> None:
-            await connection.execute(*self._db.sql["join_set"].bind(set_id, number))
-            going = (list(departing), list(departing.values()))
-            await connection.execute(*self._db.sql["set_places"].bind(places, here, *going))
+            await connection.execute(*self._db.sql["join_set"].bind(set_id=set_id, number=number))
+            await connection.execute(
+                *self._db.sql["set_places"].bind(
+                    count=places, here=here, departing=list(departing), targets=list(departing.values())
+                )
+            )
             last = await connection.fetchval(*self._db.sql["last_session"].bind())
             schema = self._db.schema
             await connection.execute(
@@ -114,23 +117,23 @@ class PlacementGroupMixin(PostgresMixin):
         """Register a session of another server under its number; return whether it was known here before."""
         [row] = await self._db.fetch(
             "adopt_session",
-            session.id,
-            SESSION_KINDS[session.kind],
-            session.name,
-            session.datacenter,
-            session.version,
-            session.started_at,
-            ttl,
-            session.lease,
-            session.queues,
-            session.tasks,
-            session.owner,
-            session.serves,
-            session.labels,
-            session.draining,
-            session.priorities,
-            session.slots,
+            session=session.id,
+            kind=SESSION_KINDS[session.kind],
+            name=session.name,
+            datacenter=session.datacenter,
+            version=session.version,
+            started_at=session.started_at,
+            ttl=ttl,
+            lease=session.lease,
+            queues=session.queues,
+            tasks=session.tasks,
+            owner=session.owner,
+            serves=session.serves,
+            labels=session.labels,
+            draining=session.draining,
+            priorities=session.priorities,
+            slots=session.slots,
         )
         if session.labels:
-            await self._db.execute("widen_lanes", session.id)
+            await self._db.execute("widen_lanes", session=session.id)
         return bool(row["was_known"])

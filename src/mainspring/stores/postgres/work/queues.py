@@ -74,15 +74,15 @@ class QueueMixin(PostgresMixin):
             # Claims in progress finish first. Other claims wait behind this lock, so it must not wait long.
             await connection.execute("SET LOCAL lock_timeout = '500ms'")
             await connection.execute(*self._db.sql["lock_queue_policies"].bind())
-            before = read_policy(await connection.fetchval(*self._db.sql["queue_policy"].bind(number)))
+            before = read_policy(await connection.fetchval(*self._db.sql["queue_policy"].bind(queue=number)))
             await connection.execute(
                 *self._db.sql["put_queue_policy"].bind(
-                    number,
-                    msgspec.json.encode(policy),
-                    policy.looks_closely,
-                    policy.fair,
-                    None if budget is None else budget.most,
-                    None if budget is None else budget.per,
+                    queue=number,
+                    policy=msgspec.json.encode(policy),
+                    closely=policy.looks_closely,
+                    fair=policy.fair,
+                    retries=None if budget is None else budget.most,
+                    per=None if budget is None else budget.per,
                 ),
             )
             differs = what_differs(before.words(), policy.words())
@@ -118,7 +118,9 @@ class QueueMixin(PostgresMixin):
         new = set(queues) - self._weighted
         if new:
             await self._names.number_all((NameKind.QUEUE, queue) for queue in new)
-            await self._db.execute("mark_weighted", sorted(self._names.number(NameKind.QUEUE, queue) for queue in new))
+            await self._db.execute(
+                "mark_weighted", queues=sorted(self._names.number(NameKind.QUEUE, queue) for queue in new)
+            )
             self._weighted |= new
 
     def _is_laned(self, run: NewRun) -> bool:
@@ -139,7 +141,9 @@ class QueueMixin(PostgresMixin):
         """Mark queues for which a worker has a slot pool per priority."""
         new = {demand.queue for demand in demands if demand.priority is not None} - self._pooled
         if new:
-            await self._db.execute("mark_pooled", sorted(self._names.number(NameKind.QUEUE, queue) for queue in new))
+            await self._db.execute(
+                "mark_pooled", queues=sorted(self._names.number(NameKind.QUEUE, queue) for queue in new)
+            )
             self._pooled |= new
             self._policed |= new
             self._laned_at = -_ASK_AGAIN
@@ -152,7 +156,7 @@ class QueueMixin(PostgresMixin):
     async def _choose(self, connection: Connection, places: Sequence[ClaimScope]) -> list[RunId]:
         """Choose and lock the best runs of queues with policies. Each of these queues serves one claim at a time."""
         numbers = sorted({place.queue for place in places})
-        rows = await connection.fetch(*self._db.sql["lock_policies"].bind(numbers))
+        rows = await connection.fetch(*self._db.sql["lock_policies"].bind(queues=numbers))
         policies = {row["queue"]: row for row in rows}
         for place in places:
             if place.queue not in policies:
@@ -182,7 +186,7 @@ class QueueMixin(PostgresMixin):
         policy = NO_POLICY if row is None else read_policy(row["policy"])
         limit = most = place.demand.limit
         if policy.concurrency is not None:
-            running = await connection.fetchval(*self._db.sql["running_of_queue"].bind(place.queue))
+            running = await connection.fetchval(*self._db.sql["running_of_queue"].bind(queue=place.queue))
             most = min(most, policy.concurrency - running - started)
         if most <= 0:
             return []
@@ -200,7 +204,7 @@ class QueueMixin(PostgresMixin):
             chosen += await pick.choose(limit, most, None, room)
             limit -= sum(min(candidate.weight, place.demand.slots or limit) for candidate in chosen)
         if policy.fair and row is not None and limit > 0:
-            rows = await connection.fetch(*self._db.sql["turns"].bind(place.queue, row["clock"]))
+            rows = await connection.fetch(*self._db.sql["turns"].bind(queue=place.queue, clock=row["clock"]))
             await names.name_all({tag["tenant"] for tag in rows}, connection)
             tags = {names.name(tag["tenant"]): tag["tag"] for tag in rows}
             turns = Turns(row["clock"], tags, policy.shares, set(groups) - {""})
@@ -212,10 +216,12 @@ class QueueMixin(PostgresMixin):
 
     async def _save_turns(self, connection: Connection, queue: int, turns: Turns) -> None:
         kept = turns.kept()
-        await connection.execute(*self._db.sql["set_clock"].bind(queue, turns.clock))
+        await connection.execute(*self._db.sql["set_clock"].bind(queue=queue, clock=turns.clock))
         if kept:
             numbers = [self._names.number(NameKind.TENANT, tenant) for tenant in kept]
-            await connection.execute(*self._db.sql["set_turns"].bind(queue, numbers, list(kept.values())))
+            await connection.execute(
+                *self._db.sql["set_turns"].bind(queue=queue, tenants=numbers, tags=list(kept.values()))
+            )
 
     async def _lanes_of(
         self, connection: Connection, place: ClaimScope, row: asyncpg.Record | None, *, fair: bool
@@ -225,18 +231,24 @@ class QueueMixin(PostgresMixin):
         pooled = row is not None and row["pooled"]
         if row is None or not row["laned"]:
             return dict.fromkeys(allowed)
-        rows = await connection.fetch(*self._db.sql["active_lanes"].bind(place.queue))
+        rows = await connection.fetch(*self._db.sql["active_lanes"].bind(queue=place.queue))
         strays = [
             (row["lane"], lane.base)
             for row in rows
             if row["lane"] >= 0 and (lane := _lane_read(row)).is_stray(fair=fair, pooled=pooled)
         ]
         if strays:
-            most = max(_STRAYS, 2 * place.demand.limit)
-            arguments = (place.queue, [lane for lane, _ in strays], [base for _, base in strays], most, fair, pooled)
-            await connection.execute(*self._db.sql["name_lanes"].bind(*arguments))
-            await connection.execute(*self._db.sql["sort_lanes"].bind(*arguments))
-            rows = await connection.fetch(*self._db.sql["active_lanes"].bind(place.queue))
+            arguments = {
+                "queue": place.queue,
+                "lanes": [lane for lane, _ in strays],
+                "bases": [base for _, base in strays],
+                "limit": max(_STRAYS, 2 * place.demand.limit),
+                "fair": fair,
+                "pooled": pooled,
+            }
+            await connection.execute(*self._db.sql["name_lanes"].bind(**arguments))
+            await connection.execute(*self._db.sql["sort_lanes"].bind(**arguments))
+            rows = await connection.fetch(*self._db.sql["active_lanes"].bind(queue=place.queue))
         lanes: dict[int, int | None] = {}
         for row in rows:
             lane = _lane_read(row)
@@ -293,14 +305,14 @@ class _CandidateSearch:
         full = place.paused | {names.number(NameKind.TENANT, tenant) for tenant in wanted.full}
         rows = await self._connection.fetch(
             *queues._db.sql["best_of_lanes"].bind(
-                place.queue,
-                [lane for lane, _, _ in asked],
-                [count for _, count, _ in asked],
-                place.tenant,
-                sorted(full),
-                [*self._taken, *wanted.seen],
-                self._weighted,
-                place.demand.priority,
+                queue=place.queue,
+                lanes=[lane for lane, _, _ in asked],
+                limits=[count for _, count, _ in asked],
+                tenant=place.tenant,
+                excluded_tenants=sorted(full),
+                excluded_runs=[*self._taken, *wanted.seen],
+                weighted=self._weighted,
+                priority=place.demand.priority,
             ),
         )
         await names.name_all({row["tenant"] for row in rows}, self._connection)

@@ -50,14 +50,16 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
 
     async def lost_runs(self, limit: int) -> list[HeldRun]:
         await self._db.execute("bury")
-        return await self._held(await self._db.fetch("lost_runs", limit))
+        return await self._held(await self._db.fetch("lost_runs", limit=limit))
 
     async def overdue_runs(self, grace: Micros, limit: int) -> list[HeldRun]:
-        return await self._held(await self._db.fetch("overdue_runs", grace, limit))
+        return await self._held(await self._db.fetch("overdue_runs", grace=grace, limit=limit))
 
     async def expire(self, limit: int) -> int:
         async def work(connection: Connection) -> tuple[list[asyncpg.Record], Counter[int]]:
-            rows = await connection.fetch(*self._db.sql["expire"].bind(limit, fingerprint_of("deadline", "")))
+            rows = await connection.fetch(
+                *self._db.sql["expire"].bind(limit=limit, fingerprint=fingerprint_of("deadline", ""))
+            )
             return rows, await self._let_go(connection, rows)
 
         rows, queues = await self._db.transaction(work)
@@ -66,18 +68,18 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
 
     async def sweep(self, limit: int) -> int:
         async def work(connection: Connection) -> int:
-            gates = [row["gate"] for row in await connection.fetch(*self._db.sql["stuck_gates"].bind(limit))]
+            gates = [row["gate"] for row in await connection.fetch(*self._db.sql["stuck_gates"].bind(limit=limit))]
             opened = []
             if gates:
                 # Missing key locks are made here: a line without its key lock would never move again.
-                await connection.fetch(*self._db.sql["lock_gates"].bind(sorted(gates)))
+                await connection.fetch(*self._db.sql["lock_gates"].bind(keys=sorted(gates)))
                 opened = await self._open_gates(connection, sorted(gates))
                 limited = [candidate(row) for row in opened if row["limits"] is not None]
                 if limited:
                     await self._pass(connection, (), limited)
-            jobs = [row["job_id"] for row in await connection.fetch(*self._db.sql["stuck_delays"].bind(limit))]
+            jobs = [row["job_id"] for row in await connection.fetch(*self._db.sql["stuck_delays"].bind(limit=limit))]
             if jobs:
-                await connection.execute(*self._db.sql["end_delay"].bind(sorted(jobs)))
+                await connection.execute(*self._db.sql["end_delay"].bind(jobs=sorted(jobs)))
             return len(opened) + len(jobs)
 
         found = await self._db.transaction(work)
@@ -111,14 +113,14 @@ class ReaperMixin(SweepMixin, WorkerMixin, ReadMixin):
             if await self._empty(bucket):
                 gone += await self._drop("body", bucket)
                 gone += await self._drop("label", bucket)
-        await self._db.execute("prune_minutes", now - retention.unsuccessful)
-        await self._db.execute("prune_timings", now - TIMINGS_KEPT)
-        await self._db.execute("prune_usage", now - USAGE_KEPT)
+        await self._db.execute("prune_minutes", before=now - retention.unsuccessful)
+        await self._db.execute("prune_timings", before=now - TIMINGS_KEPT)
+        await self._db.execute("prune_usage", before=now - USAGE_KEPT)
         await self._db.execute("prune_log_days")
-        await self._db.execute("prune_sessions", _SESSIONS_KEPT)
-        gone += await self._db.execute("prune_gates", limit)
-        gone += await self._db.execute("prune_limiters", limit)
-        gone += await self._db.execute("prune_uniques", limit)
+        await self._db.execute("prune_sessions", kept=_SESSIONS_KEPT)
+        gone += await self._db.execute("prune_gates", limit=limit)
+        gone += await self._db.execute("prune_limiters", limit=limit)
+        gone += await self._db.execute("prune_uniques", limit=limit)
         gone += await self._db.transaction(lambda connection: self._forget_events(connection, limit))
         return gone
 

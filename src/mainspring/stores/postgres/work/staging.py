@@ -1,9 +1,10 @@
 """What a scheduler does: stage due runs and fire ticks."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import asyncpg
 
@@ -12,12 +13,12 @@ from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.schedules.job import Fire, Job, Overlap
 from mainspring.core.store import Fired, Staged
+from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.partitions import Partitions
 from mainspring.stores.postgres.rows import gate_of_job, job_of, readable_jobs, set_of_labels
-from mainspring.stores.postgres.work.firing import TickMixin, last_tick
-from mainspring.stores.postgres.work.limiter_decisions import flat
+from mainspring.stores.postgres.work.firing import TickMixin, TickRow, last_tick
 
 _NOT_APPLIED = Fired(applied=False)
 #: Limiters checked in one transaction.
@@ -28,7 +29,7 @@ class SchedulerMixin(TickMixin):
     _partitions: Partitions
 
     async def stage(self, owner: SessionId, shards: Sequence[int], limit: int) -> Staged:
-        row = (await self._db.fetch("stage", owner, list(shards), limit))[0]
+        row = (await self._db.fetch("stage", owner=owner, shards=list(shards), limit=limit))[0]
         queues = set(row["queues"])
         runs = row["runs"]
         more = runs >= limit
@@ -57,16 +58,16 @@ class SchedulerMixin(TickMixin):
         self, connection: Connection, owner: SessionId, shards: Sequence[int], limit: int
     ) -> tuple[int, Counter[int]]:
         """Let due runs take their keys and pass their limits; return how many there were, and how many were queued."""
-        rows = await connection.fetch(*self._db.sql["gated_due"].bind(owner, list(shards), limit))
+        rows = await connection.fetch(*self._db.sql["gated_due"].bind(owner=owner, shards=list(shards), limit=limit))
         queued = await self._enter(connection, rows)
         return len(rows), queued
 
     async def upcoming(self, shards: Sequence[int], until: Instant, limit: int) -> list[tuple[int, Instant]]:
-        rows = await self._db.fetch("upcoming", list(shards), until, limit)
+        rows = await self._db.fetch("upcoming", shards=list(shards), until=until, limit=limit)
         return [(row["shard"], row["due"]) for row in rows]
 
     async def due_jobs(self, shards: Sequence[int], until: Instant, limit: int) -> list[Job]:
-        rows = await self._db.fetch("due_jobs", list(shards), until, limit)
+        rows = await self._db.fetch("due_jobs", shards=list(shards), until=until, limit=limit)
         await self._names.name_all({row["tenant"] for row in rows})
         return readable_jobs(rows, lambda row: job_of(row, self._names))
 
@@ -87,7 +88,7 @@ class SchedulerMixin(TickMixin):
                     partial(self._fire_limited, owner=owner, arguments=arguments, runs=made_runs)
                 )
             else:
-                rows = await self._db.fetch("fire", owner, *arguments)
+                rows = await self._db.fetch("fire", owner=owner, **arguments)
             made = {row["job_id"]: row["runs"] for row in rows}
             for fire in free:
                 if fire.job.id in made:
@@ -108,35 +109,32 @@ class SchedulerMixin(TickMixin):
         ]
         if stalled:
             # The tick of a fixed delay made no run: no end of a run would restart the delay.
-            await self._db.execute("end_delay", sorted(stalled))
+            await self._db.execute("end_delay", jobs=sorted(stalled))
         return [answers.get(fire.job.id, _NOT_APPLIED) for fire in fires]
 
     async def _fire_limited(
-        self, connection: Connection, owner: SessionId, arguments: Sequence[object], runs: Sequence[RunId]
+        self, connection: Connection, owner: SessionId, arguments: Mapping[str, Any], runs: Sequence[RunId]
     ) -> list[asyncpg.Record]:
         """Fire ticks whose runs have limits: the runs are made as scheduled, and due ones try their limits at once."""
-        rows = await connection.fetch(*self._db.sql["fire"].bind(owner, *arguments))
-        due = await connection.fetch(*self._db.sql["due_rows"].bind(sorted(runs)))
+        rows = await connection.fetch(*self._db.sql["fire"].bind(owner=owner, **arguments))
+        due = await connection.fetch(*self._db.sql["due_rows"].bind(runs=sorted(runs)))
         await self._enter(connection, due, is_told=True)
         return rows
 
-    def _fire_arguments(self, fires: list[Fire]) -> list[object]:
-        jobs: list[object] = [
-            [fire.job.id for fire in fires],
-            [fire.job.rev for fire in fires],
-            [fire.next_fire for fire in fires],
-            [fire.finished for fire in fires],
-            [len(fire.ticks) for fire in fires],
-            [fire.job.spec.overlap is Overlap.SKIP for fire in fires],
-        ]
-        rows = list(chain.from_iterable(self._tick_rows(fire) for fire in fires))
-        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(21)]
-        limits = [
-            flat(fire.job.spec.policy.gates(fire.job.tenant, fire.job.spec.task)) for fire in fires for _ in fire.ticks
-        ]
-        *columns, targets, buckets = columns
-        last_ticks = [last_tick(fire) for fire in fires]
-        return [*jobs, *columns, last_ticks, [fire.next_tick for fire in fires], limits, targets, buckets]
+    def _fire_arguments(self, fires: list[Fire]) -> dict[str, Any]:
+        jobs = {
+            "jobs": [fire.job.id for fire in fires],
+            "revs": [fire.job.rev for fire in fires],
+            "next_fires": [fire.next_fire for fire in fires],
+            "finished": [fire.finished for fire in fires],
+            "tick_counts": [len(fire.ticks) for fire in fires],
+            "exclusive": [fire.job.spec.overlap is Overlap.SKIP for fire in fires],
+            "last_ticks": [last_tick(fire) for fire in fires],
+            "next_ticks": [fire.next_tick for fire in fires],
+        }
+        rows = list(chain.from_iterable(map(self._tick_rows, fires)))
+        ticks = columns_of_structs(rows) if rows else {name: [] for name in TickRow.__struct_fields__}
+        return jobs | ticks
 
 
 def _names_of(fires: Sequence[Fire]) -> set[tuple[NameKind, str]]:

@@ -23,6 +23,7 @@ from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.store import Accepted
 from mainspring.stores.changes import Change, what_differs
 from mainspring.stores.postgres.codes import AT_LIMIT, BACKFILL, BY_PARENTS, STATE_CODES, STATES
+from mainspring.stores.postgres.columns import columns, columns_of_structs
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.retention_classes import RetentionClassMixin
@@ -30,6 +31,7 @@ from mainspring.stores.postgres.rows import bucket_of, encode_about, gate_of, or
 from mainspring.stores.postgres.work.dependencies import FEW, DependencyDecisions, check_circles
 from mainspring.stores.postgres.work.keys import JOB, RUN, IdempotencyKeyMixin, KeyRequest, KeyUse, build_key_request
 from mainspring.stores.postgres.work.limiter_decisions import LimitCandidate, LimiterDecisions, LimitRelease, flat
+from mainspring.stores.postgres.work.live_rows import LiveRow, build_queued_row, build_waiting_row
 from mainspring.stores.postgres.work.queues import QueueMixin
 from mainspring.stores.postgres.work.unique_runs import in_turns
 
@@ -50,11 +52,6 @@ class PlacedRun(msgspec.Struct):
     has_children: bool | None = None
     #: The number of the limiter that blocks it.
     waits: int | None = None
-
-    @property
-    def row(self) -> tuple[str | None, bool | None]:
-        """The columns of its limits and of whether it has children."""
-        return flat(self.limits), self.has_children
 
 
 class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
@@ -83,44 +80,51 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
 
     async def _submit_free(self, runs: Sequence[NewRun]) -> list[Accepted]:
         """Submit runs that need no checks: they have no keys, and no id exists yet."""
-        arguments = self._arguments(runs)
+        arguments = self._body_columns(runs) | self._run_columns(runs)
         if all(run.at is None and not run.delay for run in runs):
             await self._submit_now(arguments, {queue_topic(run.queue) for run in runs})
             return [Accepted(run.id, RunState.QUEUED, True) for run in runs]
-        rows = await self._db.fetch("submit_any", *arguments, [run.at for run in runs], [run.delay for run in runs])
+        rows = await self._db.fetch(
+            "submit_any", **arguments, at=[run.at for run in runs], delay=[run.delay for run in runs]
+        )
         queued = {row["id"] for row in rows}
         return [Accepted(run.id, RunState.QUEUED if run.id in queued else RunState.SCHEDULED, True) for run in runs]
 
-    async def _submit_now(self, arguments: list[list[Any]], topics: set[str]) -> None:
+    async def _submit_now(self, arguments: dict[str, list[Any]], topics: set[str]) -> None:
         """Submit runs that are due now. On a quiet system the commit itself wakes the workers."""
         wakeups = self._wakeups
-        notify = (None if wakeups is None else wakeups.take_along(topics)) or (None, None)
-        if len(arguments[0]) == 1:
-            await self._db.execute("submit_one", *(column[0] for column in arguments), *notify)
+        channel, message = (None if wakeups is None else wakeups.take_along(topics)) or (None, None)
+        if len(arguments["id"]) == 1:
+            one = {name: column[0] for name, column in arguments.items()}
+            await self._db.execute("submit_one", **one, channel=channel, message=message)
         else:
-            await self._db.execute("submit_now", *arguments, *notify)
-        if wakeups is not None and notify[0] is not None:
+            await self._db.execute("submit_now", **arguments, channel=channel, message=message)
+        if wakeups is not None and channel is not None:
             wakeups.was_taken_along(topics)
 
-    def _arguments(self, runs: Sequence[NewRun]) -> list[list[Any]]:
+    def _body_columns(self, runs: Sequence[NewRun]) -> dict[str, list[Any]]:
         number = self._names.number
         encode = self._policies.encode
-        ids = [run.id for run in runs]
-        return [
-            ids,
-            [bucket_of(run) for run in runs],
-            [number(NameKind.TASK, run.task) for run in runs],
-            [encode(run.policy) for run in runs],
-            [run.payload for run in runs],
-            self._shards_of(ids),
-            [run.priority for run in runs],
-            [number(NameKind.TENANT, run.tenant) for run in runs],
-            [number(NameKind.QUEUE, run.queue) for run in runs],
-            [run.policy.timeout for run in runs],
-            [run.start_within for run in runs],
-            [run.deadline for run in runs],
-            [run.replay_of for run in runs],
-        ]
+        return {
+            "id": [run.id for run in runs],
+            "bucket": [bucket_of(run) for run in runs],
+            "task": [number(NameKind.TASK, run.task) for run in runs],
+            "policy": [encode(run.policy) for run in runs],
+            "payload": [run.payload for run in runs],
+            "tenant": [number(NameKind.TENANT, run.tenant) for run in runs],
+        }
+
+    def _run_columns(self, runs: Sequence[NewRun]) -> dict[str, list[Any]]:
+        number = self._names.number
+        return {
+            "shard": self._shards_of([run.id for run in runs]),
+            "priority": [run.priority for run in runs],
+            "queue": [number(NameKind.QUEUE, run.queue) for run in runs],
+            "timeout": [run.policy.timeout for run in runs],
+            "start_within": [run.start_within for run in runs],
+            "deadline": [run.deadline for run in runs],
+            "replay_of": [run.replay_of for run in runs],
+        }
 
     async def _submit_in_turns(self, connection: Connection, runs: Sequence[NewRun]) -> list[Accepted]:
         answers: dict[int, Accepted] = {}
@@ -134,7 +138,9 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         if len(turns) == 1:
             return list(answers.values())
         # A run made in an earlier turn may have been replaced or changed in a later one.
-        rows = await connection.fetch(*self._db.sql["states"].bind(sorted({answer.id for answer in answers.values()})))
+        rows = await connection.fetch(
+            *self._db.sql["states"].bind(runs=sorted({answer.id for answer in answers.values()}))
+        )
         states = {row["id"]: shown_state(row) for row in rows}
         return [
             msgspec.structs.replace(answers[place], state=states.get(answers[place].id, answers[place].state))
@@ -185,7 +191,9 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         if not keyed:
             return {}, []
         rows = await connection.fetch(
-            *self._db.sql["known_bodies"].bind([run.id for run in keyed], [bucket_of(run) for run in keyed])
+            *self._db.sql["known_bodies"].bind(
+                runs=[run.id for run in keyed], buckets=[bucket_of(run) for run in keyed]
+            )
         )
         known = {row["id"] for row in rows}
         wanted = {
@@ -201,9 +209,10 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def _insert_bodies(self, connection: Connection, runs: Sequence[NewRun]) -> list[asyncpg.Record]:
         if not runs:
             return []
-        arguments = self._arguments(runs)
+        # Rejects ids with a shard that the store does not have.
+        self._shards_of([run.id for run in runs])
         abouts = [encode_about(run.about) for run in runs]
-        return await connection.fetch(*self._db.sql["submit_bodies"].bind(*arguments[:5], arguments[7], abouts))
+        return await connection.fetch(*self._db.sql["submit_bodies"].bind(**self._body_columns(runs), about=abouts))
 
     async def _place(
         self, connection: Connection, runs: Sequence[NewRun], now: Instant, others: Mapping[RunId, RunId]
@@ -218,7 +227,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         await self._insert(connection, placed, now)
         held = {one.gate: one.run.id for one in placed if one.gate is not None and taken[one.gate] == one.run.id}
         if held:
-            await connection.execute(*self._db.sql["hold_gates"].bind(list(held), list(held.values())))
+            await connection.execute(*self._db.sql["hold_gates"].bind(keys=list(held), holders=list(held.values())))
         if passage is not None:
             await self._carry_out(connection, passage)
         await self._skip(connection, family.hopeless)
@@ -227,7 +236,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         await self._label(connection, made)
         replays = [(run.replay_of, self._tenant(run)) for run in made if run.replay_of is not None]
         if replays:
-            await connection.execute(*self._db.sql["mark_replayed"].bind(*zip(*replays, strict=True)))
+            await connection.execute(*self._db.sql["mark_replayed"].bind(**columns(replays, "runs", "tenants")))
         by_author: dict[str, list[Change]] = {}
         for run in made:
             if run.author:
@@ -309,55 +318,63 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             for tag in run.about.tags
         ]
         if labels:
-            await connection.execute(*self._db.sql["add_labels"].bind(*zip(*labels, strict=True)))
+            await connection.execute(
+                *self._db.sql["add_labels"].bind(**columns(labels, "buckets", "ids", "tenants", "labels"))
+            )
 
     async def _insert(self, connection: Connection, placed: Sequence[PlacedRun], now: Instant) -> None:
         rows = [(one, self._common(one, now)) for one in placed]
         queued = [
-            (*row, rank_of(now, one.run.priority, late=origin_of(one.run) == BACKFILL), None)
+            build_queued_row(row, rank=rank_of(now, one.run.priority, late=origin_of(one.run) == BACKFILL))
             for one, row in rows
             if one.state == _QUEUED
         ]
         waiting = [
-            (*row, one.state, origin_of(one.run) == BACKFILL, one.waits, one.state == AT_LIMIT and one.gate is not None)
+            build_waiting_row(
+                row,
+                state=one.state,
+                late=origin_of(one.run) == BACKFILL,
+                waits=one.waits,
+                holds=one.state == AT_LIMIT and one.gate is not None,
+            )
             for one, row in rows
             if one.state != _QUEUED
         ]
         if queued:
-            await connection.execute(*self._db.sql["insert_queued"].bind(*zip(*queued, strict=True)))
+            await connection.execute(*self._db.sql["insert_queued"].bind(**columns_of_structs(queued)))
         if waiting:
-            await connection.execute(*self._db.sql["insert_waiting"].bind(*zip(*waiting, strict=True)))
+            await connection.execute(*self._db.sql["insert_waiting"].bind(**columns_of_structs(waiting)))
         targets = sorted({one.run.target for one in placed if one.run.target is not None})
         if targets:
-            await connection.execute(*self._db.sql["open_own_lanes"].bind(targets))
+            await connection.execute(*self._db.sql["open_own_lanes"].bind(workers=targets))
 
-    def _common(self, one: PlacedRun, now: Instant) -> tuple[object, ...]:
+    def _common(self, one: PlacedRun, now: Instant) -> LiveRow:
         """Return the columns of a new run that the queue and the waiting table share."""
         run, due = one.run, one.due
         # For a run that waits for parents, these count from when its dependency rule is met.
         waits = one.state == BY_PARENTS
-        return (
-            run.id,
-            shard_of(run.id),
-            run.priority,
-            self._tenant(run),
-            self._names.number(NameKind.QUEUE, run.queue),
-            bucket_of(run),
-            due,
-            now,
-            run.policy.timeout,
-            None if run.start_within is None or waits else due + run.start_within,
-            None if run.deadline is None or waits else due + run.deadline,
-            one.gate,
-            None if run.job is None else run.job.scheduled_at,
-            None if run.job is None else run.job.id,
-            None if run.job is None else run.job.version,
-            None,
-            run.replay_of,
-            origin_of(run),
-            self._lane_of(run),
-            run.target,
-            *one.row,
+        return LiveRow(
+            id=run.id,
+            shard=shard_of(run.id),
+            priority=run.priority,
+            tenant=self._tenant(run),
+            queue=self._names.number(NameKind.QUEUE, run.queue),
+            bucket=bucket_of(run),
+            due=due,
+            created_at=now,
+            timeout=run.policy.timeout,
+            start_by=None if run.start_within is None or waits else due + run.start_within,
+            deadline=None if run.deadline is None or waits else due + run.deadline,
+            gate=one.gate,
+            job_id=None if run.job is None else run.job.id,
+            job_version=None if run.job is None else run.job.version,
+            scheduled_at=None if run.job is None else run.job.scheduled_at,
+            replay_of=run.replay_of,
+            origin=origin_of(run),
+            lane=self._lane_of(run),
+            target=run.target,
+            limits=flat(one.limits),
+            has_children=one.has_children,
         )
 
     def _lane(self, policy: RunPolicy, target: SessionId | None = None) -> int:
@@ -368,7 +385,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def _tell(self, connection: Connection, kind: str, runs: Sequence[tuple[RunId, int]]) -> None:
         """Emit an event for runs, each given with the number of its tenant."""
         if runs:
-            await connection.execute(*self._db.sql["tell"].bind(kind, *zip(*runs, strict=True)))
+            await connection.execute(*self._db.sql["tell"].bind(kind=kind, **columns(runs, "runs", "tenants")))
 
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
         if author is not None:
@@ -393,7 +410,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         self, connection: Connection, runs: Sequence[RunId | str]
     ) -> tuple[list[asyncpg.Record], Counter[int]]:
         """Cancel runs; return their rows, and how many others were queued, by queue."""
-        rows = await connection.fetch(*self._db.sql["cancel_waiting"].bind(sorted(set(runs))))
+        rows = await connection.fetch(*self._db.sql["cancel_waiting"].bind(runs=sorted(set(runs))))
         return rows, await self._let_go(connection, rows)
 
     async def _cancel_audited(
@@ -411,7 +428,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
             queues += more
             found |= _cancelled(rows)
             changed |= {RunId(row["id"]): row for row in rows if row["was"] is not None}
-            if not rows and not await connection.fetch(*self._db.sql["states"].bind(missing)):
+            if not rows and not await connection.fetch(*self._db.sql["states"].bind(runs=missing)):
                 break
         await self._names.name_all({row["tenant"] for row in changed.values()}, connection)
         changes = [
@@ -429,9 +446,9 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
         """
         for _ in range(_CANCEL_ROUNDS):
             if target:
-                rows = await connection.fetch(*self._db.sql["unstopped_in_place"].bind(job, target))
+                rows = await connection.fetch(*self._db.sql["unstopped_in_place"].bind(job=job, target=target))
             else:
-                rows = await connection.fetch(*self._db.sql["unstopped_of_job"].bind(job))
+                rows = await connection.fetch(*self._db.sql["unstopped_of_job"].bind(job=job))
             if not rows:
                 return
             await self._cancel_rows(connection, [row["id"] for row in rows])
@@ -440,7 +457,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     async def _states(self, runs: Sequence[RunId]) -> dict[RunId, RunState]:
         if not runs:
             return {}
-        rows = await self._db.fetch("states", list(runs))
+        rows = await self._db.fetch("states", runs=list(runs))
         return {RunId(row["id"]): shown_state(row) for row in rows}
 
 

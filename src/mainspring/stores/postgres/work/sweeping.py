@@ -26,7 +26,7 @@ class SweepMixin(DependencyMixin):
             found += await self._db.transaction(partial(self._recount, limit=limit))
             took = time.monotonic() - started  # noqa: TID251
             self._recount_at = started + took * _SHARE
-        rows = await self._db.fetch("awaited_limits", self._limits_swept, limit)
+        rows = await self._db.fetch("awaited_limits", after=self._limits_swept, limit=limit)
         self._limits_swept = rows[-1]["number"] if len(rows) == limit else -1
         stuck: dict[int, int] = {}
         for row in rows:
@@ -45,29 +45,30 @@ class SweepMixin(DependencyMixin):
         return found
 
     async def _sweep_astray(self, connection: Connection, limit: int) -> int:
-        rows = await connection.fetch(*self._db.sql["astray"].bind(limit))
+        rows = await connection.fetch(*self._db.sql["astray"].bind(limit=limit))
         if rows:
             await self._pass(connection, (), [candidate(row) for row in rows])
         return len(rows)
 
     async def _recount(self, connection: Connection, limit: int) -> int:
         wrong = {
-            row["number"]: row["kind"] for row in await connection.fetch(*self._db.sql["wrong_counts"].bind(limit))
+            row["number"]: row["kind"]
+            for row in await connection.fetch(*self._db.sql["wrong_counts"].bind(limit=limit))
         }
         if not wrong:
             return 0
         await self._lock_limits(connection, wrong, dict.fromkeys(wrong, 0))
-        await connection.execute(*self._db.sql["recount"].bind(sorted(wrong)))
+        await connection.execute(*self._db.sql["recount"].bind(numbers=sorted(wrong)))
         await self._look_at_limits(connection, wrong)
         return len(wrong)
 
     async def _sweep_families(self, limit: int) -> int:
-        rows = await self._db.fetch("orphans", self._children_swept, limit)
+        rows = await self._db.fetch("orphans", after=self._children_swept, limit=limit)
         children = list(dict.fromkeys(row["child"] for row in rows))
         self._children_swept = children[-1] if len(children) == limit else _NOBODY
         ended = {row["parent"]: row["state"] for row in rows if row["parent"] is not None}
         if ended:
-            await self._db.execute("add_ended_parents", list(ended), list(ended.values()))
+            await self._db.execute("add_ended_parents", parents=list(ended), states=list(ended.values()))
             await self.resolve(limit)
         decided = sorted({row["child"] for row in rows if row["decided"]})
         if not decided:
@@ -76,7 +77,7 @@ class SweepMixin(DependencyMixin):
 
     async def _decide_anew(self, connection: Connection, children: list[str]) -> int:
         """Decide children that still wait although all of their parents have been counted."""
-        still = [row["id"] for row in await connection.fetch(*self._db.sql["lock_children"].bind(children))]
-        rows = await connection.fetch(*self._db.sql["count_parents_anew"].bind(still))
+        still = [row["id"] for row in await connection.fetch(*self._db.sql["lock_children"].bind(children=children))]
+        rows = await connection.fetch(*self._db.sql["count_parents_anew"].bind(children=still))
         await self._decide_children(connection, rows, {})
         return len(still)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -14,6 +15,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import parents_first
 from mainspring.core.store import Accepted
+from mainspring.stores.postgres.columns import columns
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import bucket_of
@@ -22,8 +24,8 @@ from mainspring.stores.postgres.work.dependencies import DependencyMixin
 #: How often a key is requested again while it is being deleted.
 _ROUNDS = 5
 
-#: A tenant's number and the hash of the key.
-_Place = tuple[int, bytes]
+#: A tenant's number and the hash of a key of one of its runs.
+_TenantKey = tuple[int, bytes]
 
 
 def in_turns(runs: Sequence[NewRun]) -> Iterator[list[int]]:
@@ -40,13 +42,13 @@ def in_turns(runs: Sequence[NewRun]) -> Iterator[list[int]]:
     # Parents come before their children, otherwise the order of the batch is kept.
     edges = {run.id: () if run.after is None else run.after.parents for run in runs}
     order = {run: number for number, run in enumerate(parents_first(edges))}
-    for place in sorted(range(len(runs)), key=lambda place: order[runs[place].id]):
-        unique = runs[place].unique
-        key = None if unique is None else (runs[place].tenant, unique.key)
+    for position in sorted(range(len(runs)), key=lambda position: order[runs[position].id]):
+        unique = runs[position].unique
+        key = None if unique is None else (runs[position].tenant, unique.key)
         if key in seen:
             yield turn
             turn, seen = [], set()
-        turn.append(place)
+        turn.append(position)
         if key is not None:
             seen.add(key)
     yield turn
@@ -63,32 +65,34 @@ class UniqueRunMixin(DependencyMixin):
         if not keyed:
             return {}
         rows = await connection.fetch(
-            *self._db.sql["known_bodies"].bind([run.id for run in keyed], [bucket_of(run) for run in keyed])
+            *self._db.sql["known_bodies"].bind(
+                runs=[run.id for run in keyed], buckets=[bucket_of(run) for run in keyed]
+            )
         )
         known = {row["id"] for row in rows}
-        left = {self._place_of(run): run for run in keyed if run.id not in known}
+        left = {self._hash_key(run): run for run in keyed if run.id not in known}
         answers: dict[RunId, Accepted] = {}
         for _ in range(_ROUNDS):
             if not left:
                 return answers
-            for row in await connection.fetch(*self._db.sql["take_uniques"].bind(*_columns(left))):
+            for row in await connection.fetch(*self._db.sql["take_uniques"].bind(**_key_columns(left))):
                 del left[row["tenant"], row["key"]]
             if left:
-                places = _columns(left)[:2]
-                await connection.fetch(*self._db.sql["lock_uniques"].bind(*places))
-                rows = await connection.fetch(*self._db.sql["first_of_uniques"].bind(*places))
+                keys = columns(sorted(left), "tenants", "keys")
+                await connection.fetch(*self._db.sql["lock_uniques"].bind(**keys))
+                rows = await connection.fetch(*self._db.sql["first_of_uniques"].bind(**keys))
                 first = {(row["tenant"], row["key"]): row for row in rows}
-                free: dict[_Place, NewRun] = {}
+                free: dict[_TenantKey, NewRun] = {}
                 # In the order of the batch: debounced runs may compete for an ordering key.
-                for place in [place for place in left if place in first]:
-                    run = left.pop(place)
-                    answer = await self._second(connection, run, first[place])
+                for key in [key for key in left if key in first]:
+                    run = left.pop(key)
+                    answer = await self._second(connection, run, first[key])
                     if answer is None:
-                        free[place] = run
+                        free[key] = run
                     else:
                         answers[run.id] = answer
                 if free:
-                    await connection.execute(*self._db.sql["use_uniques"].bind(*_columns(free)))
+                    await connection.execute(*self._db.sql["use_uniques"].bind(**_key_columns(free)))
         raise StoreUnavailable("a unique key is used by too many at once")
 
     async def _second(self, connection: Connection, run: NewRun, first: asyncpg.Record) -> Accepted | None:
@@ -103,21 +107,21 @@ class UniqueRunMixin(DependencyMixin):
             case "reject":
                 return msgspec.structs.replace(there, conflict=True)
             case "replace" if not first["started"]:
-                rows = await connection.fetch(*self._db.sql["skip"].bind([before], [REPLACED]))
+                rows = await connection.fetch(*self._db.sql["skip"].bind(runs=[before], reasons=[REPLACED]))
                 await self._let_go(connection, rows)
                 return None if rows else there
             case "debounce" if not first["started"]:
                 await self._edit_first(connection, msgspec.structs.replace(run, id=before), first["tenant"])
         return there
 
-    def _place_of(self, run: NewRun) -> _Place:
+    def _hash_key(self, run: NewRun) -> _TenantKey:
         assert run.unique is not None
         return self._names.number(NameKind.TENANT, run.tenant), hashlib.sha256(run.unique.key.encode()).digest()
 
 
-def _columns(wanted: dict[_Place, NewRun]) -> list[list[object]]:
-    ordered = [(*place, run.id, _period(run)) for place, run in sorted(wanted.items(), key=lambda item: item[0])]
-    return [list(column) for column in zip(*ordered, strict=True)]
+def _key_columns(wanted: dict[_TenantKey, NewRun]) -> dict[str, Any]:
+    ordered = [(*key, run.id, _period(run)) for key, run in sorted(wanted.items(), key=lambda item: item[0])]
+    return columns(ordered, "tenants", "keys", "runs", "periods")
 
 
 def _period(run: NewRun) -> Micros | None:

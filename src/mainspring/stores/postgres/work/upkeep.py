@@ -53,7 +53,7 @@ class MaintenanceMixin(ReadMixin):
         ]
 
     async def sample_load(self) -> Instant:
-        [row] = await self._db.fetch("sample_load", LOADS_KEPT, LOADS_AT_ONCE)
+        [row] = await self._db.fetch("sample_load", kept=LOADS_KEPT, limit=LOADS_AT_ONCE)
         return int(row["now"])
 
     async def _forget(self, connection: Connection) -> None:
@@ -61,11 +61,11 @@ class MaintenanceMixin(ReadMixin):
             return
         await connection.execute(*self._db.sql["forget_readers"].bind())
         await self._forget_events(connection, _AT_ONCE)
-        await connection.execute(*self._db.sql["prune_keys"].bind(_AT_ONCE))
+        await connection.execute(*self._db.sql["prune_keys"].bind(limit=_AT_ONCE))
 
     async def _end_pauses(self, connection: Connection) -> None:
         """Resume jobs whose pause has ended, and delete other pauses a day after their end."""
-        await connection.execute(*self._db.sql["resume_due"].bind(_RESUMED))
+        await connection.execute(*self._db.sql["resume_due"].bind(limit=_RESUMED))
         await connection.execute(*self._db.sql["forget_pauses"].bind())
 
     async def _close_own_lanes(self, connection: Connection) -> None:
@@ -73,7 +73,7 @@ class MaintenanceMixin(ReadMixin):
         locked = await connection.fetch(*self._db.sql["lock_own_lanes"].bind())
         if locked:
             # A separate statement: it sees every run that was made before the locks.
-            await connection.execute(*self._db.sql["close_own_lanes"].bind([row["id"] for row in locked]))
+            await connection.execute(*self._db.sql["close_own_lanes"].bind(workers=[row["id"] for row in locked]))
 
     async def _roll_up(self, connection: Connection) -> tuple[bool, list[asyncpg.Record]]:
         """Roll up a piece of history into metrics.
@@ -82,20 +82,20 @@ class MaintenanceMixin(ReadMixin):
         """
         if not await self._is_mine(connection):
             return False, []
-        row = await connection.fetchrow(*self._db.sql["rolled_up"].bind(_BEHIND))
+        row = await connection.fetchrow(*self._db.sql["rolled_up"].bind(behind=_BEHIND))
         assert row is not None
         since, end = row["since"], row["until"]
         if since >= end:
             return False, []
         until = min(end, since + _PIECE)
-        await connection.execute(*self._db.sql["roll_up"].bind(since, until))
-        await connection.execute(*self._db.sql["roll_up_usage"].bind(since, until))
-        return bool(until < end), await connection.fetch(*self._db.sql["unattempted"].bind(since, until))
+        await connection.execute(*self._db.sql["roll_up"].bind(since=since, until=until))
+        await connection.execute(*self._db.sql["roll_up_usage"].bind(since=since, until=until))
+        return bool(until < end), await connection.fetch(*self._db.sql["unattempted"].bind(since=since, until=until))
 
     async def _is_mine(self, connection: Connection) -> bool:
         """Whether this process may tidy. One does at a time; a second process leaves it to the first."""
         name = f"{self._db.schema}.tidy"
-        return bool(await connection.fetchval(*self._db.sql["try_to_tidy"].bind(name)))
+        return bool(await connection.fetchval(*self._db.sql["try_to_tidy"].bind(name=name)))
 
     async def _vacuum(self, connection: Connection) -> None:
         rows = await connection.fetch(*self._db.sql["dead_rows"].bind())

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -38,31 +39,35 @@ class WorkerMixin(QueueMixin, DependencyMixin):
     async def open_session(self, session: NewSession) -> SessionId:
         rows = await self._db.fetch(
             "open_session",
-            SESSION_KINDS[session.kind],
-            session.name,
-            session.datacenter,
-            session.version,
-            session.ttl,
-            session.queues,
-            session.tasks,
-            session.owner,
-            session.serves,
-            session.labels,
-            session.priorities,
-            session.slots,
+            kind=SESSION_KINDS[session.kind],
+            name=session.name,
+            datacenter=session.datacenter,
+            version=session.version,
+            ttl=session.ttl,
+            queues=session.queues,
+            tasks=session.tasks,
+            owner=session.owner,
+            serves=session.serves,
+            labels=session.labels,
+            priorities=session.priorities,
+            slots=session.slots,
         )
         if session.labels:
-            await self._db.execute("widen_lanes", rows[0]["id"])
+            await self._db.execute("widen_lanes", session=rows[0]["id"])
         return SessionId(rows[0]["id"])
 
     async def close_session(self, session: SessionId) -> None:
-        await self._db.execute("close_session", session)
+        await self._db.execute("close_session", session=session)
         self._with_lanes.discard(session)
 
     async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
     ) -> HeartbeatAnswer:
-        row = (await self._db.fetch("beat", session, ttl, list(held), list(pending), last_claim))[0]
+        row = (
+            await self._db.fetch(
+                "beat", session=session, ttl=ttl, held=list(held), pending=list(pending), last_claim=last_claim
+            )
+        )[0]
         if row["other_unknown"]:
             # No process runs these. The next heartbeat finds runs that are missed here.
             await self._release_unknown(session, row["other_unknown"], last_claim)
@@ -75,7 +80,9 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         )
 
     async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[HeartbeatAnswer]:
-        rows = await self._db.fetch("renew_leases", [session for session, _ in leases], [ttl for _, ttl in leases])
+        rows = await self._db.fetch(
+            "renew_leases", sessions=[session for session, _ in leases], ttls=[ttl for _, ttl in leases]
+        )
         draining = {row["id"]: row["draining"] for row in rows if row["id"] is not None}
         now = rows[0]["now"]
         return [
@@ -84,7 +91,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         ]
 
     async def _release_unknown(self, session: SessionId, runs: list[RunId], last_claim: int) -> None:
-        rows = await self._db.fetch("fences", runs, session, last_claim)
+        rows = await self._db.fetch("fences", runs=runs, session=session, last_claim=last_claim)
         await self.complete(
             [
                 Completion(
@@ -118,7 +125,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             # The statements find nothing in a queue with a pause or a quota. `_claim` also finds nothing for sessions
             # with lanes, or with limits per period.
             queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
-            why = (await self._db.fetch("why_nothing", session, queues))[0]
+            why = (await self._db.fetch("why_nothing", session=session, queues=queues))[0]
             if why["policed"]:
                 # If one queue has a policy they find nothing in any: claim again, each queue in its own way.
                 self._policed |= {self._names.name(queue) for queue in why["policed"]}
@@ -136,13 +143,15 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         if hinted:
             queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in hinted]
             runs = [run for demand in hinted for run in demand.runs or ()]
-            rows = await self._db.fetch("claim_hinted", session, number, queues, runs)
+            rows = await self._db.fetch("claim_hinted", session=session, claim=number, queues=queues, runs=runs)
             demands = [demand for demand in demands if demand.runs is None]
         if demands:
             queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
             limits = [demand.limit for demand in demands]
             began = self._ranks.begin()
-            found = await self._db.fetch("claim", session, number, queues, limits, self._ranks.of(queues))
+            found = await self._db.fetch(
+                "claim", session=session, claim=number, queues=queues, limits=limits, start_ranks=self._ranks.of(queues)
+            )
             self._ranks.took((row["queue"], row["rank"]) for row in found)
             rows += found
             if self._ranks.wants_look(began) and (self._looking is None or self._looking.done()):
@@ -154,7 +163,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         try:
             dead = {row["relname"]: row["dead"] for row in await self._db.fetch("dead_rows")}
             began = self._ranks.begin()
-            rows = await self._db.fetch("lowest_ranks", queues)
+            rows = await self._db.fetch("lowest_ranks", queues=queues)
         except StoreUnavailable:
             # The next claim raises the error.
             return
@@ -164,12 +173,16 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         limits: Counter[int] = Counter()
         for demand in demands:
             limits[self._names.number(NameKind.QUEUE, demand.queue)] += demand.limit
-        rows = await self._db.fetch("claim_lanes", session, number, list(limits), list(limits.values()))
+        rows = await self._db.fetch(
+            "claim_lanes", session=session, claim=number, queues=list(limits), limits=list(limits.values())
+        )
         limits.subtract(row["queue"] for row in rows)
         left = +limits
         if rows and left:
             # Make up from other lanes for runs that other workers have taken meanwhile.
-            rows += await self._db.fetch("claim_lanes", session, number, list(left), list(left.values()))
+            rows += await self._db.fetch(
+                "claim_lanes", session=session, claim=number, queues=list(left), limits=list(left.values())
+            )
         return rows
 
     async def _claim_policed(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
@@ -180,7 +193,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         demands = [demand for demand in demands if demand.tenant is None or tenants[demand.tenant] is not None]
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
-            found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session))
+            found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session=session))
             if found is None:
                 return []
             queues = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
@@ -200,7 +213,9 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             chosen = await self._choose(connection, places)
             if not chosen:
                 return []
-            return await connection.fetch(*self._db.sql["claim_chosen"].bind(session, number, chosen))
+            return await connection.fetch(
+                *self._db.sql["claim_chosen"].bind(session=session, claim=number, runs=chosen)
+            )
 
         held = await self._held(await self._db.transaction(work)) if demands else []
         for run in held:
@@ -210,7 +225,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
     async def _claim_closely(self, session: SessionId, number: int, demands: Sequence[Demand]) -> list[HeldRun]:
         """Claim where something is paused, a tenant has a quota, or only one tenant's runs are wanted."""
         numbers = [self._names.number(NameKind.QUEUE, demand.queue) for demand in demands]
-        policed = await self._db.fetch("policed", numbers)
+        policed = await self._db.fetch("policed", queues=numbers)
         if policed:
             self._policed |= {self._names.name(row["queue"]) for row in policed}
             return await self.claim(session, number, demands)
@@ -221,7 +236,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
                 places.append((self._names.number(NameKind.QUEUE, demand.queue), tenant, demand.limit))
 
         async def work(connection: Connection) -> list[asyncpg.Record]:
-            found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session))
+            found = await connection.fetchrow(*self._db.sql["claiming_session"].bind(session=session))
             if found is None:
                 return []
             lanes = [0, *(found["lanes"] or ())]
@@ -235,14 +250,16 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             self._limited = bool(room) or await connection.fetchval(*self._db.sql["is_limited"].bind())
             if not chosen:
                 return []
-            return await connection.fetch(*self._db.sql["claim_chosen"].bind(session, number, chosen))
+            return await connection.fetch(
+                *self._db.sql["claim_chosen"].bind(session=session, claim=number, runs=chosen)
+            )
 
         return await self._held(await self._db.transaction(work)) if places else []
 
     async def _paused(self, connection: Connection, queues: set[int]) -> dict[int, set[int]]:
         """Return the paused tenants, by queue; 0 means all tenants."""
         paused: dict[int, set[int]] = {}
-        for row in await connection.fetch(*self._db.sql["paused_here"].bind(sorted(queues))):
+        for row in await connection.fetch(*self._db.sql["paused_here"].bind(queues=sorted(queues))):
             for queue in queues if row["queue"] == 0 else [row["queue"]]:
                 paused.setdefault(queue, set()).add(row["tenant"])
         return paused
@@ -251,11 +268,12 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         """Return how many more runs may start, for tenants with a quota. Their quotas are locked until the commit."""
         asked = None if None in tenants else sorted({tenant for tenant in tenants if tenant is not None})
         quotas = {
-            row["number"]: row["running"] for row in await connection.fetch(*self._db.sql["lock_quotas"].bind(asked))
+            row["number"]: row["running"]
+            for row in await connection.fetch(*self._db.sql["lock_quotas"].bind(tenants=asked))
         }
         if not quotas:
             return {}
-        rows = await connection.fetch(*self._db.sql["running_of"].bind(list(quotas)))
+        rows = await connection.fetch(*self._db.sql["running_of"].bind(tenants=list(quotas)))
         running = {row["tenant"]: row["running"] for row in rows}
         return {tenant: quota - running.get(tenant, 0) for tenant, quota in quotas.items()}
 
@@ -281,7 +299,12 @@ class WorkerMixin(QueueMixin, DependencyMixin):
             for lane in lanes:
                 rows += await connection.fetch(
                     *self._db.sql["claim_best"].bind(
-                        queue, tenant, sorted(paused | full), [*chosen, *best], limit - len(best), lane
+                        queue=queue,
+                        tenant=tenant,
+                        excluded_tenants=sorted(paused | full),
+                        excluded_runs=[*chosen, *best],
+                        limit=limit - len(best),
+                        lane=lane,
                     ),
                 )
             if len(lanes) > 1:
@@ -323,12 +346,12 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         succeeded = [completion for completion in free if completion.outcome is Outcome.SUCCESS]
         has_children = False
         if succeeded:
-            rows = await self._db.fetch("settle_succeeded", *_succeeded(succeeded))
+            rows = await self._db.fetch("settle_succeeded", **_succeeded(succeeded))
             applied |= _applied(rows, succeeded)
             has_children = _any_has_children(rows)
         if len(succeeded) < len(free):
             others = [completion for completion in free if completion.outcome is not Outcome.SUCCESS]
-            rows = await self._db.fetch("settle_other", *_others(others))
+            rows = await self._db.fetch("settle_other", **_others(others))
             applied |= _applied(rows, others)
             has_children |= _any_has_children(rows)
         if len(free) < len(completions):
@@ -348,7 +371,7 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         self, connection: Connection, completions: list[Completion]
     ) -> tuple[list[asyncpg.Record], Counter[int]]:
         """Complete runs that let others pass; return the rows that ended, and how many others were queued, by queue."""
-        rows = await connection.fetch(*self._db.sql["settle_other"].bind(*_others(completions)))
+        rows = await connection.fetch(*self._db.sql["settle_other"].bind(**_others(completions)))
         return rows, await self._let_go(connection, rows)
 
     async def _read_answers(
@@ -357,9 +380,9 @@ class WorkerMixin(QueueMixin, DependencyMixin):
         missed = [item for item in completions if (item.run, item.fence) not in applied]
         rows = await self._db.fetch(
             "settled_before",
-            [item.run for item in missed],
-            [item.fence for item in missed],
-            [OUTCOME_CODES[item.outcome] for item in missed],
+            runs=[item.run for item in missed],
+            fences=[item.fence for item in missed],
+            outcomes=[OUTCOME_CODES[item.outcome] for item in missed],
         )
         before = {(row["id"], row["fence"]) for row in rows}
         answers = []
@@ -381,39 +404,40 @@ def _once_each(completions: Sequence[Completion]) -> tuple[list[int], list[int]]
     return places, [index for index, item in enumerate(completions) if first[item.run] != index]
 
 
-def _succeeded(completions: list[Completion]) -> list[object]:
-    return [
-        [item.run for item in completions],
-        [item.fence for item in completions],
-        [item.result for item in completions] if any(item.result is not None for item in completions) else None,
-        *_spent(completions),
-    ]
+def _succeeded(completions: list[Completion]) -> dict[str, Any]:
+    has_results = any(item.result is not None for item in completions)
+    return {
+        "runs": [item.run for item in completions],
+        "fences": [item.fence for item in completions],
+        "results": [item.result for item in completions] if has_results else None,
+        **_spent(completions),
+    }
 
 
-def _spent(completions: list[Completion]) -> tuple[list[int | None] | None, list[str | None] | None]:
+def _spent(completions: list[Completion]) -> dict[str, Any]:
     """Return the columns of CPU and units, or None for a column that no completion reports."""
     if all(item.spent is None for item in completions):
-        return None, None
+        return {"cpu": None, "units": None}
     spent = [item.spent or _NOTHING for item in completions]
     units = [msgspec.json.encode(item.units).decode() if item.units else None for item in spent]
-    return [item.cpu for item in spent], units if any(units) else None
+    return {"cpu": [item.cpu for item in spent], "units": units if any(units) else None}
 
 
-def _others(completions: list[Completion]) -> list[object]:
+def _others(completions: list[Completion]) -> dict[str, Any]:
     # Sorted, so that two batches that share rows lock them in the same order.
     ordered = sorted(completions, key=lambda item: item.run)
-    return [
-        [item.run for item in ordered],
-        [item.fence for item in ordered],
-        [OUTCOME_CODES[item.outcome] for item in ordered],
-        [STATE_CODES[item.state] for item in ordered],
-        [item.reason for item in ordered],
-        [item.delay for item in ordered],
-        [item.error for item in ordered],
-        [item.result for item in ordered],
-        [item.fingerprint for item in ordered],
-        *_spent(ordered),
-    ]
+    return {
+        "runs": [item.run for item in ordered],
+        "fences": [item.fence for item in ordered],
+        "outcomes": [OUTCOME_CODES[item.outcome] for item in ordered],
+        "states": [STATE_CODES[item.state] for item in ordered],
+        "reasons": [item.reason for item in ordered],
+        "delays": [item.delay for item in ordered],
+        "errors": [item.error for item in ordered],
+        "results": [item.result for item in ordered],
+        "fingerprints": [item.fingerprint for item in ordered],
+        **_spent(ordered),
+    }
 
 
 def _any_has_children(rows: list[asyncpg.Record]) -> bool:
