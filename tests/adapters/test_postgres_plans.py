@@ -184,6 +184,16 @@ HOT = {
 }
 
 
+async def test_the_server_accepts_every_statement(connection: asyncpg.Connection) -> None:
+    wrong = {}
+    for name, statement in STATEMENTS.items():
+        try:
+            await connection.prepare(statement.text)
+        except asyncpg.PostgresError as error:
+            wrong[name] = str(error)
+    assert wrong == {}
+
+
 #: Transactions that keep a vacuum from removing deleted rows.
 HOLDERS = """
 SELECT datname, backend_type, application_name, state, now() - xact_start AS since, backend_xid, backend_xmin, query

@@ -1,7 +1,13 @@
 """SQL statements with named parameters and constants."""
 
+import ast
+from importlib.resources import files as files_of
+from pathlib import Path
+
 import pytest
 
+from mainspring.stores import postgres
+from mainspring.stores.postgres.database import PACKAGE, load_statements
 from mainspring.stores.statements import Statement, insert_constants
 
 
@@ -25,3 +31,40 @@ def test_inserts_constants_as_literals() -> None:
 def test_rejects_an_unknown_constant() -> None:
     with pytest.raises(KeyError):
         insert_constants("SELECT :RUNING", {"RUNNING": 4})
+
+
+def test_calls_of_the_postgres_store_name_the_parameters_of_their_statements() -> None:
+    files = {file.name.removesuffix(".sql") for file in files_of(PACKAGE).joinpath("queries").iterdir()}
+    # The statements of the health checks have names of their own.
+    of_health, of_store = load_statements("mainspring", ["health"]), load_statements("mainspring", files - {"health"})
+    used: set[str] = set()
+    wrong = []
+    for path in sorted(Path(postgres.__file__).parent.rglob("*.py")):
+        statements = of_health if path.name == "health.py" else of_store
+        for call in ast.walk(ast.parse(path.read_text())):
+            found = _find_statement(call)
+            if found is None:
+                continue
+            name, keywords = found
+            used.add(name)
+            named = {keyword.arg for keyword in keywords if keyword.arg != "timeout"}
+            expected = set(statements[name].parameters)
+            # A call that passes a mapping names only some of them.
+            if named - {None} - expected or (None not in named and named != expected):
+                wrong.append(f"{path.name}:{call.lineno} {name}: {named ^ expected}")  # type: ignore[attr-defined]
+    assert wrong == []
+    assert len(used) > 300
+
+
+def _find_statement(call: ast.AST) -> tuple[str, list[ast.keyword]] | None:
+    """Return the name of the statement that a call binds, and the parameters given."""
+    match call:
+        case ast.Call(func=ast.Attribute(attr="bind", value=ast.Subscript(slice=ast.Constant(value=str(name))))):
+            return name, call.keywords
+        case ast.Call(
+            func=ast.Attribute(attr="fetch" | "execute", value=ast.Attribute(attr="_db" | "_database")),
+            args=[ast.Constant(value=str(name))],
+        ):
+            return name, call.keywords
+        case _:
+            return None
