@@ -27,7 +27,7 @@ from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Accepted, Demand, NewSession
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite import connection as connections
-from mainspring.stores.sqlite.records import catalog
+from mainspring.stores.sqlite.records import list_queries
 from mainspring.stores.sqlite.steady_time import SteadyTime
 from mainspring.stores.sqlite.threads import Call, call_procedures
 from mainspring.stores.sqlite.wakeups import SqliteWakeups
@@ -634,7 +634,7 @@ LISTS = [
 @pytest.mark.parametrize("wanted", LISTS)
 def test_a_list_is_read_in_its_order_and_never_sorted(path: Path, wanted: RunFilter) -> None:
     connection = connections.open_for_writing(path, 4)
-    source = catalog._runs(wanted, RunId("1" * 32))
+    source = list_queries.build_run_source(wanted, RunId("1" * 32))
     text = f"EXPLAIN QUERY PLAN SELECT * FROM ({source.text} ORDER BY id DESC LIMIT 10)"
     steps = [str(step) for _, _, _, step in connection.execute(text, source.values)]
     assert not [step for step in steps if "TEMP B-TREE" in step]
@@ -644,7 +644,7 @@ def test_a_list_is_read_in_its_order_and_never_sorted(path: Path, wanted: RunFil
 async def test_a_page_that_read_its_maximum_of_rows_returns_a_cursor(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "LOOKED_AT", 5)
+    monkeypatch.setattr(list_queries, "LOOKED_AT", 5)
     runs = [a_run(queue="rare" if number % 7 == 0 else "default") for number in range(30)]
     await store.submit(runs)
     found: list[RunId] = []

@@ -31,7 +31,7 @@ SMALL = {
     "postgres.records.catalog._MOST_EXAMINED": 60,
     "postgres.records.catalog._VIEW_COST": 1,
     "postgres.records.catalog.LOOKED_AT": 12,
-    "sqlite.records.catalog.LOOKED_AT": 12,
+    "sqlite.records.list_queries.LOOKED_AT": 12,
 }
 LIMIT = 5
 

@@ -32,20 +32,25 @@ FROM (
 ) AS v CROSS JOIN body b ON b.id = v.body LEFT JOIN dependent f ON f.run_id = v.id
 
 -- name: attempts
-SELECT json_group_array(json_array(
-    run_id, fence, number, outcome, reason, error, started_at, ended_at) ORDER BY fence)
+SELECT json_group_array(json_object(
+    'run_id', run_id, 'fence', fence, 'number', number, 'outcome', outcome, 'reason', reason, 'error', error,
+    'started_at', started_at, 'ended_at', ended_at) ORDER BY fence)
 FROM attempt WHERE run_id = :run
 
 -- name: jobs
-SELECT json_group_array(json_array(
-    j.id, j.tenant, v.spec, j.version, j.state, s.next_fire, s.rev, iif(:payloads, b.payload, 'null'), j.created_at,
-    j.updated_at, s.resume_at, s.paused_until, s.pause_why, s.tick, s.calendar_rev))
+SELECT json_group_array(json_object(
+    'id', j.id, 'tenant', j.tenant, 'spec', v.spec, 'version', j.version, 'state', j.state,
+    'next_fire', s.next_fire, 'rev', s.rev, 'payload', iif(:payloads, b.payload, 'null'),
+    'created_at', j.created_at, 'updated_at', j.updated_at, 'resume_at', s.resume_at,
+    'paused_until', s.paused_until, 'pause_why', s.pause_why, 'next_tick', s.tick,
+    'calendar_rev', s.calendar_rev))
 FROM json_each(:ids) AS i CROSS JOIN job j ON j.id = i.value CROSS JOIN schedule s ON s.job_id = j.id
 CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version CROSS JOIN body b ON b.id = v.body
 
 -- name: ledger
-SELECT json_group_array(json_array(
-    job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target)
+SELECT json_group_array(json_object(
+    'job_id', job_id, 'scheduled_at', scheduled_at, 'decision', decision, 'reason', reason, 'run_id', run_id,
+    'job_version', job_version, 'epoch', epoch, 'ticks', ticks, 'last_at', last_at, 'target', target)
     ORDER BY scheduled_at, target)
 FROM (
     SELECT * FROM ledger WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until
@@ -53,8 +58,9 @@ FROM (
 )
 
 -- name: last_ticks
-SELECT json_group_array(json_array(
-    job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target)
+SELECT json_group_array(json_object(
+    'job_id', job_id, 'scheduled_at', scheduled_at, 'decision', decision, 'reason', reason, 'run_id', run_id,
+    'job_version', job_version, 'epoch', epoch, 'ticks', ticks, 'last_at', last_at, 'target', target)
     ORDER BY scheduled_at, target)
 FROM (
     SELECT l.* FROM json_each(:jobs) AS wanted CROSS JOIN ledger AS l
@@ -106,16 +112,21 @@ SELECT json_group_array(json_array(queue, place, queued, running, oldest_due, ol
 )
 
 -- name: events
-SELECT json_group_array(json_array(position, at, kind, json(runs), tenant) ORDER BY position) FROM (
+SELECT json_group_array(json_object(
+    'position', printf('%020d', position), 'at', at, 'kind', kind, 'runs', json(runs), 'tenant', tenant)
+    ORDER BY position) FROM (
     SELECT o.* FROM outbox_cursor c CROSS JOIN outbox o ON o.position > c.position
     WHERE c.reader = :reader ORDER BY o.position LIMIT :limit
 )
 
 -- name: events_after
 -- With the horizon and the newest position: whoever asks for something else is told so.
-SELECT json_array(
-    outbox_horizon, max(outbox_horizon, coalesce((SELECT max(o.position) FROM outbox o), 0)),
-    json((SELECT json_group_array(json_array(position, at, kind, json(runs), tenant) ORDER BY position) FROM (
+SELECT json_object(
+    'horizon', outbox_horizon,
+    'newest', max(outbox_horizon, coalesce((SELECT max(o.position) FROM outbox o), 0)),
+    'batches', json((SELECT json_group_array(json_object(
+        'position', printf('%020d', position), 'at', at, 'kind', kind, 'runs', json(runs), 'tenant', tenant)
+        ORDER BY position) FROM (
         SELECT o.* FROM outbox o WHERE o.position > :position ORDER BY o.position LIMIT :limit))))
 FROM meta
 
@@ -151,9 +162,11 @@ WITH RECURSIVE line (shard, due, job_id) AS (
     ORDER BY 2, 3
     LIMIT :limit
 )
-SELECT json_group_array(json_array(
-    j.id, j.tenant, v.spec, j.version, j.state, l.due, s.rev, 'null', j.created_at, j.updated_at, s.resume_at,
-    s.paused_until, s.pause_why, s.tick, s.calendar_rev))
+SELECT json_group_array(json_object(
+    'id', j.id, 'tenant', j.tenant, 'spec', v.spec, 'version', j.version, 'state', j.state, 'next_fire', l.due,
+    'rev', s.rev, 'payload', 'null', 'created_at', j.created_at, 'updated_at', j.updated_at,
+    'resume_at', s.resume_at, 'paused_until', s.paused_until, 'pause_why', s.pause_why, 'next_tick', s.tick,
+    'calendar_rev', s.calendar_rev))
 FROM line l CROSS JOIN job j ON j.id = l.job_id CROSS JOIN schedule s ON s.job_id = j.id
 CROSS JOIN job_version v ON v.job_id = j.id AND v.version = j.version
 
@@ -271,19 +284,22 @@ SELECT coalesce(json((
         LIMIT :limit))
     FROM run r WHERE r.id = :run AND r.state = 'queued')), 'null')
 
--- name: gate
-SELECT json_array(
-    coalesce((SELECT used FROM limiter WHERE number = :number), 0),
-    json((SELECT json_group_array(m.until - l.per ORDER BY m.until) FROM limiter l CROSS JOIN mark m ON m.number = l.number
-          WHERE l.number = :number)),
-    (SELECT open_until FROM limiter WHERE number = :number),
-    json((SELECT json_group_array(id) FROM (
+-- name: limiter
+SELECT json_object(
+    'state', json_object(
+        'used', coalesce((SELECT used FROM limiter WHERE number = :number), 0),
+        'times', json((SELECT json_group_array(m.until - l.per ORDER BY m.until)
+                       FROM limiter l CROSS JOIN mark m ON m.number = l.number WHERE l.number = :number)),
+        'open_until', (SELECT open_until FROM limiter WHERE number = :number)),
+    'occupants', json((SELECT json_group_array(id) FROM (
         SELECT r.id FROM run r
         WHERE r.limits IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(r.limits) AS g WHERE g.value ->> 1 = :number)
         ORDER BY r.id LIMIT :limit))))
 
 -- name: versions
-SELECT json_group_array(json_array(v.version, v.spec, b.payload, v.made_by, v.why, v.made_at) ORDER BY v.version DESC)
+SELECT json_group_array(json_object(
+    'version', v.version, 'spec', v.spec, 'payload', b.payload, 'made_by', v.made_by, 'why', v.why,
+    'made_at', v.made_at) ORDER BY v.version DESC)
 FROM (
     SELECT * FROM job_version WHERE job_id = :job AND version < :before ORDER BY version DESC LIMIT :limit
 ) AS v CROSS JOIN body b ON b.id = v.body
@@ -294,21 +310,27 @@ SELECT cast(count(*) AS TEXT) FROM (
 )
 
 -- name: sessions
-SELECT json_group_array(json_array(
-    s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
-    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities), s.slots,
-    (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
-    (SELECT count(*) FROM shard WHERE shard.owner = s.id),
-    iif(s.clock_offset IS NULL, NULL, json_array(s.clock_offset, s.clock_error)), s.tzdata) ORDER BY s.id)
+SELECT json_group_array(json_object(
+    'id', s.id, 'kind', s.kind, 'name', s.name, 'version', s.version, 'datacenter', s.datacenter,
+    'started_at', s.started_at, 'lease_until', s.lease_until, 'lease', s.lease, 'owner', s.owner,
+    'serves', s.serves, 'queues', json(s.queues), 'tasks', json(s.tasks), 'labels', json(s.labels),
+    'priorities', json(s.priorities), 'slots', s.slots,
+    'running', (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'),
+    'draining', json(iif(s.draining, 'true', 'false')), 'shards', (SELECT count(*) FROM shard WHERE shard.owner = s.id),
+    'clock', iif(s.clock_offset IS NULL, NULL, json_object('offset', s.clock_offset, 'error', s.clock_error)),
+    'tzdata', s.tzdata) ORDER BY s.id)
 FROM session s WHERE s.kind = :kind AND s.dead = 0 AND s.lease_until > :now
 
 -- name: session
-SELECT json_group_array(json_array(
-    s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
-    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities), s.slots,
-    (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'), s.draining,
-    (SELECT count(*) FROM shard WHERE shard.owner = s.id),
-    iif(s.clock_offset IS NULL, NULL, json_array(s.clock_offset, s.clock_error)), s.tzdata))
+SELECT json_group_array(json_object(
+    'id', s.id, 'kind', s.kind, 'name', s.name, 'version', s.version, 'datacenter', s.datacenter,
+    'started_at', s.started_at, 'lease_until', s.lease_until, 'lease', s.lease, 'owner', s.owner,
+    'serves', s.serves, 'queues', json(s.queues), 'tasks', json(s.tasks), 'labels', json(s.labels),
+    'priorities', json(s.priorities), 'slots', s.slots,
+    'running', (SELECT count(*) FROM run r INDEXED BY run_held WHERE r.session = s.id AND r.state = 'running'),
+    'draining', json(iif(s.draining, 'true', 'false')), 'shards', (SELECT count(*) FROM shard WHERE shard.owner = s.id),
+    'clock', iif(s.clock_offset IS NULL, NULL, json_object('offset', s.clock_offset, 'error', s.clock_error)),
+    'tzdata', s.tzdata))
 FROM session s WHERE s.id = :session
 
 -- name: queue_policies
@@ -318,12 +340,16 @@ SELECT json_group_object(queue, policy) FROM queue_policy
 SELECT json_group_array(queue) FROM queue_policy WHERE closely = 1
 
 -- name: pauses
-SELECT json_group_array(json_array(tenant, queue, since, author, why, until) ORDER BY tenant, queue) FROM pause
+SELECT json_group_array(json_object(
+    'tenant', nullif(tenant, ''), 'queue', nullif(queue, ''), 'since', since, 'author', author, 'why', why,
+    'until', until) ORDER BY tenant, queue) FROM pause
 WHERE until IS NULL OR until > :now
 
 -- name: minutes
-SELECT json_group_array(json_array(
-    at, queue, succeeded, failed, cancelled, skipped, retried, late_total, late_most, took_total, took_most, started)
+SELECT json_group_array(json_object(
+    'at', at, 'queue', queue, 'succeeded', succeeded, 'failed', failed, 'cancelled', cancelled,
+    'skipped', skipped, 'retried', retried, 'late_total', late_total, 'late_most', late_most,
+    'took_total', took_total, 'took_most', took_most, 'started', started)
     ORDER BY at, queue)
 FROM (
     SELECT at / :step * :step AS at, queue, sum(succeeded) AS succeeded, sum(failed) AS failed, sum(cancelled) AS cancelled,
@@ -349,7 +375,7 @@ SELECT json_group_array(json_array(tenant, queue, queued, running, lag)) FROM (
 
 -- name: loads
 -- Of each minute in which somebody looked. Of all together there is one row a minute.
-SELECT json_group_array(json_array(at, queued, running, lag) ORDER BY at) FROM (
+SELECT json_group_array(json_object('at', at, 'queued', queued, 'running', running, 'lag', lag) ORDER BY at) FROM (
     SELECT at, sum(iif(meant, queued, 0)) AS queued, sum(iif(meant, running, 0)) AS running, max(iif(meant, lag, 0)) AS lag
     FROM (
         SELECT *, iif(coalesce(:tenant, :queue) IS NULL, tenant = '',
@@ -359,14 +385,14 @@ SELECT json_group_array(json_array(at, queued, running, lag) ORDER BY at) FROM (
 )
 
 -- name: timings
-SELECT json_group_array(json_array(bucket, late, took)) FROM (
+SELECT json_group_array(json_object('bucket', bucket, 'late', late, 'took', took)) FROM (
     SELECT bucket, sum(late) AS late, sum(took) AS took FROM timing
     WHERE at > :after AND at < :until AND tenant = coalesce(:tenant, tenant) AND queue = coalesce(:queue, queue)
     GROUP BY bucket
 )
 
 -- name: due_by_minute
-SELECT json_group_array(json_array(minute, runs) ORDER BY minute) FROM (
+SELECT json_group_array(json_object('minute', minute, 'runs', runs) ORDER BY minute) FROM (
     SELECT w.due / 60000000 * 60000000 AS minute, count(*) AS runs
     FROM json_each(:shards) AS h CROSS JOIN waiting w INDEXED BY waiting_due
         ON w.state = 'scheduled' AND w.shard = h.value AND w.due >= :since AND w.due < :until
@@ -374,20 +400,23 @@ SELECT json_group_array(json_array(minute, runs) ORDER BY minute) FROM (
 )
 
 -- name: log
-SELECT json_group_array(json_array(position, at, attempt, text) ORDER BY position) FROM (
+SELECT json_group_array(json_object('position', position, 'at', at, 'attempt', attempt, 'text', text)
+    ORDER BY position) FROM (
     SELECT * FROM log WHERE run_id = :run AND position > :after ORDER BY position LIMIT :limit
 )
 
 -- name: log_before
-SELECT json_group_array(json_array(position, at, attempt, text) ORDER BY position) FROM (
+SELECT json_group_array(json_object('position', position, 'at', at, 'attempt', attempt, 'text', text)
+    ORDER BY position) FROM (
     SELECT * FROM log WHERE run_id = :run AND position < :before ORDER BY position DESC LIMIT :limit
 )
 
 -- name: logs_after
 -- Of each run after a position of its own.
-SELECT json_group_object(run_id, json(lines)) FROM (
+SELECT json_group_array(json_object('run', run_id, 'lines', json(lines))) FROM (
     SELECT p.key AS run_id, (
-        SELECT json_group_array(json_array(position, at, attempt, text) ORDER BY position) FROM (
+        SELECT json_group_array(json_object('position', position, 'at', at, 'attempt', attempt, 'text', text)
+            ORDER BY position) FROM (
             SELECT * FROM log WHERE run_id = p.key AND position > p.value ORDER BY position LIMIT :limit
         )
     ) AS lines FROM json_each(:places) AS p
@@ -403,8 +432,10 @@ WITH RECURSIVE logged (id) AS (
 
 -- name: log_sizes
 -- Of each run, also of one that has printed nothing.
-SELECT json_group_object(s.id, json_array(s.pieces, s.size, s.cut, coalesce(r.tenant, ''),
-    t.quotas ->> '$.log_bytes_per_day', coalesce(d.bytes, 0)))
+SELECT json_group_array(json_object(
+    'run', s.id, 'pieces', s.pieces, 'bytes', s.size, 'is_cut', json(iif(s.cut, 'true', 'false')),
+    'tenant', coalesce(r.tenant, ''),
+    'bytes_per_day', t.quotas ->> '$.log_bytes_per_day', 'bytes_today', coalesce(d.bytes, 0)))
 FROM (
     SELECT i.value AS id, count(l.position) AS pieces, coalesce(sum(octet_length(l.text)), 0) AS size,
            coalesce(max(l.text IN (SELECT value FROM json_each(:cuts))), 0) AS cut
@@ -423,7 +454,8 @@ WITH RECURSIVE
         SELECT (SELECT min(tenant) FROM history WHERE tenant <> 'default' AND tenant > ended.name) FROM ended WHERE ended.name IS NOT NULL),
     declared (name) AS (SELECT min(tenant) FROM job UNION ALL
         SELECT (SELECT min(tenant) FROM job WHERE tenant > declared.name) FROM declared WHERE declared.name IS NOT NULL)
-SELECT json_group_array(json_array(n.name, coalesce(t.quotas, '{}'), coalesce(t.created_at, 0)) ORDER BY n.name)
+SELECT json_group_array(json_object(
+    'name', n.name, 'quotas', coalesce(t.quotas, '{}'), 'created_at', coalesce(t.created_at, 0)) ORDER BY n.name)
 FROM (
     SELECT name FROM tenant UNION SELECT name FROM live UNION SELECT name FROM later UNION SELECT name FROM ended
     UNION SELECT name FROM declared UNION SELECT 'default'
@@ -431,14 +463,16 @@ FROM (
 WHERE n.name IS NOT NULL
 
 -- name: keys
-SELECT json_group_array(json_array(
-    id, tenant, name, role, secret_hash, json(queues), made_by, created_at, expires_at, revoked_at, last_used_at)
+SELECT json_group_array(json_object(
+    'id', id, 'tenant', tenant, 'name', name, 'role', role, 'secret_hash', secret_hash, 'queues', json(queues),
+    'made_by', made_by, 'created_at', created_at, 'expires_at', expires_at, 'revoked_at', revoked_at,
+    'last_used_at', last_used_at)
     ORDER BY created_at DESC, id DESC)
 FROM api_key WHERE (:tenant IS NULL OR tenant = :tenant) AND (:id IS NULL OR id = :id)
 
 -- name: run_states
 -- Where runs stand, for the audit; in the order asked for.
-SELECT json_group_array(json_array(id, tenant, state) ORDER BY n) FROM (
+SELECT json_group_array(json_object('id', id, 'tenant', tenant, 'state', state) ORDER BY n) FROM (
     SELECT i.key AS n, r.id AS id, r.tenant AS tenant,
            iif(r.state = 'running' AND r.cancel_at IS NOT NULL, 'cancelling', r.state) AS state
     FROM json_each(:ids) AS i CROSS JOIN run r ON r.id = i.value
@@ -450,7 +484,8 @@ SELECT json_group_array(json_array(id, tenant, state) ORDER BY n) FROM (
 )
 
 -- name: job_states
-SELECT json_group_array(json_array(j.id, j.tenant, j.state, s.resume_at, s.rev) ORDER BY i.key)
+SELECT json_group_array(json_object(
+    'id', j.id, 'tenant', j.tenant, 'state', j.state, 'resume_at', s.resume_at, 'rev', s.rev) ORDER BY i.key)
 FROM json_each(:ids) AS i CROSS JOIN job j ON j.id = i.value CROSS JOIN schedule s ON s.job_id = j.id
 
 -- name: holder_of
@@ -458,20 +493,23 @@ SELECT coalesce((SELECT g.holder FROM waiting w CROSS JOIN gate g ON g.key = w.g
                  WHERE w.id = :run AND w.state = 'blocked'), '')
 
 -- name: owner_of
-SELECT json_group_array(json_array(
-    s.id, s.kind, s.name, s.version, s.datacenter, s.started_at, s.lease_until, s.lease, s.owner, s.serves,
-    json(s.queues), json(s.tasks), json(s.labels), json(s.priorities), s.slots, 0, s.draining,
-    (SELECT count(*) FROM shard WHERE shard.owner = s.id)))
+SELECT json_group_array(json_object(
+    'id', s.id, 'kind', s.kind, 'name', s.name, 'version', s.version, 'datacenter', s.datacenter,
+    'started_at', s.started_at, 'lease_until', s.lease_until, 'lease', s.lease, 'owner', s.owner,
+    'serves', s.serves, 'queues', json(s.queues), 'tasks', json(s.tasks), 'labels', json(s.labels),
+    'priorities', json(s.priorities), 'slots', s.slots, 'running', 0, 'draining', json(iif(s.draining, 'true', 'false')),
+    'shards', (SELECT count(*) FROM shard WHERE shard.owner = s.id)))
 FROM shard o CROSS JOIN session s ON s.id = o.owner WHERE o.id = :shard AND s.dead = 0 AND s.lease_until > :now
 
 -- name: ledger_at
-SELECT json_group_array(json_array(
-    job_id, scheduled_at, decision, reason, run_id, job_version, epoch, ticks, last_at, target))
+SELECT json_group_array(json_object(
+    'job_id', job_id, 'scheduled_at', scheduled_at, 'decision', decision, 'reason', reason, 'run_id', run_id,
+    'job_version', job_version, 'epoch', epoch, 'ticks', ticks, 'last_at', last_at, 'target', target))
 FROM (SELECT * FROM ledger WHERE job_id = :job AND scheduled_at <= :at ORDER BY scheduled_at DESC, target DESC LIMIT 1)
 
 -- name: backfilled
 -- A tick's own run has an origin, one that somebody asked for has none.
-SELECT json_group_array(json_array(scheduled_at, id) ORDER BY scheduled_at, id) FROM (
+SELECT json_group_array(json_object('scheduled_at', scheduled_at, 'run', id) ORDER BY scheduled_at, id) FROM (
     SELECT scheduled_at, id FROM run INDEXED BY run_backfilled
     WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin IS NULL
     UNION ALL
@@ -483,7 +521,9 @@ SELECT json_group_array(json_array(scheduled_at, id) ORDER BY scheduled_at, id) 
 )
 
 -- name: places
-SELECT json_group_array(json_array(name, workers, draining, schedulers, seen_at) ORDER BY name) FROM (
+SELECT json_group_array(json_object(
+    'name', name, 'workers', workers, 'draining', draining, 'schedulers', schedulers, 'seen_at', seen_at)
+    ORDER BY name) FROM (
     SELECT datacenter AS name,
            sum(kind = 'worker' AND dead = 0 AND lease_until > :now AND draining = 0) AS workers,
            sum(kind = 'worker' AND dead = 0 AND lease_until > :now AND draining <> 0) AS draining,
@@ -494,7 +534,8 @@ SELECT json_group_array(json_array(name, workers, draining, schedulers, seen_at)
 
 -- name: orders
 -- Only the word of an order has a > in it.
-SELECT json_group_array(json_array(l.id, l.requires, o.serving, o.why, o.since))
+SELECT json_group_array(json_object(
+    'label_set', l.id, 'requires', l.requires, 'serving', o.serving, 'why', o.why, 'since', o.since))
 FROM lane l LEFT JOIN datacenter_order o ON o.lane = l.id WHERE instr(l.requires, '>') > 0
 
 -- name: unshared_orders
@@ -508,7 +549,8 @@ WHERE s.dead = 0 AND s.kind = 'worker' AND s.lease_until > :now
           AND q.value NOT IN (SELECT value FROM json_each(s.labels))))
 
 -- name: place_loads
-SELECT json_group_array(json_array(name, queued, running, oldest_due) ORDER BY name) FROM (
+SELECT json_group_array(json_object(
+    'name', name, 'queued', queued, 'running', running, 'oldest_due', oldest_due) ORDER BY name) FROM (
     SELECT name, sum(queued) AS queued, sum(running) AS running, min(oldest_due) AS oldest_due FROM (
         SELECT coalesce(o.serving, substr(q.value, 12)) AS name, count(*) AS queued, 0 AS running, min(r.due) AS oldest_due
         FROM run r CROSS JOIN lane l ON l.id = r.lane CROSS JOIN json_each(l.requires) AS q
@@ -540,8 +582,10 @@ FROM json_each(:queues) AS q CROSS JOIN (
     SELECT r.id FROM run r WHERE r.queue = q.value AND r.lane = p.id AND r.state = 'queued' ORDER BY r.rank, r.id LIMIT :limit)
 
 -- name: facts_of
-SELECT json_group_array(json_array(
-    v.id, b.task, v.queue, v.job_id, v.scheduled_at, v.ended, v.attempt, v.reason, v.error, b.about))
+SELECT json_group_array(json_object(
+    'id', v.id, 'task', b.task, 'queue', v.queue, 'job_id', v.job_id, 'scheduled_at', v.scheduled_at,
+    'ended', json(iif(v.ended, 'true', 'false')), 'attempt', v.attempt, 'reason', v.reason, 'error', v.error,
+    'tags', json(coalesce(b.about -> '$.tags', '[]'))))
 FROM (
     SELECT r.id AS id, r.body AS body, r.queue AS queue, r.job_id AS job_id, r.scheduled_at AS scheduled_at, 0 AS ended,
            0 AS attempt, '' AS reason, NULL AS error
@@ -555,17 +599,19 @@ FROM (
 ) AS v CROSS JOIN body b ON b.id = v.body
 
 -- name: workers_of
-SELECT json_group_array(json_array(s.id, s.name, s.version, s.datacenter, json(s.queues)))
+SELECT json_group_array(json_object(
+    'id', s.id, 'name', s.name, 'version', s.version, 'datacenter', s.datacenter, 'queues', json(s.queues)))
 FROM json_each(:ids) AS i CROSS JOIN session s ON s.id = i.value
 
 -- name: readers
-SELECT json_group_array(json_array(c.reader, (
-    SELECT o.at FROM outbox o WHERE o.position > c.position ORDER BY o.position LIMIT 1)) ORDER BY c.reader)
+SELECT json_group_array(json_object(
+    'name', c.reader,
+    'oldest', (SELECT o.at FROM outbox o WHERE o.position > c.position ORDER BY o.position LIMIT 1)) ORDER BY c.reader)
 FROM outbox_cursor c
 
 -- name: past_days
 -- Of what is kept alike, the days that are past keeping, oldest first.
-SELECT json_group_array(json_array(kept_as, day) ORDER BY day, kept_as) FROM (
+SELECT json_group_array(json_object('kept_as', kept_as, 'day', day) ORDER BY day, kept_as) FROM (
     SELECT 'succeeded' AS kept_as, h.finished_at / 86400000000 AS day FROM history h INDEXED BY history_standard_succeeded
     WHERE h.state = 'succeeded' AND h.retention IS NULL AND h.finished_at < :succeeded GROUP BY 2
     UNION ALL
@@ -598,6 +644,7 @@ SELECT json_group_array(id) FROM (
 )
 
 -- name: attempts_of
-SELECT json_group_array(json_array(
-    a.run_id, a.fence, a.number, a.outcome, a.reason, a.error, a.started_at, a.ended_at) ORDER BY a.run_id, a.fence)
+SELECT json_group_array(json_object(
+    'run_id', a.run_id, 'fence', a.fence, 'number', a.number, 'outcome', a.outcome, 'reason', a.reason,
+    'error', a.error, 'started_at', a.started_at, 'ended_at', a.ended_at) ORDER BY a.run_id, a.fence)
 FROM json_each(:runs) AS i CROSS JOIN attempt a ON a.run_id = i.value

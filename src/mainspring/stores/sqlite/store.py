@@ -8,14 +8,17 @@ from mainspring.core.ports.storage.catalog import Reads
 from mainspring.stores.sqlite.file_guard import FileGuard
 from mainspring.stores.sqlite.records.access import SqliteAccess
 from mainspring.stores.sqlite.records.calendars import SqliteCalendars
-from mainspring.stores.sqlite.records.catalog import SqliteCatalog, SqliteReports
+from mainspring.stores.sqlite.records.catalog import SqliteCatalog
 from mainspring.stores.sqlite.records.coordination import SqliteCoordination
 from mainspring.stores.sqlite.records.datacenters import SqliteDatacenters
 from mainspring.stores.sqlite.records.dead_letters import SqliteDeadLetters
+from mainspring.stores.sqlite.records.details import SqliteDetails
 from mainspring.stores.sqlite.records.explaining import SqliteExplaining
+from mainspring.stores.sqlite.records.metrics import SqliteMetrics
 from mainspring.stores.sqlite.records.notifications import SqliteNotifications
 from mainspring.stores.sqlite.records.operations import SqliteOperations
 from mainspring.stores.sqlite.records.reading import SqliteOutbox
+from mainspring.stores.sqlite.records.reports import SqliteReports
 from mainspring.stores.sqlite.records.slos import SqliteSlos
 from mainspring.stores.sqlite.records.tasks import SqliteTasks
 from mainspring.stores.sqlite.records.usage import SqliteUsage
@@ -37,6 +40,8 @@ class SqliteStore(
     SqliteArchiving,
     SqliteOutbox,
     SqliteCatalog,
+    SqliteDetails,
+    SqliteMetrics,
     SqliteExplaining,
     SqliteUsage,
     SqliteReports,

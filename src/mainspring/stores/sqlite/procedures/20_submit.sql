@@ -162,7 +162,7 @@ CREATE TEMP TRIGGER finish INSTEAD OF INSERT ON call WHEN NEW.kind = 'finish' BE
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
-    SELECT NEW.number, json_group_array(json_array(h.id, h.state))
+    SELECT NEW.number, json_group_array(json_object('id', h.id, 'state', h.state))
     FROM json_each(NEW.batch) AS i CROSS JOIN history h ON h.id = i.value ->> 0;
 END;
 
@@ -176,7 +176,7 @@ CREATE TEMP TRIGGER cancel INSTEAD OF INSERT ON call WHEN NEW.kind = 'cancel' BE
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
-    SELECT NEW.number, json_group_array(json_array(id, state)) FROM (
+    SELECT NEW.number, json_group_array(json_object('id', id, 'state', state)) FROM (
         SELECT i.value AS id, coalesce(
                    (SELECT iif(r.cancel_at IS NOT NULL, 'cancelling', r.state) FROM run r WHERE r.id = i.value),
                    (SELECT h.state FROM history h WHERE h.id = i.value)) AS state

@@ -74,15 +74,16 @@ CREATE TEMP TRIGGER beat INSTEAD OF INSERT ON call WHEN NEW.kind = 'beat' BEGIN
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
-    SELECT NEW.number, json_array(
-        NEW.now,
-        (SELECT count(*) FROM session WHERE id = NEW.who AND dead = 0),
-        json((SELECT json_group_array(r.id) FROM run r INDEXED BY run_held
+    SELECT NEW.number, json_object(
+        'now', NEW.now,
+        'alive', json(iif(EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0), 'true', 'false')),
+        'cancels', json((SELECT json_group_array(r.id) FROM run r INDEXED BY run_held
               WHERE r.state = 'running' AND r.session = NEW.who AND r.cancel_at IS NOT NULL
                 AND r.id IN (SELECT value FROM json_each(NEW.batch, '$[1]'))
                 AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0))),
-        (SELECT count(*) FROM picked),
-        coalesce((SELECT session.draining FROM session WHERE id = NEW.who), 0));
+        'returned', (SELECT count(*) FROM picked),
+        'draining', json(iif(EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND draining = 1),
+                             'true', 'false')));
 END;
 
 -- The best of one queue. What missed its start or its deadline is left for the reaper.

@@ -42,15 +42,19 @@ CREATE TEMP TRIGGER stage INSTEAD OF INSERT ON call WHEN NEW.kind = 'stage' BEGI
     INSERT INTO picked (id) SELECT id FROM passed;
     INSERT INTO tell (now) VALUES (NEW.now);
 
-    UPDATE reply SET body = json_array(
-        NEW.now,
-        (SELECT count(*) FROM picked),
-        json((SELECT json_group_array(DISTINCT r.queue) FROM picked CROSS JOIN run r ON r.id = picked.id)),
-        body + 0 OR EXISTS (SELECT 1 FROM limiter l INDEXED BY limiter_wake WHERE l.wake_at <= NEW.now),
-        EXISTS (SELECT 1 FROM shard CROSS JOIN schedule s INDEXED BY schedule_due ON s.shard = shard.id
-                WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.who AND s.active = 1
-                  AND s.next_fire <= NEW.now
-                  AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until > NEW.now)))
+    UPDATE reply SET body = json_object(
+        'now', NEW.now,
+        'runs', (SELECT count(*) FROM picked),
+        'queues', json((SELECT json_group_array(DISTINCT r.queue ORDER BY r.queue)
+                        FROM picked CROSS JOIN run r ON r.id = picked.id)),
+        'more', json(iif(body + 0 OR EXISTS (
+            SELECT 1 FROM limiter l INDEXED BY limiter_wake WHERE l.wake_at <= NEW.now), 'true', 'false')),
+        'schedules_due', json(iif(EXISTS (
+            SELECT 1 FROM shard CROSS JOIN schedule s INDEXED BY schedule_due ON s.shard = shard.id
+            WHERE shard.id IN (SELECT value FROM json_each(NEW.batch)) AND shard.owner = NEW.who AND s.active = 1
+              AND s.next_fire <= NEW.now
+              AND EXISTS (SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND lease_until > NEW.now)),
+            'true', 'false')))
     WHERE number = NEW.number;
 END;
 
@@ -80,10 +84,12 @@ CREATE TEMP TRIGGER fire INSTEAD OF INSERT ON call WHEN NEW.kind = 'fire' BEGIN
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
-    SELECT NEW.number, json_group_array(json_array(
-        fired.n, (SELECT count(*) FROM made WHERE made.n = fired.n),
-        json((SELECT json_group_array(DISTINCT made.queue) FROM made CROSS JOIN run r ON r.id = made.id
-              WHERE made.n = fired.n AND r.state = 'queued'))))
+    SELECT NEW.number, json_group_array(json_object(
+        'index', fired.n,
+        'runs', (SELECT count(*) FROM made WHERE made.n = fired.n),
+        'queues', json((SELECT json_group_array(DISTINCT made.queue ORDER BY made.queue)
+                        FROM made CROSS JOIN run r ON r.id = made.id
+                        WHERE made.n = fired.n AND r.state = 'queued'))))
     FROM fired;
 END;
 
@@ -206,7 +212,7 @@ CREATE TEMP TRIGGER set_jobs INSTEAD OF INSERT ON call WHEN NEW.kind = 'set_jobs
     INSERT INTO tell (now) VALUES (NEW.now);
 
     INSERT OR REPLACE INTO reply (number, body)
-    SELECT NEW.number, json_group_array(json_array(j.id, j.state))
+    SELECT NEW.number, json_group_array(json_object('id', j.id, 'state', j.state))
     FROM json_each(NEW.batch, '$[1]') AS i CROSS JOIN job j ON j.id = i.value;
 END;
 

@@ -231,10 +231,12 @@ CREATE TEMP TRIGGER tidy INSTEAD OF INSERT ON call WHEN NEW.kind = 'tidy' BEGIN
       AND NOT EXISTS (SELECT 1 FROM waiting w WHERE w.target = CAST(session.id AS TEXT));
     UPDATE session SET lanes = NULL WHERE lanes = '[0]';
     INSERT OR REPLACE INTO reply (number, body)
-    SELECT NEW.number, json_array(
-        EXISTS (SELECT 1 FROM meta CROSS JOIN history h ON h.seq = meta.history_counted + 1
-                WHERE h.finished_at < NEW.now - (NEW.batch ->> 2)),
-        json((SELECT json_group_array(json_array(task, state, runs)) FROM unattempted)));
+    SELECT NEW.number, json_object(
+        'more', json(iif(EXISTS (
+            SELECT 1 FROM meta CROSS JOIN history h ON h.seq = meta.history_counted + 1
+            WHERE h.finished_at < NEW.now - (NEW.batch ->> 2)), 'true', 'false')),
+        'unattempted', json((
+            SELECT json_group_array(json_object('task', task, 'state', state, 'runs', runs)) FROM unattempted)));
     DELETE FROM unattempted;
 END;
 

@@ -7,11 +7,12 @@ CREATE TEMP TRIGGER renew INSTEAD OF INSERT ON call WHEN NEW.kind = 'renew' BEGI
     INSERT OR REPLACE INTO reply (number, body)
     SELECT NEW.number, CASE WHEN EXISTS (
         SELECT 1 FROM session WHERE id = NEW.who AND dead = 0 AND kind = 'scheduler'
-    ) THEN json_array(
-        NEW.now,
-        json((SELECT json_group_array(id ORDER BY id) FROM session WHERE dead = 0 AND kind = 'scheduler')),
-        json((SELECT json_group_array(json_array(id, epoch)) FROM shard WHERE owner = NEW.who)),
-        (SELECT min(lease_until) FROM session WHERE dead = 0 AND kind = 'scheduler' AND id <> NEW.who)
+    ) THEN json_object(
+        'now', NEW.now,
+        'members', json((SELECT json_group_array(id ORDER BY id) FROM session WHERE dead = 0 AND kind = 'scheduler')),
+        'owned', json((SELECT json_group_array(json_array(id, epoch)) FROM shard WHERE owner = NEW.who)),
+        'first_end', (
+            SELECT min(lease_until) - NEW.now FROM session WHERE dead = 0 AND kind = 'scheduler' AND id <> NEW.who)
     ) ELSE 'null' END;
 END;
 

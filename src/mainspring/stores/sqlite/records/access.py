@@ -9,9 +9,10 @@ from mainspring.core.model.access.access import ApiKey, Tenant
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.ports.storage.access import ALL_CHANGES, AuditEntry, AuditFilter, Author
 from mainspring.stores.changes import Change, quotas_changed, words_of_key
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.part import Part
 from mainspring.stores.sqlite.records.audit import write_audit
+from mainspring.stores.sqlite.rows.access import decode_audit, decode_keys, decode_tenant, decode_tenants
+from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.threads import read
 
 
@@ -22,13 +23,13 @@ class SqliteAccess(Part):
                 "tuple[str, Instant] | None",
                 connection.execute("SELECT quotas, created_at FROM tenant WHERE name = ?", (tenant.name,)).get,
             )
-            known = None if found is None else rows.tenant(tenant.name, *found)
+            known = None if found is None else decode_tenant(tenant.name, *found)
             if known is not None and known.quotas == tenant.quotas:
                 return known
             made = msgspec.structs.replace(tenant, created_at=now if known is None else known.created_at)
             connection.execute(
                 "INSERT OR REPLACE INTO tenant (name, quotas, running, created_at) VALUES (?, ?, ?, ?)",
-                (made.name, rows.encode(made.quotas), made.quotas.running, made.created_at),
+                (made.name, encode(made.quotas), made.quotas.running, made.created_at),
             )
             differs = quotas_changed(None if known is None else known.quotas, made.quotas)
             change = Change(tenant.name, tenant.name, *differs)
@@ -38,7 +39,7 @@ class SqliteAccess(Part):
         return await self._work(put)
 
     async def tenants(self) -> list[Tenant]:
-        return rows.tenants(await self._reader.read("tenants"))
+        return decode_tenants(await self._reader.read("tenants"))
 
     async def put_key(self, key: ApiKey, author: Author) -> ApiKey:
         def put(connection: apsw.Connection, now: Instant) -> ApiKey:
@@ -51,7 +52,7 @@ class SqliteAccess(Part):
                     key.name,
                     key.role.value,
                     key.secret_hash.hex(),
-                    rows.encode(key.queues),
+                    encode(key.queues),
                     key.made_by,
                     now,
                     key.expires_at,
@@ -62,20 +63,20 @@ class SqliteAccess(Part):
             if connection.changes():
                 change = Change(key.tenant or "", key.id, None, words_of_key(key))
                 write_audit(connection, now, "keys.put", author, [change])
-            [kept] = rows.keys(read(connection, "keys", tenant=None, id=key.id))
+            [kept] = decode_keys(read(connection, "keys", tenant=None, id=key.id))
             return kept
 
         return await self._work(put)
 
     async def keys(self, tenant: str | None) -> list[ApiKey]:
-        return rows.keys(await self._reader.read("keys", tenant=tenant, id=None))
+        return decode_keys(await self._reader.read("keys", tenant=tenant, id=None))
 
     async def key(self, identifier: str) -> ApiKey | None:
-        return next(iter(rows.keys(await self._reader.read("keys", tenant=None, id=identifier))), None)
+        return next(iter(decode_keys(await self._reader.read("keys", tenant=None, id=identifier))), None)
 
     async def revoke_key(self, identifier: str, tenant: str | None, author: Author) -> ApiKey | None:
         def revoke(connection: apsw.Connection, now: Instant) -> ApiKey | None:
-            for key in rows.keys(read(connection, "keys", tenant=tenant, id=identifier)):
+            for key in decode_keys(read(connection, "keys", tenant=tenant, id=identifier)):
                 if key.revoked_at is not None:
                     return key
                 connection.execute("UPDATE api_key SET revoked_at = ? WHERE id = ?", (now, identifier))
@@ -104,7 +105,7 @@ class SqliteAccess(Part):
         def touch(connection: apsw.Connection, now: Instant) -> None:
             connection.execute(
                 "UPDATE api_key SET last_used_at = ? WHERE id IN (SELECT value FROM json_each(?))",
-                (now, rows.encode(identifiers)),
+                (now, encode(identifiers)),
             )
 
         if identifiers:
@@ -125,8 +126,10 @@ class SqliteAccess(Part):
         }
         given = {text: value for text, value in filters.items() if value is not None}
         statement = f"""
-            SELECT json_group_array(json_array(
-                position, at, tenant, author, action, target, count, before, after, why) ORDER BY position DESC)
+            SELECT json_group_array(json_object(
+                'position', position, 'at', at, 'tenant', tenant, 'author', author, 'action', action,
+                'target', target, 'count', count, 'before', before, 'after', after, 'why', why)
+                ORDER BY position DESC)
             FROM (SELECT * FROM audit WHERE {" AND ".join(given) or "true"} ORDER BY position DESC LIMIT :limit)
         """  # noqa: S608
         values = {text.rpartition(":")[2]: value for text, value in given.items()}
@@ -136,4 +139,4 @@ class SqliteAccess(Part):
             assert isinstance(found, str)
             return found
 
-        return rows.audit_entries(await self._look(look))
+        return decode_audit(await self._look(look))

@@ -9,14 +9,15 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.stores.changes import Change, sum_up, what_differs
+from mainspring.stores.sqlite.rows.answers import StoredState
 
 
-def find_state_changes(before: Iterable[tuple[str, str, str]], after: Mapping[RunId, RunState]) -> list[Change]:
-    """Compare the states of runs before a call, as (id, tenant, state), with those after it."""
+def find_state_changes(before: Iterable[StoredState], after: Mapping[RunId, RunState]) -> list[Change]:
+    """Compare the states of runs before a call with those after it."""
     return [
-        Change(tenant, run, *(what_differs({"state": state}, {"state": after[RunId(run)]}) or ()))
-        for run, tenant, state in before
-        if after[RunId(run)] != state
+        Change(run.tenant, run.id, *(what_differs({"state": run.state}, {"state": after[run.id]}) or ()))
+        for run in before
+        if after[run.id] != run.state
     ]
 
 

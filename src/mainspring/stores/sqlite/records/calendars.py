@@ -13,9 +13,9 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.calendars import Almanac
 from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
 from mainspring.stores.changes import Change
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.part import Part
 from mainspring.stores.sqlite.records.audit import write_audit
+from mainspring.stores.sqlite.rows.encoding import decode_spec, encode
 
 _decode = msgspec.json.Decoder(CalendarSpec).decode
 _VERSIONS = (
@@ -68,7 +68,7 @@ class SqliteCalendars(Part):
             before = next(iter(_read(connection, _VERSIONS, (tenant, name, 1))), None)
             if before is None or before.deleted:
                 return False
-            users = [(str(user), rows.spec_of(str(spec))) for user, spec in connection.execute(_USERS, (tenant,))]
+            users = [(str(user), decode_spec(str(spec))) for user, spec in connection.execute(_USERS, (tenant,))]
             refuse_used(name, [user for user, spec in users if name in spec.calendars])
             _add(connection, before, gone(before, author, now), author, "calendars.delete")
             return True
@@ -91,7 +91,7 @@ def calendar_rev(connection: apsw.Connection, tenant: str) -> int:
 
 
 def _newest(connection: apsw.Connection, tenants: Collection[str] | None) -> list[Calendar]:
-    return _read(connection, _NEWEST, (None if tenants is None else rows.encode(list(tenants)),))
+    return _read(connection, _NEWEST, (None if tenants is None else encode(list(tenants)),))
 
 
 def _read(connection: apsw.Connection, query: str, bindings: tuple[str | int | None, ...]) -> list[Calendar]:
@@ -121,7 +121,7 @@ def _add(connection: apsw.Connection, before: Calendar | None, made: Calendar, a
             made.tenant,
             made.name,
             made.version,
-            rows.encode(made.spec),
+            encode(made.spec),
             int(made.deleted),
             made.made_by,
             made.why,

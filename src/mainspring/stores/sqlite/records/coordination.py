@@ -10,13 +10,14 @@ from mainspring.core.model.base.instant import Instant, Micros
 from mainspring.core.model.cluster.clock_guard import ClockReading
 from mainspring.core.model.schedules.cron import find_zone_database
 from mainspring.core.ports.storage.coordination import Membership
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.rows.answers import decode_epochs, decode_renewal
+from mainspring.stores.sqlite.rows.encoding import encode
 
 
 class SqliteCoordination(Part):
     async def join(self, name: str, ttl: Micros) -> SessionId:
-        batch = rows.encode((name, "scheduler", ttl, "", "", (), (), "", "", (), (), None))
+        batch = encode((name, "scheduler", ttl, "", "", (), (), "", "", (), (), None))
         session = SessionId(int(await self._writer.call("open_session", batch)))
         # The clock guard reports it in other stores, but does not run where the store's clock is this machine's.
         version = find_zone_database().version
@@ -28,17 +29,17 @@ class SqliteCoordination(Part):
         return session
 
     async def renew(self, member: SessionId, ttl: Micros) -> Membership:
-        found = rows.membership.decode(await self._writer.call("renew", who=member, size=ttl))
-        if found is None:
+        answer = decode_renewal(await self._writer.call("renew", who=member, size=ttl))
+        if answer is None:
             raise Fenced(f"member {member} is not one any more")
-        now, members, owned, end = found
-        return Membership(now=now, members=members, owned=dict(owned), first_end=None if end is None else end - now)
+        owned = {row.shard: row.epoch for row in answer.owned}
+        return Membership(now=answer.now, members=answer.members, owned=owned, first_end=answer.first_end)
 
     async def take(self, member: SessionId, shards: Collection[int]) -> dict[int, int]:
-        return dict(rows.pairs.decode(await self._writer.call("take", rows.encode(list(shards)), who=member)))
+        return decode_epochs(await self._writer.call("take", encode(list(shards)), who=member))
 
     async def give_up(self, member: SessionId, shards: Collection[int]) -> None:
-        await self._writer.call("give_up", rows.encode(list(shards)), who=member)
+        await self._writer.call("give_up", encode(list(shards)), who=member)
 
     async def tell_clock(self, sessions: Collection[SessionId], reading: ClockReading, tzdata: str) -> None:
         def tell(connection: apsw.Connection, _: Instant) -> None:
@@ -56,8 +57,8 @@ class SqliteCoordination(Part):
         return await self._reader.read("store_id")
 
     async def epochs(self, shards: Collection[int]) -> dict[int, int]:
-        return dict(rows.pairs.decode(await self._reader.read("epochs", shards=rows.encode(list(shards)))))
+        return decode_epochs(await self._reader.read("epochs", shards=encode(list(shards))))
 
     async def seal(self, member: SessionId, epochs: Mapping[int, int]) -> dict[int, int]:
-        batch = rows.encode(list(epochs.items()))
-        return dict(rows.pairs.decode(await self._writer.call("seal", batch, who=member)))
+        batch = encode(list(epochs.items()))
+        return decode_epochs(await self._writer.call("seal", batch, who=member))

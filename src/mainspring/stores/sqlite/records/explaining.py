@@ -6,8 +6,17 @@ from mainspring.core.model.base.ids import JobId, RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import SessionView
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.rows.jobs import decode_ledger
+from mainspring.stores.sqlite.rows.views import decode_sessions
+
+
+class _BackfilledRow(msgspec.Struct, frozen=True):
+    scheduled_at: Instant
+    run: RunId
+
+
+_decode_backfilled = msgspec.json.Decoder(list[_BackfilledRow]).decode
 
 
 class SqliteExplaining(Part):
@@ -17,11 +26,11 @@ class SqliteExplaining(Part):
 
     async def owner_of(self, shard: int) -> SessionView | None:
         text = await self._reader.read("owner_of", shard=shard, now=self._time.now())
-        return next(iter(rows.sessions(text)), None)
+        return next(iter(decode_sessions(text)), None)
 
     async def ledger_at(self, job: JobId, at: Instant) -> LedgerEntry | None:
-        return next(iter(rows.ledger_entries(await self._reader.read("ledger_at", job=job, at=at))), None)
+        return next(iter(decode_ledger(await self._reader.read("ledger_at", job=job, at=at))), None)
 
     async def backfilled(self, job: JobId, since: Instant, until: Instant) -> dict[Instant, RunId]:
-        text = await self._reader.read("backfilled", job=job, since=since, until=until)
-        return {at: RunId(run) for at, run in msgspec.json.decode(text, type=list[tuple[int, str]])}
+        rows = _decode_backfilled(await self._reader.read("backfilled", job=job, since=since, until=until))
+        return {row.scheduled_at: row.run for row in rows}

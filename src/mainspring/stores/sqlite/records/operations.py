@@ -16,8 +16,10 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.store import Accepted
 from mainspring.stores.changes import Change, retagged, what_differs
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.records.audit import find_state_changes, write_audit
+from mainspring.stores.sqlite.rows.answers import decode_new_states, decode_stored_states
+from mainspring.stores.sqlite.rows.encoding import encode, encode_bytes
+from mainspring.stores.sqlite.rows.runs import decode_run_views
 from mainspring.stores.sqlite.threads import Call, call_procedures, read
 from mainspring.stores.sqlite.work.editing import edit, set_about
 from mainspring.stores.sqlite.work.jobs import add_version, stored_jobs
@@ -40,13 +42,13 @@ class SqliteOperations(SqliteQueues):
         for end in ends:
             end.check()
         known = {end.run: end for end in ends}
-        ids = rows.encode(list(known))
-        call = Call("finish", rows.encode([_end_item(end) for end in known.values()]))
+        ids = encode(list(known))
+        call = Call("finish", encode([_end_item(end) for end in known.values()]))
 
         def finish(connection: apsw.Connection, now: Instant) -> dict[RunId, RunState]:
-            before = rows.standing.decode(read(connection, "run_states", ids=ids))
+            before = decode_stored_states(read(connection, "run_states", ids=ids))
             [answer] = call_procedures(connection, [call], now)
-            after = dict(rows.run_states.decode(answer))
+            after = decode_new_states(answer)
             write_audit(connection, now, "runs.finish", author, find_state_changes(before, after))
             return after
 
@@ -69,7 +71,7 @@ class SqliteOperations(SqliteQueues):
             )
             connection.execute(
                 "UPDATE history SET dead = ? WHERE id IN (SELECT value FROM json_each(?))",
-                (becomes, rows.encode([run for _, run in meant])),
+                (becomes, encode([run for _, run in meant])),
             )
             write_audit(connection, now, action, author, [Change(*pair) for pair in meant])
             return len(meant)
@@ -92,7 +94,7 @@ class SqliteOperations(SqliteQueues):
     ) -> int:
         def retag(connection: apsw.Connection, now: Instant) -> int:
             order = list(dict.fromkeys(str(identifier) for identifier in ids))
-            views = rows.run_views(read(connection, "runs", ids=rows.encode(order), payloads=0, results=0))
+            views = decode_run_views(read(connection, "runs", ids=encode(order), payloads=0, results=0))
             jobs = {job.id: job for job in stored_jobs(connection, [JobId(job) for job in order])}
             changes: list[Change] = []
             for identifier in order:
@@ -109,7 +111,7 @@ class SqliteOperations(SqliteQueues):
                     if tags is not None:
                         changes.append(_retag(job.tenant, job.id, job.spec.tags, tags))
                         spec = msgspec.structs.replace(job.spec, tags=tags)
-                        payload = rows.text_of(job.payload)
+                        payload = encode_bytes(job.payload)
                         add_version(connection, job.id, job.version + 1, spec, payload, author, now)
             write_audit(connection, now, "jobs.retag", author, changes)
             return len(changes)
@@ -201,7 +203,7 @@ def _purge_runs(connection: apsw.Connection, ids: list[str], now: Instant) -> li
         connection.execute(
             "INSERT INTO picked (n, id)"
             " SELECT h.seq, h.id FROM json_each(?) AS i CROSS JOIN history h ON h.id = i.value",
-            (rows.encode(ids),),
+            (encode(ids),),
         )
         connection.execute("INSERT INTO forget_picked (now) VALUES (?)", (now,))
     return ended
@@ -230,9 +232,9 @@ def _purge_jobs(connection: apsw.Connection, ids: list[str]) -> list[tuple[str, 
 
 
 def _pairs(connection: apsw.Connection, statement: str, ids: Iterable[str], *more: int) -> list[tuple[str, str]]:
-    return [cast("tuple[str, str]", row) for row in connection.execute(statement, (rows.encode(list(ids)), *more))]
+    return [cast("tuple[str, str]", row) for row in connection.execute(statement, (encode(list(ids)), *more))]
 
 
 def _end_item(end: KnownEnd) -> tuple[str, str, str, str | None, str | None, str | None]:
-    result = None if end.result is None else rows.text_of(end.result)
+    result = None if end.result is None else encode_bytes(end.result)
     return end.run, end.state.value, end.reason, result, end.error, end.fingerprint or None

@@ -10,8 +10,13 @@ from mainspring.core.model.runs.view import AttemptView, RunView
 from mainspring.core.model.schedules.job import Job, LedgerEntry
 from mainspring.core.ports.events_out import ReaderView
 from mainspring.core.store import EVENTS_KEPT, Depth, EventBatch
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.rows.answers import decode_strings
+from mainspring.stores.sqlite.rows.encoding import encode
+from mainspring.stores.sqlite.rows.events import decode_events, decode_readers, decode_run_facts, decode_worker_facts
+from mainspring.stores.sqlite.rows.jobs import decode_jobs, decode_ledger
+from mainspring.stores.sqlite.rows.runs import decode_hints, decode_run_views
+from mainspring.stores.sqlite.rows.views import decode_attempts, decode_depths
 
 
 class SqliteReading(Part):
@@ -20,15 +25,15 @@ class SqliteReading(Part):
         return self._time.now()
 
     async def runs(self, ids: Sequence[RunId], *, payloads: bool = False) -> list[RunView | None]:
-        asked = rows.encode(list(dict.fromkeys(ids)))
-        found = rows.run_views(await self._reader.read("runs", ids=asked, payloads=int(payloads), results=1))
+        asked = encode(list(dict.fromkeys(ids)))
+        found = decode_run_views(await self._reader.read("runs", ids=asked, payloads=int(payloads), results=1))
         return [found.get(run) for run in ids]
 
     async def attempts(self, run: RunId) -> list[AttemptView]:
-        return rows.attempts(await self._reader.read("attempts", run=run))
+        return decode_attempts(await self._reader.read("attempts", run=run))
 
     async def jobs(self, ids: Sequence[JobId]) -> list[Job | None]:
-        found = rows.jobs(await self._reader.read("jobs", ids=rows.encode(list(dict.fromkeys(ids))), payloads=1))
+        found = decode_jobs(await self._reader.read("jobs", ids=encode(list(dict.fromkeys(ids))), payloads=1))
         by_id = {job.id: job for job in found}
         return [by_id.get(job) for job in ids]
 
@@ -37,12 +42,12 @@ class SqliteReading(Part):
         return JobId(found) if found else None
 
     async def ledger(self, job: JobId, since: Instant, until: Instant, limit: int) -> list[LedgerEntry]:
-        return rows.ledger_entries(await self._reader.read("ledger", job=job, since=since, until=until, limit=limit))
+        return decode_ledger(await self._reader.read("ledger", job=job, since=since, until=until, limit=limit))
 
     async def last_ticks(self, jobs: Sequence[JobId], limit: int) -> list[list[LedgerEntry]]:
-        asked = rows.encode(list(dict.fromkeys(jobs)))
+        asked = encode(list(dict.fromkeys(jobs)))
         found: dict[JobId, list[LedgerEntry]] = {}
-        for entry in rows.ledger_entries(await self._reader.read("last_ticks", jobs=asked, limit=limit)):
+        for entry in decode_ledger(await self._reader.read("last_ticks", jobs=asked, limit=limit)):
             found.setdefault(entry.job_id, []).append(entry)
         return [found.get(job, [])[-limit:] for job in jobs]
 
@@ -50,19 +55,19 @@ class SqliteReading(Part):
         return await self._those(await self._reader.read("parents", run=run))
 
     async def parent_ids(self, run: RunId) -> list[RunId]:
-        return [RunId(parent) for parent in rows.strings.decode(await self._reader.read("parents", run=run))]
+        return [RunId(parent) for parent in decode_strings(await self._reader.read("parents", run=run))]
 
     async def children(self, run: RunId, after: RunId | None, limit: int) -> list[RunView]:
         return await self._those(await self._reader.read("children", run=run, after=after or "", limit=limit))
 
     async def _those(self, ids: str) -> list[RunView]:
-        views = await self.runs([RunId(run) for run in rows.strings.decode(ids)])
+        views = await self.runs([RunId(run) for run in decode_strings(ids)])
         return [view for view in views if view is not None]
 
     async def depths(self, tenant: str | None = None) -> list[Depth]:
         if tenant is None:
-            return rows.depths(await self._reader.read("depths", now=self._time.now()))
-        return rows.depths(await self._reader.read("depths_of", tenant=tenant, now=self._time.now()))
+            return decode_depths(await self._reader.read("depths", now=self._time.now()))
+        return decode_depths(await self._reader.read("depths_of", tenant=tenant, now=self._time.now()))
 
 
 class SqliteOutbox(Part):
@@ -70,24 +75,24 @@ class SqliteOutbox(Part):
         return await self._reader.read("hint_key")
 
     async def hints_of(self, runs: Sequence[RunId]) -> list[Hint]:
-        return rows.hints(await self._reader.read("hints_of", ids=rows.encode(list(runs))))
+        return decode_hints(await self._reader.read("hints_of", ids=encode(list(runs))))
 
     async def hints_ready(self, queues: Collection[str] | None, limit: int) -> list[Hint]:
         named = (
-            [depth.queue for depth in rows.depths(await self._reader.read("depths", now=self._time.now()))]
+            [depth.queue for depth in decode_depths(await self._reader.read("depths", now=self._time.now()))]
             if queues is None
             else queues
         )
-        return rows.hints(await self._reader.read("hints_ready", queues=rows.encode(list(named)), limit=limit))
+        return decode_hints(await self._reader.read("hints_ready", queues=encode(list(named)), limit=limit))
 
     async def facts_of(self, runs: Sequence[RunId], since: Instant) -> list[RunFacts]:
-        return rows.run_facts(await self._reader.read("facts_of", ids=rows.encode(list(runs)), most=MAX_TOLD_ERROR))
+        return decode_run_facts(await self._reader.read("facts_of", ids=encode(list(runs)), most=MAX_TOLD_ERROR))
 
     async def workers_of(self, sessions: Sequence[SessionId]) -> list[WorkerFacts]:
-        return rows.worker_facts(await self._reader.read("workers_of", ids=rows.encode(list(sessions))))
+        return decode_worker_facts(await self._reader.read("workers_of", ids=encode(list(sessions))))
 
     async def readers(self) -> list[ReaderView]:
-        return rows.readers(await self._reader.read("readers"))
+        return decode_readers(await self._reader.read("readers"))
 
     async def attach_reader(self, name: str, ttl: Micros | None = None) -> None:
         await self._writer.call("attach_reader", name, size=-1 if ttl is None else ttl)
@@ -96,7 +101,7 @@ class SqliteOutbox(Part):
         await self._writer.call("detach_reader", name, size=EVENTS_KEPT)
 
     async def events(self, name: str, limit: int) -> list[EventBatch]:
-        return rows.event_batches(await self._reader.read("events", reader=name, limit=limit))
+        return decode_events(await self._reader.read("events", reader=name, limit=limit))
 
     async def acknowledge(self, name: str, position: str) -> None:
         await self._writer.call("acknowledge", name, size=int(position))

@@ -10,8 +10,8 @@ from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.schedules.slo import SloState
 from mainspring.core.ports.storage.slos import SloDue, SloSettled
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.part import Part
+from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.work.jobs import stored_jobs
 
 _decode = msgspec.json.Decoder(SloState).decode
@@ -60,7 +60,7 @@ class SqliteSlos(Part):
                 else:
                     connection.execute(
                         "UPDATE slo SET rev = rev + 1, next_check = ?, state = ? WHERE job_id = ?",
-                        (one.next_check, rows.encode(one.state), one.job),
+                        (one.next_check, encode(one.state), one.job),
                     )
                 connection.executemany(
                     "INSERT INTO outbox (at, kind, tenant, runs) SELECT ?, ?, ?, json_array(?)"
@@ -74,9 +74,7 @@ class SqliteSlos(Part):
     async def slo_states(self, jobs: Collection[JobId]) -> dict[JobId, SloState]:
         query = "SELECT s.job_id, s.state FROM json_each(?) AS i CROSS JOIN slo s ON s.job_id = i.value"
         found = await self._look(
-            lambda connection: cast(
-                "list[tuple[JobId, str]]", list(connection.execute(query, (rows.encode(list(jobs)),)))
-            )
+            lambda connection: cast("list[tuple[JobId, str]]", list(connection.execute(query, (encode(list(jobs)),))))
         )
         return {job: _decode(state) for job, state in found}
 

@@ -9,13 +9,22 @@ from mainspring.core.model.base.instant import DAY
 from mainspring.core.model.runs.view import AttemptView
 from mainspring.core.ports.upkeep.archive import ArchivedRun, Part
 from mainspring.core.store import Retention
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.records.reading import SqliteReading
+from mainspring.stores.sqlite.rows.answers import decode_ids
+from mainspring.stores.sqlite.rows.encoding import encode
+from mainspring.stores.sqlite.rows.views import decode_attempts
 
 _STANDARD = ("succeeded", "unsuccessful")
 #: How many runs are read at a time. Their size is known only then.
 _AT_ONCE = 50
-_days = msgspec.json.Decoder(list[tuple[str, int]]).decode
+
+
+class _PastDay(msgspec.Struct, frozen=True):
+    kept_as: str
+    day: int
+
+
+_decode_days = msgspec.json.Decoder(list[_PastDay]).decode
 
 
 class SqliteArchiving(SqliteReading):
@@ -23,8 +32,8 @@ class SqliteArchiving(SqliteReading):
         now = await self.now()
         # Only whole days: a day whose last runs must still be kept is left out.
         until = {name: (now - getattr(retention, name)) // DAY * DAY for name in (*_STANDARD, "short", "long", "audit")}
-        found = _days(await self._reader.read("past_days", **until))
-        return [Part(kept_as=name, since=day * DAY, until=(day + 1) * DAY) for name, day in found]
+        found = _decode_days(await self._reader.read("past_days", **until))
+        return [Part(kept_as=row.kept_as, since=row.day * DAY, until=(row.day + 1) * DAY) for row in found]
 
     async def archived_runs(
         self, part: Part, after: ArchivedRun | None, limit: int, size: int
@@ -39,7 +48,7 @@ class SqliteArchiving(SqliteReading):
             limit=limit,
             **({} if "class" not in name else {"class": part.kept_as}),
         )
-        ids = [RunId(run) for run in rows.strings.decode(found)]
+        ids = decode_ids(found)
         runs: list[ArchivedRun] = []
         for first in range(0, len(ids), _AT_ONCE):
             more = await self._archived(ids[first : first + _AT_ONCE])
@@ -51,7 +60,7 @@ class SqliteArchiving(SqliteReading):
 
     async def _archived(self, ids: list[RunId]) -> list[ArchivedRun]:
         views = [view for view in await self.runs(ids, payloads=True) if view is not None]
-        of_run: dict[RunId, list[AttemptView]] = {}
-        for attempt in rows.attempts(await self._reader.read("attempts_of", runs=rows.encode(ids))):
-            of_run.setdefault(attempt.run_id, []).append(attempt)
-        return [ArchivedRun(run=view, attempts=tuple(of_run.get(view.id, ()))) for view in views]
+        by_run: dict[RunId, list[AttemptView]] = {}
+        for attempt in decode_attempts(await self._reader.read("attempts_of", runs=encode(ids))):
+            by_run.setdefault(attempt.run_id, []).append(attempt)
+        return [ArchivedRun(run=view, attempts=tuple(by_run.get(view.id, ()))) for view in views]

@@ -8,7 +8,7 @@ import apsw
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.upkeep.archive import ArchivedRun
-from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.rows.encoding import encode, encode_bytes, encode_policy
 from mainspring.stores.sqlite.store import SqliteStore
 
 _BODY = "INSERT INTO body (task, policy, payload, about) VALUES (?, ?, ?, ?)"
@@ -51,8 +51,8 @@ def _put(connection: apsw.Connection, one: ArchivedRun) -> bool:
     run = one.run
     if connection.execute("SELECT 1 FROM history WHERE id = ?", (run.id,)).get is not None:
         return False
-    about = None if run.about is None else rows.encode(run.about)
-    connection.execute(_BODY, (run.task, rows.policy_text(run.policy), rows.text_of(run.payload or b"null"), about))
+    about = None if run.about is None else encode(run.about)
+    connection.execute(_BODY, (run.task, encode_policy(run.policy), encode_bytes(run.payload or b"null"), about))
     connection.execute(
         _RUN,
         (
@@ -75,7 +75,7 @@ def _put(connection: apsw.Connection, one: ArchivedRun) -> bool:
             run.scheduled_at,
             run.replay_of,
             run.reason,
-            None if run.result is None else rows.text_of(run.result),
+            None if run.result is None else encode_bytes(run.result),
             run.error,
             run.executor or None,
             run.start_by,

@@ -14,7 +14,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.upkeep.transfer import BATCH, KINDS, Facts, Row
 from mainspring.stores import statements
 from mainspring.stores.sqlite import connection as connections
-from mainspring.stores.sqlite.rows import bytes_of
+from mainspring.stores.sqlite.rows.encoding import decode_bytes
 
 #: Tables that are not moved: recent events, their readers, and everything that is rebuilt.
 LEFT = frozenset(
@@ -73,7 +73,7 @@ TABLES |= {"calendar", "slo", "queue_policy", "replay"}
 
 
 def _content(text: str | None) -> bytes | None:
-    return None if text is None else bytes_of(text)
+    return None if text is None else decode_bytes(text)
 
 
 def _list(text: str) -> list[str]:

@@ -17,7 +17,9 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import check_no_circle
 from mainspring.core.store import KEYS_KEPT, Accepted
-from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.rows.answers import StoredState, decode_stored_states
+from mainspring.stores.sqlite.rows.encoding import encode
+from mainspring.stores.sqlite.rows.items import build_full_submit_item
 from mainspring.stores.sqlite.threads import Call, call_procedures, read
 from mainspring.stores.sqlite.work.editing import edit
 
@@ -60,7 +62,12 @@ def submit_tied(
     states = _states(connection, [answer.id for answer in answers])
     return [
         # A key that was used for a recurring job names an id of another kind.
-        Accepted(answer.id, states.get(answer.id, ("", RunState.SCHEDULED))[1], answer.new, answer.conflict)
+        Accepted(
+            answer.id,
+            states[answer.id].state if answer.id in states else RunState.SCHEDULED,
+            answer.new,
+            answer.conflict,
+        )
         for answer in answers
     ]
 
@@ -166,9 +173,9 @@ def _edited(first: NewRun, second: NewRun) -> NewRun:
 
 
 def _make(connection: apsw.Connection, runs: Iterable[NewRun], shard_of: Mapping[RunId, int], now: Instant) -> None:
-    items = [rows.submit_more_item(run, shard_of[run.id]) for run in runs]
+    items = [build_full_submit_item(run, shard_of[run.id]) for run in runs]
     if items:
-        call_procedures(connection, [Call("submit_more", rows.encode(items), size=KEYS_KEPT)], now)
+        call_procedures(connection, [Call("submit_more", encode(items), size=KEYS_KEPT)], now)
 
 
 def _end(connection: apsw.Connection, run: RunId, now: Instant) -> None:
@@ -191,11 +198,11 @@ def _make_families(
     found = _states(connection, {parent for parents in families.values() for parent in parents})
     edges: list[tuple[str, str, int, str | None]] = []
     for run, parents in families.items():
-        for place, parent in enumerate(parents):
-            tenant, state = found.get(parent, ("", None))
-            if state is None or tenant != run.tenant:
+        for position, parent in enumerate(parents):
+            stored = found.get(parent)
+            if stored is None or stored.tenant != run.tenant:
                 raise NotFound(f"there is no run {parent}, which {run.id} depends on")
-            edges.append((run.id, parent, place, state.value if state.ended else None))
+            edges.append((run.id, parent, position, stored.state.value if stored.state.ended else None))
     connection.executemany("INSERT INTO edge (child, parent, place, state) VALUES (?, ?, ?, ?)", edges)
     connection.executemany(
         "UPDATE dependent SET parents = ? WHERE run_id = ?",
@@ -214,7 +221,7 @@ def _make_families(
     connection.execute("DELETE FROM quiet")
 
 
-def _states(connection: apsw.Connection, ids: Iterable[str]) -> dict[RunId, tuple[str, RunState]]:
+def _states(connection: apsw.Connection, ids: Iterable[str]) -> dict[RunId, StoredState]:
     """Return tenant and state of the runs that exist."""
-    found = rows.standing.decode(read(connection, "run_states", ids=rows.encode(list(ids))))
-    return {RunId(run): (tenant, RunState(state)) for run, tenant, state in found}
+    found = decode_stored_states(read(connection, "run_states", ids=encode(list(ids))))
+    return {run.id: run for run in found}

@@ -14,8 +14,16 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Accepted
 from mainspring.stores.changes import Change, what_differs, words_of_run
 from mainspring.stores.key_locks import compute_run_key_lock
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.records.audit import write_audit
+from mainspring.stores.sqlite.rows.encoding import (
+    encode,
+    encode_about,
+    encode_bytes,
+    encode_label_set,
+    encode_limits,
+    encode_policy,
+)
+from mainspring.stores.sqlite.rows.runs import decode_run_views
 from mainspring.stores.sqlite.threads import read
 
 #: Later than any instant.
@@ -64,11 +72,11 @@ def edit(
     connection.execute("DELETE FROM waiting WHERE id = ?", (new.id,))
     connection.execute(
         "UPDATE body SET task = ?, policy = ?, payload = ? WHERE id = ?",
-        (new.task, rows.policy_text(new.policy), rows.text_of(new.payload), row.body),
+        (new.task, encode_policy(new.policy), encode_bytes(new.payload), row.body),
     )
     holds = row.gate is not None and _holder(connection, row.gate) == new.id
     keeps = holds and due <= now and gate == row.gate and not _stands_before(connection, gate, due, new.id)
-    limits = rows.limits_text(row.tenant, new.task, new.policy)
+    limits = encode_limits(row.tenant, new.task, new.policy)
     if row.state == "after":
         state = "after"
     elif due > now:
@@ -121,7 +129,7 @@ def _editable(connection: apsw.Connection, new: NewRun) -> _Row | None:
 
 
 def _view(connection: apsw.Connection, run: RunId) -> RunView:
-    return rows.run_views(read(connection, "runs", ids=rows.encode([run]), payloads=1, results=0))[run]
+    return decode_run_views(read(connection, "runs", ids=encode([run]), payloads=1, results=0))[run]
 
 
 def _holder(connection: apsw.Connection, gate: int) -> str | None:
@@ -139,7 +147,7 @@ def _stands_before(connection: apsw.Connection, gate: int | None, due: Instant =
 
 
 def _lane(connection: apsw.Connection, new: NewRun) -> int:
-    requires = rows.lane_text(new.policy.requires)
+    requires = encode_label_set(new.policy.requires)
     if requires is None:
         return 0
     connection.execute("INSERT INTO lane (requires) VALUES (?) ON CONFLICT DO NOTHING", (requires,))
@@ -221,5 +229,5 @@ def set_about(connection: apsw.Connection, run: RunView, about: About | None) ->
     connection.execute(
         "UPDATE body SET about = ?1 WHERE id = coalesce((SELECT body FROM run WHERE id = ?2),"
         " (SELECT body FROM waiting WHERE id = ?2), (SELECT body FROM history WHERE id = ?2))",
-        (rows.about_text(about), run.id),
+        (encode_about(about), run.id),
     )

@@ -15,10 +15,17 @@ from mainspring.core.model.schedules.slo import begin
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import KEYS_KEPT, Put, PutOutcome, build_conflict, refuse_put
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.connection import QUERIES
 from mainspring.stores.sqlite.records.audit import write_audit
 from mainspring.stores.sqlite.records.calendars import calendar_rev, mind_calendars
+from mainspring.stores.sqlite.rows.answers import (
+    StoredJobState,
+    decode_new_job_states,
+    decode_stored_job_states,
+    decode_stored_states,
+)
+from mainspring.stores.sqlite.rows.encoding import encode, encode_bytes, encode_policy
+from mainspring.stores.sqlite.rows.jobs import decode_jobs
 from mainspring.stores.sqlite.threads import Call, call_procedures, read
 from mainspring.stores.sqlite.work.queues import SqliteQueues
 
@@ -48,10 +55,10 @@ class SqliteJobs(SqliteQueues):
         ids = list(dict.fromkeys(jobs))
         until = resume_at if state is JobState.PAUSED else None
         why = "" if author is None else author.why
-        call = Call("set_jobs", rows.encode((state, ids, until, why)))
+        call = Call("set_jobs", encode((state, ids, until, why)))
 
-        def standing(connection: apsw.Connection) -> list[tuple[JobId, str, JobState, Instant | None, int]]:
-            return rows.standing_jobs.decode(read(connection, "job_states", ids=rows.encode(ids)))
+        def read_states(connection: apsw.Connection) -> list[StoredJobState]:
+            return decode_stored_job_states(read(connection, "job_states", ids=encode(ids)))
 
         def change(connection: apsw.Connection, now: Instant) -> str:
             if state is JobState.CANCELLED:
@@ -59,20 +66,20 @@ class SqliteJobs(SqliteQueues):
                 for job in stored_jobs(connection, ids):
                     _drop_ticks(connection, job, now, "cancelled")
             before, answer, after = (
-                standing(connection),
+                read_states(connection),
                 call_procedures(connection, [call], now)[0],
-                standing(connection),
+                read_states(connection),
             )
             changes = [
-                Change(tenant, job, *(job_moved(was, state, resumed_at, until) or ()))
-                for (job, tenant, was, resumed_at, rev), (*_, new_rev) in zip(before, after, strict=True)
-                if new_rev != rev
+                Change(old.tenant, old.id, *(job_moved(old.state, state, old.resume_at, until) or ()))
+                for old, new in zip(before, after, strict=True)
+                if new.rev != old.rev
             ]
             write_audit(connection, now, _ACTIONS[state], author, changes)
             return answer
 
         alone = state is JobState.CANCELLED or author is not None
-        return dict(rows.job_states.decode(await self._writer.ask(change if alone else call)))
+        return decode_new_job_states(await self._writer.ask(change if alone else call))
 
 
 def _put_all(connection: apsw.Connection, jobs: Sequence[NewJob], now: Instant) -> list[Put]:
@@ -131,7 +138,7 @@ def _put_before(connection: apsw.Connection, new: NewJob, now: Instant) -> Put |
     for job in stored_jobs(connection, [JobId(made)]):
         same = new.idempotency.fingerprint.hex() == fingerprint
         return Put(job, PutOutcome.UNCHANGED if same else PutOutcome.CONFLICT)
-    if not rows.standing.decode(read(connection, "run_states", ids=rows.encode([made]))):
+    if not decode_stored_states(read(connection, "run_states", ids=encode([made]))):
         return None
     return build_conflict(new, made)
 
@@ -160,7 +167,7 @@ def _put(
     if ticking and rescheduled and before is not None:
         _drop_ticks(connection, before, now, "schedule changed")
     if not same:
-        payload = rows.text_of(new.payload)
+        payload = encode_bytes(new.payload)
         add_version(connection, job, version + 1, new.spec, payload, Author(new.author, why=new.why), now)
     if not ticking:
         connection.execute("UPDATE job SET state = 'scheduled', updated_at = ? WHERE id = ?", (now, job))
@@ -179,7 +186,7 @@ def _watch(connection: apsw.Connection, job: Job, before: Job | None, now: Insta
         connection.execute(
             "INSERT INTO slo (job_id, tenant, next_check, state) VALUES (?, ?, ?, ?) ON CONFLICT (job_id) DO UPDATE"
             " SET rev = rev + 1, next_check = excluded.next_check, state = excluded.state",
-            (job.id, job.tenant, now, rows.encode(begin(now))),
+            (job.id, job.tenant, now, encode(begin(now))),
         )
     elif before.spec.timing != job.spec.timing:
         connection.execute(
@@ -199,7 +206,7 @@ def _make(connection: apsw.Connection, new: NewJob, now: Instant) -> None:
         (new.id, shard_of(new.id)),
     )
     author = Author(new.author, why=new.why)
-    add_version(connection, new.id, 1, new.spec, rows.text_of(new.payload), author, now)
+    add_version(connection, new.id, 1, new.spec, encode_bytes(new.payload), author, now)
 
 
 def add_version(
@@ -208,11 +215,11 @@ def add_version(
     """Store a spec and payload as the newest version of a job."""
     connection.execute(
         "INSERT INTO body (task, policy, payload) VALUES (?, ?, ?)",
-        (spec.task, rows.policy_text(spec.policy), payload),
+        (spec.task, encode_policy(spec.policy), payload),
     )
     connection.execute(
         "INSERT INTO job_version (job_id, version, spec, body, made_by, why, made_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (job, version, rows.encode(spec), connection.last_insert_rowid(), author.name, author.why, now),
+        (job, version, encode(spec), connection.last_insert_rowid(), author.name, author.why, now),
     )
     connection.execute("UPDATE job SET version = ?, updated_at = ? WHERE id = ?", (version, now, job))
     connection.execute("UPDATE schedule SET rev = rev + 1, delay = ? WHERE job_id = ?", (spec.fixed_delay, job))
@@ -245,4 +252,4 @@ def _drop_ticks(connection: apsw.Connection, job: Job, now: Instant, reason: str
 
 def stored_jobs(connection: apsw.Connection, ids: list[JobId], *, payloads: bool = True) -> list[Job]:
     """Return the jobs that exist and can be decoded."""
-    return rows.jobs(read(connection, "jobs", ids=rows.encode(ids), payloads=int(payloads)))
+    return decode_jobs(read(connection, "jobs", ids=encode(ids), payloads=int(payloads)))

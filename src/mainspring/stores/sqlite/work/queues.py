@@ -14,9 +14,9 @@ from mainspring.core.model.limits.queues import NO_POLICY, Candidate, QueuePolic
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Demand
 from mainspring.stores.changes import Change, what_differs
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.part import Part
 from mainspring.stores.sqlite.records.audit import write_audit
+from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.threads import Call, call_procedures
 
 #: Seconds between reads of the set of queues with a policy.
@@ -74,7 +74,7 @@ class SqliteQueues(Part):
                 " retries = excluded.retries, per = excluded.per",
                 (
                     queue,
-                    rows.encode(policy),
+                    encode(policy),
                     int(policy.looks_closely),
                     None if budget is None else budget.most,
                     None if budget is None else budget.per,
@@ -130,7 +130,7 @@ class SqliteQueues(Part):
 
         Return the answer, and the queues with a concurrency limit.
         """
-        batch = rows.encode([(demand.queue, demand.limit, demand.tenant) for demand in demands])
+        batch = encode([(demand.queue, demand.limit, demand.tenant) for demand in demands])
 
         def claim(connection: apsw.Connection, now: Instant) -> tuple[str, set[str]]:
             bounded: set[str] = set()
@@ -160,7 +160,7 @@ class _Pick:
         self, connection: apsw.Connection, demand: Demand, lanes: Sequence[int], now: Instant, room: dict[str, int]
     ) -> None:
         self._connection = connection
-        self._want = demand
+        self._demand = demand
         self._lanes = lanes
         self._now = now
         self._room = room
@@ -176,17 +176,17 @@ class _Pick:
 
     def choose(self) -> bool:
         """Choose the runs; return whether the queue has a concurrency limit."""
-        most, bound = self._want.limit, self._policy.concurrency
+        most, bound = self._demand.limit, self._policy.concurrency
         if bound is not None:
             statement = f"{_BUSY} WHERE r.queue = ?"
-            busy = cast("int", self._connection.execute(statement, (self._want.queue,)).get)
+            busy = cast("int", self._connection.execute(statement, (self._demand.queue,)).get)
             most = min(most, bound - busy - len(self._chosen()))
         if most > 0 and "" not in self._paused:
             self._choose(most)
         return bound is not None
 
     def _choose(self, most: int) -> None:
-        demand, policy = self._want, self._policy
+        demand, policy = self._demand, self._policy
         limit = demand.limit
         own = [lane for lane in self._lanes if lane < 0]
         if not policy.fair:
@@ -217,12 +217,12 @@ class _Pick:
 
     def _run(self, limit: int, most: int, turns: Turns | None, lanes: Sequence[int]) -> list[Candidate]:
         return made(
-            choose(limit, self._want.slots, most, turns, self._room),
+            choose(limit, self._demand.slots, most, turns, self._room),
             lambda wanted: {group: self._best(group, count, lanes, wanted) for group, count in wanted.most.items()},
         )
 
     def _best(self, group: str, count: int, lanes: Sequence[int], wanted: Wanted) -> list[Candidate]:
-        tenant = group or self._want.tenant
+        tenant = group or self._demand.tenant
         if tenant is None:
             index, only = "run_ready", ""
         elif tenant != DEFAULT_TENANT:
@@ -231,12 +231,12 @@ class _Pick:
             index, only = ("run_turn" if group else "run_ready"), "AND r.tenant = 'default'"
         statement = _READY.format(weight=self._weight, index=index, tenant=only)
         values: dict[str, str | int | None] = {
-            "queue": self._want.queue,
+            "queue": self._demand.queue,
             "now": self._now,
-            "full": rows.encode([*wanted.full, *self._paused]),
-            "seen": rows.encode([*wanted.seen, *self._chosen()]),
+            "full": encode([*wanted.full, *self._paused]),
+            "seen": encode([*wanted.seen, *self._chosen()]),
             "most": count,
-            "priority": self._want.priority,
+            "priority": self._demand.priority,
         }
         if ":tenant" in only:
             values["tenant"] = tenant
@@ -248,11 +248,11 @@ class _Pick:
         return sorted(found, key=lambda candidate: (candidate.rank, candidate.id))[:count]
 
     def _chosen(self) -> list[str]:
-        return self._texts("SELECT id FROM chosen WHERE queue = ?", self._want.queue)
+        return self._texts("SELECT id FROM chosen WHERE queue = ?", self._demand.queue)
 
     def _keep(self, chosen: list[Candidate]) -> list[Candidate]:
         self._connection.executemany(
-            "INSERT INTO chosen (queue, id) VALUES (?, ?)", [(self._want.queue, item.id) for item in chosen]
+            "INSERT INTO chosen (queue, id) VALUES (?, ?)", [(self._demand.queue, item.id) for item in chosen]
         )
         return chosen
 

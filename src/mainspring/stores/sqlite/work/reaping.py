@@ -6,7 +6,8 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.model.runs.usage import USAGE_KEPT
 from mainspring.core.ports.storage.catalog import LOADS_AT_ONCE, LOADS_KEPT, TIMINGS_KEPT
 from mainspring.core.store import EVENTS_KEPT, KEYS_KEPT, Retention, Unattempted
-from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.rows.answers import decode_sweep, decode_tidy
+from mainspring.stores.sqlite.rows.encoding import encode
 from mainspring.stores.sqlite.work.workforce import SqliteWorkforce
 
 #: How far the metrics lag: processes that share a file do not agree on the time to the microsecond.
@@ -31,19 +32,20 @@ class SqliteReaping(SqliteWorkforce):
     async def sweep(self, limit: int) -> int:
         # The search costs as much as there are keys, so the reader does it; the writer checks the candidates again.
         found = await self._reader.read("sweep", limit=limit, now=self._time.now())
-        if not any(rows.candidates.decode(found)):
+        if not decode_sweep(found).found:
             return 0
         return int(await self._writer.call("sweep", found))
 
     async def tidy(self) -> list[Unattempted]:
         """Forget expired state. SQLite itself needs no upkeep: it reuses pages and checkpoints its log as it goes."""
-        batch = rows.encode((KEYS_KEPT, EVENTS_KEPT, _BEHIND))
+        batch = encode((KEYS_KEPT, EVENTS_KEPT, _BEHIND))
         ended: list[Unattempted] = []
-        more = 1
+        more = True
         # Other requests get their turn in between.
         while more:
-            more, found = rows.tidied.decode(await self._writer.call("tidy", batch))
-            ended += [Unattempted(task=task, state=state, runs=runs) for task, state, runs in found]
+            answer = decode_tidy(await self._writer.call("tidy", batch))
+            more = answer.more
+            ended += answer.unattempted
         return ended
 
     async def sample_load(self) -> Instant:
@@ -59,5 +61,5 @@ class SqliteReaping(SqliteWorkforce):
         cuts = [retention.cut(name, now) for name in ("succeeded", "unsuccessful", "short", "long", "audit", "ledger")]
         # A tick is kept for as long as its run.
         cuts[-1] = min(cuts[-1], retention.cut("short", now))
-        batch = rows.encode((*cuts, now - retention.unsuccessful, now - USAGE_KEPT, now - TIMINGS_KEPT))
+        batch = encode((*cuts, now - retention.unsuccessful, now - USAGE_KEPT, now - TIMINGS_KEPT))
         return int(await self._writer.call("prune", batch, size=limit))

@@ -10,8 +10,20 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import KEYS_KEPT, Accepted
-from mainspring.stores.sqlite import rows
 from mainspring.stores.sqlite.records.audit import find_state_changes, write_audit
+from mainspring.stores.sqlite.rows.answers import (
+    decode_full_submit,
+    decode_new_states,
+    decode_stored_states,
+    decode_submit,
+)
+from mainspring.stores.sqlite.rows.encoding import encode
+from mainspring.stores.sqlite.rows.items import (
+    build_full_submit_item,
+    build_submit_item,
+    involves_other_runs,
+    needs_full_submit,
+)
 from mainspring.stores.sqlite.threads import Call, call_procedures, read
 from mainspring.stores.sqlite.work.dependencies import submit_tied
 from mainspring.stores.sqlite.work.queues import SqliteQueues
@@ -26,7 +38,7 @@ class SqliteSubmissions(SqliteQueues):
                 " OR EXISTS (SELECT 1 FROM waiting w WHERE w.id = u.made)"
                 " OR EXISTS (SELECT 1 FROM history h WHERE h.id = u.made)"
                 " OR EXISTS (SELECT 1 FROM job j WHERE j.id = u.made))",
-                (rows.encode(list(keys)), tenant, now - KEYS_KEPT),
+                (encode(list(keys)), tenant, now - KEYS_KEPT),
             )
             return {str(key) for (key,) in found}
 
@@ -37,37 +49,34 @@ class SqliteSubmissions(SqliteQueues):
             return []
         if any(run.policy.weight > 1 for run in runs):
             await self._mark_weighted(run.queue for run in runs if run.policy.weight > 1)
-        if any(map(rows.is_tied, runs)):
+        if any(map(involves_other_runs, runs)):
             shards = [self._shard_of(run.id) for run in runs]
             return await self._work(lambda connection, now: submit_tied(connection, runs, shards, now))
-        if any(map(rows.asks_for_more, runs)):
+        if any(map(needs_full_submit, runs)):
             return await self._submit_more(runs)
-        batch = rows.encode([rows.submit_item(run, self._shard_of(run.id)) for run in runs])
+        batch = encode([build_submit_item(run, self._shard_of(run.id)) for run in runs])
         answer = await self._writer.call("submit", batch, size=len(runs))
         accepted = [Accepted(run.id, RunState.QUEUED, True) for run in runs]
-        for place, state, new in rows.accepted.decode(answer):
-            accepted[place] = Accepted(runs[place].id, state, new != 0)
+        for other in decode_submit(answer):
+            accepted[other.index] = Accepted(runs[other.index].id, other.state, other.new != 0)
         return accepted
 
     async def _submit_more(self, runs: Sequence[NewRun]) -> list[Accepted]:
-        batch = rows.encode([rows.submit_more_item(run, self._shard_of(run.id)) for run in runs])
+        batch = encode([build_full_submit_item(run, self._shard_of(run.id)) for run in runs])
         answer = await self._writer.call("submit_more", batch, size=KEYS_KEPT)
-        return [
-            Accepted(run, state, new != 0, conflict != 0)
-            for run, state, new, conflict in rows.accepted_more.decode(answer)
-        ]
+        return [Accepted(run.id, run.state, run.new != 0, run.conflict != 0) for run in decode_full_submit(answer)]
 
     async def cancel(self, runs: Collection[RunId], author: Author | None = None) -> dict[RunId, RunState]:
-        ids = rows.encode(list(dict.fromkeys(runs)))
+        ids = encode(list(dict.fromkeys(runs)))
         call = Call("cancel", ids)
 
         def cancel(connection: apsw.Connection, now: Instant) -> str:
-            before = rows.standing.decode(read(connection, "run_states", ids=ids))
+            before = decode_stored_states(read(connection, "run_states", ids=ids))
             [answer] = call_procedures(connection, [call], now)
-            after = dict(rows.run_states.decode(answer))
+            after = decode_new_states(answer)
             write_audit(connection, now, "runs.cancel", author, find_state_changes(before, after))
             return answer
 
         # A call without an author shares a commit with others.
         answer = await self._writer.ask(call if author is None else cancel)
-        return dict(rows.run_states.decode(answer))
+        return decode_new_states(answer)

@@ -9,14 +9,17 @@ from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.store import Demand, HeartbeatAnswer, NewSession
-from mainspring.stores.sqlite import rows
+from mainspring.stores.sqlite.rows.answers import decode_heartbeat, decode_rejected
+from mainspring.stores.sqlite.rows.encoding import encode
+from mainspring.stores.sqlite.rows.items import build_completion_item, build_cost_item
+from mainspring.stores.sqlite.rows.runs import decode_held_runs
 from mainspring.stores.sqlite.threads import Call, call_procedures
 from mainspring.stores.sqlite.work.queues import SqliteQueues
 
 
 class SqliteWorkforce(SqliteQueues):
     async def open_session(self, session: NewSession) -> SessionId:
-        batch = rows.encode(
+        batch = encode(
             (
                 session.name,
                 session.kind,
@@ -37,12 +40,9 @@ class SqliteWorkforce(SqliteQueues):
     async def heartbeat(
         self, session: SessionId, ttl: Micros, held: Collection[RunId], pending: Collection[int], last_claim: int
     ) -> HeartbeatAnswer:
-        batch = rows.encode((ttl, list(held), list(pending)))
+        batch = encode((ttl, list(held), list(pending)))
         answer = await self._writer.call("beat", batch, who=session, size=last_claim)
-        now, alive, cancels, returned, draining = rows.heartbeat.decode(answer)
-        return HeartbeatAnswer(
-            now=now, alive=alive != 0, cancels=cancels, returned=returned, draining=alive != 0 and draining != 0
-        )
+        return decode_heartbeat(answer)
 
     async def renew_leases(self, leases: Sequence[tuple[SessionId, Micros]]) -> list[HeartbeatAnswer]:
         # Heartbeats that are sent together share a commit.
@@ -61,12 +61,12 @@ class SqliteWorkforce(SqliteQueues):
         for demand in demands:
             limits[demand.queue, demand.tenant] += max(demand.limit, 0)
         # Demands for one tenant come last: only they consider what was picked before them.
-        places = sorted(limits, key=lambda place: place[1] is not None)
-        batch = rows.encode([(queue, limits[queue, tenant], tenant) for queue, tenant in places])
+        scopes = sorted(limits, key=lambda scope: scope[1] is not None)
+        batch = encode([(queue, limits[queue, tenant], tenant) for queue, tenant in scopes])
         return await self._held(await self._writer.call("claim", batch, who=session, size=number))
 
     async def _held(self, answer: str) -> list[HeldRun]:
-        held, unreadable = rows.held_runs(answer)
+        held, unreadable = decode_held_runs(answer)
         await self.complete(unreadable)
         return held
 
@@ -74,15 +74,15 @@ class SqliteWorkforce(SqliteQueues):
         if not completions:
             return []
         if any(completion.spent is not None for completion in completions):
-            batch = rows.encode([rows.metered_item(completion) for completion in completions])
+            batch = encode([build_cost_item(completion) for completion in completions])
             calls = [Call("settle", batch, 0, len(completions)), Call("spend", batch, 0, 0)]
             answer = await self._work(lambda connection, now: call_procedures(connection, calls, now)[0])
         else:
-            batch = rows.encode([rows.complete_item(completion) for completion in completions])
+            batch = encode([build_completion_item(completion) for completion in completions])
             answer = await self._writer.call("settle", batch, size=len(completions))
         answers = [CompletionAnswer.ACCEPTED] * len(completions)
-        for place, differing in rows.answers.decode(answer):
-            answers[place] = differing
+        for rejected in decode_rejected(answer):
+            answers[rejected.index] = rejected.answer
         return answers
 
     async def close_session(self, session: SessionId) -> None:
