@@ -41,8 +41,8 @@ import asyncio, sys
 from pathlib import Path
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.stores.sqlite import SqliteStore
-from mainspring.core.model.runs.completion import settle_success
-from mainspring.core.store import NewSession, Want
+from mainspring.core.model.runs.completion import complete_success
+from mainspring.core.store import NewSession, Demand
 from tests.support.builders import some_runs
 
 async def main(path, rounds):
@@ -54,9 +54,9 @@ async def main(path, rounds):
         runs = some_runs(20) + some_runs(5, key="a")
         await store.submit(runs)
         print("submitted", *(run.id for run in runs), flush=True)
-        held = await store.claim(session, number, [Want("default", 15)])
+        held = await store.claim(session, number, [Demand("default", 15)])
         print("claimed", *(run.id for run in held), flush=True)
-        await store.settle([settle_success(run, b"1") for run in held[:10]])
+        await store.complete([complete_success(run, b"1") for run in held[:10]])
         print("completed", *(run.id for run in held[:10]), flush=True)
     await store.close()
 
