@@ -12,8 +12,8 @@ from mainspring.core.model.base.instant import HOUR
 from mainspring.core.model.runs.completion import complete_success
 from mainspring.core.store import Demand
 from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rank_floors import RankFloors
 from mainspring.stores.postgres.work import upkeep
 from tests.support.builders import a_run, a_worker

@@ -1,6 +1,10 @@
 """The numbers that stand for states and kinds in rows, and the names that SQL files use for them."""
 
-from mainspring.core.model.base.instant import DAY, MINUTE
+from enum import IntEnum
+
+from mainspring.core.model.base.instant import DAY, HOUR, MINUTE
+from mainspring.core.model.limits.limits import BREAKER, PER_PERIOD
+from mainspring.core.model.runs.rank import HEAD_START, IDLE, LATE_PENALTY
 from mainspring.core.model.runs.run import Outcome, RunState
 from mainspring.core.model.schedules.job import JobState
 from mainspring.core.model.workflows.dependencies import Rule
@@ -57,17 +61,54 @@ UNITS = (1, 1, 7, 30)
 #: How many days of partitions are made ahead.
 DAYS_AHEAD = 8
 
+
+class NameKind(IntEnum):
+    """What a numbered name is the name of."""
+
+    TENANT = 1
+    TASK = 2
+    QUEUE = 3
+    #: The labels that a run requires: sorted, separated by commas.
+    LABEL_SET = 4
+    #: Runs of a tenant or a priority that have the same label set: tenant:label set:priority.
+    CLAIM_GROUP = 5
+
+
 SESSION_KINDS = {"worker": 1, "scheduler": 2}
 
-#: What ``:RUNNING`` and its like stand for in the SQL files.
+#: Dead letters that wait for a decision, were replayed, or were discarded.
+DEAD_LETTER_CODES = {"OPEN": 1, "REPLAYED": 2, "DISCARDED": 3}
+#: History classes of the standard retention class; those of the other retention classes follow.
+SUCCEEDED_CLASS, UNSUCCESSFUL_CLASS = 1, 2
+
+#: What ``:RUNNING`` and its like stand for in the SQL files. The states in which a run has ended come last.
 SQL_CONSTANTS: dict[str, int] = {
-    "DAY": DAY,
-    "MINUTE": MINUTE,
     **{state.name: code for state, code in STATE_CODES.items()},
     "BLOCKED_BY_LIMIT": AT_LIMIT,
     "BLOCKED_BY_PARENTS": BY_PARENTS,
+    # Never stored: a running run that was asked to stop.
+    "CANCELLING": 0,
     **{f"OUTCOME_{outcome.name}": code for outcome, code in OUTCOME_CODES.items()},
     **{f"JOB_{state.name}": code for state, code in JOB_STATE_CODES.items()},
+    **{f"DEAD_LETTER_{name}": code for name, code in DEAD_LETTER_CODES.items()},
+    "TICK_RUN": DECISION_CODES["run"],
+    "TICK_SKIPPED": DECISION_CODES["skipped"],
+    "ORIGIN_FIXED_DELAY": TICK_OF_DELAY,
+    "ORIGIN_BACKFILL": BACKFILL,
+    "SUCCEEDED_CLASS": SUCCEEDED_CLASS,
+    "UNSUCCESSFUL_CLASS": UNSUCCESSFUL_CLASS,
+    "CLASS_WIDTH": CLASS_WIDTH,
+    "KEPT_BUCKET": KEPT_BUCKET,
+    "FOREVER_BUCKET": FOREVER_BUCKET,
     "WORKER": SESSION_KINDS["worker"],
     "SCHEDULER": SESSION_KINDS["scheduler"],
+    **{f"{kind.name}_NAME": int(kind) for kind in NameKind},
+    "LIMIT_PER_PERIOD": PER_PERIOD,
+    "LIMIT_BREAKER": BREAKER,
+    "HEAD_START": HEAD_START,
+    "LATE_PENALTY": LATE_PENALTY,
+    "IDLE_PRIORITY": IDLE,
+    "MINUTE": MINUTE,
+    "HOUR": HOUR,
+    "DAY": DAY,
 }

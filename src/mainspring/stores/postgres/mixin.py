@@ -6,8 +6,9 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import shard_of
 from mainspring.core.ports.storage.access import Author
 from mainspring.stores.changes import Change, sum_up
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.database import Connection, StatementRunner
-from mainspring.stores.postgres.names import NameCache, NameKind
+from mainspring.stores.postgres.names import NameCache
 from mainspring.stores.postgres.rows import PolicyCodec
 from mainspring.stores.postgres.wakeups import PostgresWakeups
 

@@ -1,20 +1,10 @@
 """Numbers of tenants, tasks, queues and label sets: rows carry integers, and each process caches the names."""
 
 from collections.abc import Iterable
-from enum import IntEnum
 
 from mainspring.core.model.base.errors import StoreUnavailable
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.database import Connection, Database
-
-
-class NameKind(IntEnum):
-    TENANT = 1
-    TASK = 2
-    QUEUE = 3
-    #: The label set that a run requires: sorted labels, separated by commas.
-    LABELS = 4
-    #: A claim lane of a tenant or a priority: tenant:lane:priority, with the lane that the run would be in otherwise.
-    TURN = 5
 
 
 class UnknownName(StoreUnavailable):
@@ -42,7 +32,7 @@ class NameCache:
             names = sorted(name for of, name in missing if of is kind)
             if names:
                 await self._database.execute("intern", kind=int(kind), names=names)
-                if kind is NameKind.LABELS:
+                if kind is NameKind.LABEL_SET:
                     # Before any run requires the new label set: workers with those labels must look for it.
                     await self._database.execute("widen_lanes", session=None)
         await self._load()

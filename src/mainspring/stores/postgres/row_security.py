@@ -12,8 +12,9 @@ import asyncpg
 
 from mainspring.core.model.base.errors import Invalid, StoreUnavailable
 from mainspring.core.runtime.log import get_logger
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.database import Answer, Connection, Database, StatementRunner, wait_for_turn
-from mainspring.stores.postgres.names import NameCache, NameKind
+from mainspring.stores.postgres.names import NameCache
 
 _log = get_logger("mainspring.wall")
 

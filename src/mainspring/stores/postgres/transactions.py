@@ -14,9 +14,8 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.ports.storage.transactions import Request
 from mainspring.core.store import Accepted
-from mainspring.stores.postgres.codes import STATES
+from mainspring.stores.postgres.codes import STATES, NameKind
 from mainspring.stores.postgres.database import POOLED, SILENCE, Answer, Connection, Database, Pool, StatementRunner
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import class_number, encode_about, gate_of
 from mainspring.stores.postgres.work.keys import build_key_request
 from mainspring.stores.postgres.work.limiter_decisions import flat

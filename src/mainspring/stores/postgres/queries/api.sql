@@ -1,9 +1,9 @@
 -- name: ahead_of
 SELECT (SELECT count(*) FROM (
     SELECT FROM mainspring.run a
-    WHERE a.queue = r.queue AND a.lane = r.lane AND a.state = 3 AND (a.rank, a.id) < (r.rank, r.id) LIMIT 10000
+    WHERE a.queue = r.queue AND a.lane = r.lane AND a.state = :QUEUED AND (a.rank, a.id) < (r.rank, r.id) LIMIT 10000
 ) AS better) AS ahead
-FROM mainspring.run r WHERE r.id = :run AND r.state = 3
+FROM mainspring.run r WHERE r.id = :run AND r.state = :QUEUED
 
 -- name: gate_state
 SELECT used, times, open_until FROM mainspring.limiter WHERE number = :number
@@ -39,15 +39,15 @@ SELECT version, spec, made_by, why, made_at FROM mainspring.job_version
 WHERE job_id = :job AND (:tenant::int IS NULL OR tenant = :tenant) AND version < :below ORDER BY version DESC LIMIT :limit
 
 -- name: count_jobs
-SELECT count(*) FROM (SELECT 1 FROM mainspring.job WHERE tenant = :tenant AND state IN (1, 2) LIMIT :limit) AS found
+SELECT count(*) FROM (SELECT 1 FROM mainspring.job WHERE tenant = :tenant AND state IN (:JOB_SCHEDULED, :JOB_PAUSED) LIMIT :limit) AS found
 
 -- name: sessions
-SELECT s.*, (SELECT count(*) FROM mainspring.run r WHERE r.session = s.id AND r.state = 4) AS running,
+SELECT s.*, (SELECT count(*) FROM mainspring.run r WHERE r.session = s.id AND r.state = :RUNNING) AS running,
        (SELECT count(*) FROM mainspring.shard h WHERE h.owner = s.id) AS shards
 FROM mainspring.session s WHERE s.kind = :kind AND s.live AND s.lease_until > mainspring.now_us() ORDER BY s.id
 
 -- name: session
-SELECT s.*, (SELECT count(*) FROM mainspring.run r WHERE r.session = s.id AND r.state = 4) AS running,
+SELECT s.*, (SELECT count(*) FROM mainspring.run r WHERE r.session = s.id AND r.state = :RUNNING) AS running,
        (SELECT count(*) FROM mainspring.shard h WHERE h.owner = s.id) AS shards
 FROM mainspring.session s WHERE s.id = :session
 
@@ -85,10 +85,10 @@ SELECT id, reason, error FROM mainspring.history
 WHERE id = ANY (:runs::uuid[]) AND finished_at >= :since AND finished_at <= :until AND (:tenant::int IS NULL OR tenant = :tenant)
 
 -- name: due_by_minute
-SELECT w.due / 60000000 * 60000000 AS minute, count(*) AS runs
+SELECT w.due / :MINUTE * :MINUTE AS minute, count(*) AS runs
 FROM unnest(:shards::smallint[]) AS s(id), LATERAL (
     SELECT due FROM mainspring.waiting
-    WHERE shard = s.id AND state = 1 AND due >= :since AND due < :until AND (:tenant::int IS NULL OR tenant = :tenant)
+    WHERE shard = s.id AND state = :SCHEDULED AND due >= :since AND due < :until AND (:tenant::int IS NULL OR tenant = :tenant)
 ) AS w GROUP BY 1 ORDER BY 1
 
 -- name: log
@@ -147,7 +147,7 @@ DELETE FROM mainspring.log WHERE run_id = ANY (:runs::uuid[])
 -- Of each run, also of one that has printed nothing. Of its tenant: what it may print in a day, and has printed today.
 SELECT s.*, (convert_from(t.quotas, 'UTF8')::jsonb ->> 'log_bytes_per_day')::bigint AS most, (
     SELECT coalesce(sum(d.bytes), 0)::bigint FROM mainspring.log_day d
-    WHERE d.tenant = s.tenant AND d.day = mainspring.now_us() / 86400000000
+    WHERE d.tenant = s.tenant AND d.day = mainspring.now_us() / :DAY
 ) AS used
 FROM (
     SELECT i.id, i.tenant, count(l.position) AS pieces, coalesce(sum(octet_length(l.text)), 0)::bigint AS size,
@@ -160,12 +160,12 @@ FROM (
 -- name: count_log_bytes
 -- In one of several rows, by the connection.
 INSERT INTO mainspring.log_day (tenant, day, slot, bytes)
-SELECT i.tenant, mainspring.now_us() / 86400000000, pg_backend_pid() % 16, i.bytes
+SELECT i.tenant, mainspring.now_us() / :DAY, pg_backend_pid() % 16, i.bytes
 FROM unnest(:tenants::int[], :bytes::bigint[]) AS i(tenant, bytes) ORDER BY i.tenant
 ON CONFLICT (day, tenant, slot) DO UPDATE SET bytes = log_day.bytes + excluded.bytes
 
 -- name: prune_log_days
-DELETE FROM mainspring.log_day WHERE day < mainspring.now_us() / 86400000000
+DELETE FROM mainspring.log_day WHERE day < mainspring.now_us() / :DAY
 
 -- name: append_log
 INSERT INTO mainspring.log (run_id, at, attempt, text, tenant)
@@ -192,7 +192,7 @@ JOIN (SELECT number, convert_from(quotas, 'UTF8')::jsonb ->> 'retention' AS clas
 WHERE t.class IS NOT NULL
 
 -- name: tenants
-SELECT n.name, t.quotas, t.created_at FROM mainspring.name n LEFT JOIN mainspring.tenant t ON t.number = n.id WHERE n.kind = 1
+SELECT n.name, t.quotas, t.created_at FROM mainspring.name n LEFT JOIN mainspring.tenant t ON t.number = n.id WHERE n.kind = :TENANT_NAME
 
 -- name: put_key
 INSERT INTO mainspring.api_key (id, tenant, name, role, secret_hash, queues, made_by, created_at, expires_at, revoked_at,
@@ -230,10 +230,10 @@ WHERE (:tenant::text IS NULL OR tenant = :tenant) AND (:target::text = '' OR tar
 ORDER BY position DESC LIMIT :limit
 
 -- name: discard
-UPDATE mainspring.dead_letter SET state = 3 WHERE run_id = ANY (:runs::uuid[]) AND state = 1 RETURNING run_id AS id, tenant
+UPDATE mainspring.dead_letter SET state = :DEAD_LETTER_DISCARDED WHERE run_id = ANY (:runs::uuid[]) AND state = :DEAD_LETTER_OPEN RETURNING run_id AS id, tenant
 
 -- name: bring_back
-UPDATE mainspring.dead_letter SET state = 1 WHERE run_id = ANY (:runs::uuid[]) AND state = 3 RETURNING run_id AS id, tenant
+UPDATE mainspring.dead_letter SET state = :DEAD_LETTER_OPEN WHERE run_id = ANY (:runs::uuid[]) AND state = :DEAD_LETTER_DISCARDED RETURNING run_id AS id, tenant
 
 -- name: purge_history
 DELETE FROM mainspring.history WHERE id = ANY (:runs::uuid[]) RETURNING id, tenant, body_bucket, body_id IS NULL AS own_body
@@ -242,11 +242,11 @@ DELETE FROM mainspring.history WHERE id = ANY (:runs::uuid[]) RETURNING id, tena
 -- One that was moved or edited lies in two places: where it was handed in, within the days ahead of its making, as well.
 WITH gone AS (
     SELECT i.id, b.bucket FROM unnest(:runs::uuid[], :buckets::int[], :days::int[]) AS i(id, bucket, day), LATERAL (
-        SELECT i.bucket UNION SELECT -1 UNION SELECT generate_series(i.day, i.day + :days_ahead::int)
-        UNION SELECT c.class * 100000 + d / c.unit
+        SELECT i.bucket UNION SELECT :KEPT_BUCKET UNION SELECT generate_series(i.day, i.day + :days_ahead::int)
+        UNION SELECT c.class * :CLASS_WIDTH + d / c.unit
         FROM generate_series(i.day, i.day + :days_ahead::int) AS d, (VALUES (1, 1), (2, 7), (3, 30)) AS c(class, unit)
-        WHERE c.class = (i.bucket + 1) / 100000
-        UNION SELECT (i.bucket + 1) / 100000 * 100000 - 1) AS b(bucket)
+        WHERE c.class = (i.bucket + 1) / :CLASS_WIDTH
+        UNION SELECT (i.bucket + 1) / :CLASS_WIDTH * :CLASS_WIDTH - 1) AS b(bucket)
 ), labels AS (
     DELETE FROM mainspring.label l USING gone g WHERE l.bucket = g.bucket AND l.id = g.id
 )
@@ -292,7 +292,7 @@ DELETE FROM mainspring.job WHERE id = ANY (:jobs::uuid[])
 SELECT r.id, r.tenant, r.body_bucket AS bucket FROM mainspring.run r WHERE r.id = ANY (:runs::uuid[]) AND r.job_id IS NULL
 UNION ALL SELECT w.id, w.tenant, w.body_bucket FROM mainspring.waiting w WHERE w.id = ANY (:runs::uuid[]) AND w.job_id IS NULL
 UNION ALL SELECT h.id, h.tenant, b.bucket FROM mainspring.history h, LATERAL (
-    SELECT b.bucket FROM mainspring.body b WHERE b.bucket IN (h.body_bucket, -1) AND b.id = h.id) AS b
+    SELECT b.bucket FROM mainspring.body b WHERE b.bucket IN (h.body_bucket, :KEPT_BUCKET) AND b.id = h.id) AS b
 WHERE h.id = ANY (:runs::uuid[]) AND h.job_id IS NULL
 
 -- name: lock_bodies
@@ -327,7 +327,7 @@ SET since = excluded.since, author = excluded.author, why = excluded.why, until 
 
 -- name: draining
 SELECT draining FROM mainspring.session
-WHERE id = :worker AND kind = 1 AND live AND lease_until > mainspring.now_us() FOR UPDATE
+WHERE id = :worker AND kind = :WORKER AND live AND lease_until > mainspring.now_us() FOR UPDATE
 
 -- name: drain
 UPDATE mainspring.session SET draining = true WHERE id = :worker
@@ -335,13 +335,13 @@ UPDATE mainspring.session SET draining = true WHERE id = :worker
 -- name: revoke_lease
 UPDATE mainspring.session s SET live = false, ended_at = clock.now
 FROM (SELECT mainspring.now_us() AS now) AS clock
-WHERE s.id = :scheduler AND s.kind = 2 AND s.live AND s.lease_until > clock.now
+WHERE s.id = :scheduler AND s.kind = :SCHEDULER AND s.live AND s.lease_until > clock.now
 RETURNING clock.now
 
 -- name: editable_waiting
 -- A one-off of a tenant that never started, locked.
 SELECT id, state, gate, body_bucket, created_at, replay_of, target, NULL::bigint AS queued_at, mainspring.now_us() AS now,
-       NULL::bigint[] AS limits, has_children, CASE WHEN state = 9 THEN waits END AS waits, mainspring.now_us() AS ready_at
+       NULL::bigint[] AS limits, has_children, CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits, mainspring.now_us() AS ready_at
 FROM mainspring.waiting
 WHERE id = :run AND tenant = :tenant AND job_id IS NULL AND fence = 0 FOR UPDATE
 
@@ -367,4 +367,4 @@ ON CONFLICT (bucket, id) DO UPDATE
 SET task = excluded.task, policy = excluded.policy, payload = excluded.payload, about = excluded.about
 
 -- name: first_in_line
-SELECT id, due FROM mainspring.waiting WHERE gate = :key AND state = 2 AND id <> :run ORDER BY due, id LIMIT 1
+SELECT id, due FROM mainspring.waiting WHERE gate = :key AND state = :BLOCKED AND id <> :run ORDER BY due, id LIMIT 1

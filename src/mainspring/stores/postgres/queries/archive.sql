@@ -15,7 +15,7 @@ FROM (SELECT h.*, b.task, b.policy, b.about, b.payload,
              OVER (ORDER BY h.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
       FROM (SELECT * FROM mainspring.history h WHERE h.id > :after::uuid ORDER BY h.id LIMIT :limit) AS h
       LEFT JOIN LATERAL (SELECT b.task, b.policy, b.about, b.payload FROM mainspring.body b
-                         WHERE b.bucket IN (h.body_bucket, -1) AND b.id = coalesce(h.body_id, h.id) LIMIT 1) AS b ON true) AS h
+                         WHERE b.bucket IN (h.body_bucket, :KEPT_BUCKET) AND b.id = coalesce(h.body_id, h.id) LIMIT 1) AS b ON true) AS h
 WHERE coalesce(h.before, 0) < :size::bigint
 ORDER BY h.id
 

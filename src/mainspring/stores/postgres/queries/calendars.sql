@@ -21,7 +21,7 @@ VALUES (:tenant, :name, :version, :spec, :deleted, :made_by, :why, :made_at)
 -- name: calendar_users
 SELECT j.name, v.spec FROM mainspring.job j
 JOIN mainspring.job_version v ON v.job_id = j.id AND v.version = j.version
-WHERE j.tenant = :tenant AND j.state IN (1, 2) AND position('"calendars"'::bytea IN v.spec) > 0 ORDER BY j.name
+WHERE j.tenant = :tenant AND j.state IN (:JOB_SCHEDULED, :JOB_PAUSED) AND position('"calendars"'::bytea IN v.spec) > 0 ORDER BY j.name
 
 -- name: calendars_changed
 -- What was planned by the old ones is void. A schedule that looks ahead is looked at now.

@@ -15,20 +15,20 @@ WITH clock AS MATERIALIZED (
       AND NOT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
       AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY (:queues::int[]))
-      AND NOT EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2)
+      AND NOT EXISTS (SELECT FROM mainspring.limiter WHERE kind = :LIMIT_PER_PERIOD)
     FOR SHARE OF s
 ), batch AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
 ), taken AS (
     UPDATE mainspring.run
-    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
+    SET state = :RUNNING, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
         SELECT best.id
         FROM alive, unnest(:queues::int[], :limits::int[], :start_ranks::bigint[]) AS w(queue, most, floor), LATERAL (
             SELECT r.id FROM mainspring.run r
-            WHERE r.queue = w.queue AND r.lane = 0 AND r.state = 3 AND r.rank >= w.floor
+            WHERE r.queue = w.queue AND r.lane = 0 AND r.state = :QUEUED AND r.rank >= w.floor
               AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= (SELECT now FROM clock))
               AND (r.deadline IS NULL OR r.deadline > (SELECT now FROM clock))
             ORDER BY r.rank, r.id LIMIT w.most FOR UPDATE SKIP LOCKED
@@ -56,7 +56,7 @@ ORDER BY t.rank, t.id
 SELECT w.queue, best.rank
 FROM unnest(:queues::int[]) AS w(queue), LATERAL (
     SELECT r.rank FROM mainspring.run r
-    WHERE r.queue = w.queue AND r.lane = 0 AND r.state = 3
+    WHERE r.queue = w.queue AND r.lane = 0 AND r.state = :QUEUED
     ORDER BY r.rank, r.id LIMIT 1
 ) AS best
 
@@ -72,18 +72,18 @@ WITH clock AS MATERIALIZED (
       AND NOT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
       AND NOT EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL)
       AND NOT EXISTS (SELECT FROM mainspring.queue_policy q WHERE q.closely AND q.queue = ANY (:queues::int[]))
-      AND NOT EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2)
+      AND NOT EXISTS (SELECT FROM mainspring.limiter WHERE kind = :LIMIT_PER_PERIOD)
     FOR SHARE OF s
 ), batch AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence FROM alive
 ), taken AS (
     UPDATE mainspring.run
-    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
+    SET state = :RUNNING, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
         SELECT r.id FROM alive, mainspring.run r
-        WHERE r.id = ANY (:runs::uuid[]) AND r.queue = ANY (:queues::int[]) AND r.lane = 0 AND r.state + 0 = 3
+        WHERE r.id = ANY (:runs::uuid[]) AND r.queue = ANY (:queues::int[]) AND r.lane = 0 AND r.state + 0 = :QUEUED
           AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= (SELECT now FROM clock))
           AND (r.deadline IS NULL OR r.deadline > (SELECT now FROM clock))
         ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
@@ -125,7 +125,7 @@ WITH clock AS MATERIALIZED (
     FROM alive, unnest(:queues::int[], :limits::int[]) AS w(queue, most), LATERAL (
         SELECT first.queue, first.lane FROM unnest(alive.lanes || 0) AS l(lane), LATERAL (
             SELECT r.queue, r.lane, r.rank, r.id FROM mainspring.run r
-            WHERE r.queue = w.queue AND r.lane = l.lane AND r.state = 3
+            WHERE r.queue = w.queue AND r.lane = l.lane AND r.state = :QUEUED
               AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= (SELECT now FROM clock))
               AND (r.deadline IS NULL OR r.deadline > (SELECT now FROM clock))
             ORDER BY r.rank, r.id LIMIT w.most
@@ -133,14 +133,14 @@ WITH clock AS MATERIALIZED (
     ) AS best GROUP BY best.queue, best.lane
 ), taken AS (
     UPDATE mainspring.run
-    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
+    SET state = :RUNNING, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (ARRAY(
         SELECT best.id
         FROM share, LATERAL (
             SELECT r.id FROM mainspring.run r
-            WHERE r.queue = share.queue AND r.lane = share.lane AND r.state = 3
+            WHERE r.queue = share.queue AND r.lane = share.lane AND r.state = :QUEUED
               AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= (SELECT now FROM clock))
               AND (r.deadline IS NULL OR r.deadline > (SELECT now FROM clock))
             ORDER BY r.rank, r.id LIMIT share.most FOR UPDATE SKIP LOCKED
@@ -155,7 +155,7 @@ WITH clock AS MATERIALIZED (
 ), started AS MATERIALIZED (
     -- Of limits per period. They count from now on by the time of their start.
     SELECT g.number, count(*)::int AS runs, max(g.per) AS per
-    FROM taken t, mainspring.gates(t.limits) AS g WHERE t.limits IS NOT NULL AND g.kind = 2 GROUP BY g.number
+    FROM taken t, mainspring.gates(t.limits) AS g WHERE t.limits IS NOT NULL AND g.kind = :LIMIT_PER_PERIOD GROUP BY g.number
 ), locked AS MATERIALIZED (
     SELECT l.number FROM mainspring.limiter l
     WHERE l.number = ANY (ARRAY(SELECT number FROM started)) ORDER BY l.number FOR UPDATE
@@ -186,7 +186,7 @@ SELECT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mains
 SELECT EXISTS (SELECT FROM mainspring.pause WHERE until IS NULL OR until > mainspring.now_us())
        OR EXISTS (SELECT FROM mainspring.tenant WHERE running IS NOT NULL) AS limited,
        EXISTS (SELECT FROM mainspring.session WHERE id = :session AND lanes IS NOT NULL)
-           OR EXISTS (SELECT FROM mainspring.limiter WHERE kind = 2) AS for_lanes,
+           OR EXISTS (SELECT FROM mainspring.limiter WHERE kind = :LIMIT_PER_PERIOD) AS for_lanes,
        ARRAY(SELECT queue FROM mainspring.queue_policy WHERE closely AND queue = ANY (:queues::int[])) AS policed
 
 -- name: claiming_session
@@ -203,12 +203,12 @@ SELECT number, running FROM mainspring.tenant
 WHERE running IS NOT NULL AND (:tenants::int[] IS NULL OR number = ANY (:tenants::int[])) ORDER BY number FOR UPDATE
 
 -- name: running_of
-SELECT tenant, count(*) AS running FROM mainspring.run WHERE state = 4 AND tenant = ANY (:tenants::int[]) GROUP BY tenant
+SELECT tenant, count(*) AS running FROM mainspring.run WHERE state = :RUNNING AND tenant = ANY (:tenants::int[]) GROUP BY tenant
 
 -- name: claim_best
 -- The best of a lane of a queue, of one tenant (null: any), but of none of those that are paused or have no room.
 SELECT r.id, r.tenant, r.rank FROM mainspring.run r
-WHERE r.queue = :queue AND r.lane = :lane AND r.state = 3
+WHERE r.queue = :queue AND r.lane = :lane AND r.state = :QUEUED
   AND (:tenant::int IS NULL OR r.tenant = :tenant) AND r.tenant <> ALL (:excluded_tenants::int[]) AND r.id <> ALL (:excluded_runs::uuid[])
   AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= mainspring.now_us())
   AND (r.deadline IS NULL OR r.deadline > mainspring.now_us())
@@ -222,7 +222,7 @@ WITH clock AS MATERIALIZED (
     SELECT ((SELECT store_epoch FROM mainspring.meta)::bigint << 40) + nextval('mainspring.fence_seq') AS fence
 ), taken AS (
     UPDATE mainspring.run
-    SET state = 4, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
+    SET state = :RUNNING, attempt = attempt + 1, rev = rev + 1, fence = greatest(batch.fence, run.fence + 1), claim = :claim, session = :session,
         started_at = greatest(clock.now, run.due), attempt_until = least(clock.now + run.timeout, run.deadline)
     FROM clock, batch
     WHERE run.id = ANY (:runs::uuid[])
@@ -235,7 +235,7 @@ WITH clock AS MATERIALIZED (
 ), started AS MATERIALIZED (
     -- Of limits per period. They count from now on by the time of their start.
     SELECT g.number, count(*)::int AS runs, max(g.per) AS per
-    FROM taken t, mainspring.gates(t.limits) AS g WHERE t.limits IS NOT NULL AND g.kind = 2 GROUP BY g.number
+    FROM taken t, mainspring.gates(t.limits) AS g WHERE t.limits IS NOT NULL AND g.kind = :LIMIT_PER_PERIOD GROUP BY g.number
 ), locked AS MATERIALIZED (
     SELECT l.number FROM mainspring.limiter l
     WHERE l.number = ANY (ARRAY(SELECT number FROM started)) ORDER BY l.number FOR UPDATE
@@ -275,7 +275,7 @@ WITH opened AS (
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT started_at, 'worker.joined', 0, ARRAY[lpad(to_hex(id), 32, '0')::uuid] FROM opened
-    WHERE kind = 1 AND EXISTS (SELECT FROM mainspring.outbox_cursor)
+    WHERE kind = :WORKER AND EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 SELECT id FROM opened
 
@@ -285,10 +285,10 @@ SELECT id FROM opened
 -- one who has waited for another does not take away what that one gave.
 UPDATE mainspring.session s
 SET lanes = ARRAY(SELECT unnest(s.lanes) UNION
-                  SELECT n.id FROM mainspring.name n WHERE n.kind = 4 AND string_to_array(n.name, ',') <@ s.labels)
+                  SELECT n.id FROM mainspring.name n WHERE n.kind = :LABEL_SET_NAME AND string_to_array(n.name, ',') <@ s.labels)
 WHERE s.live AND s.labels <> '{}' AND (:session::bigint IS NULL OR s.id = :session) AND EXISTS (
     SELECT FROM mainspring.name n
-    WHERE n.kind = 4 AND string_to_array(n.name, ',') <@ s.labels AND n.id <> ALL (coalesce(s.lanes, '{}')))
+    WHERE n.kind = :LABEL_SET_NAME AND string_to_array(n.name, ',') <@ s.labels AND n.id <> ALL (coalesce(s.lanes, '{}')))
 
 -- name: open_own_lanes
 -- There is something for these workers alone. In the order of their numbers, as everybody who locks several.
@@ -317,10 +317,10 @@ WITH clock AS MATERIALIZED (
     RETURNING s.id, s.draining
 ), mine AS MATERIALIZED (
     SELECT r.id, r.cancel_at IS NOT NULL AS stops, r.cancel_at IS NULL AND r.limits IS NULL AS free, r.claim <= :last_claim AND r.claim <> ALL (:pending::int[]) AND r.id <> ALL (:held::uuid[]) AS unknown
-    FROM mainspring.run r WHERE r.session = :session AND r.state = 4
+    FROM mainspring.run r WHERE r.session = :session AND r.state = :RUNNING
 ), returned AS (
     UPDATE mainspring.run r
-    SET state = 3, attempt = r.attempt - 1, rev = r.rev + 1, claim = NULL, session = NULL, started_at = NULL,
+    SET state = :QUEUED, attempt = r.attempt - 1, rev = r.rev + 1, claim = NULL, session = NULL, started_at = NULL,
         attempt_until = NULL, queued_at = (SELECT now FROM clock), ready_at = (SELECT now FROM clock)
     FROM kept
     WHERE r.id = ANY (ARRAY(SELECT id FROM mine WHERE unknown AND free))
@@ -362,4 +362,4 @@ WITH closed AS (
 )
 INSERT INTO mainspring.outbox (at, kind, tenant, runs)
 SELECT ended_at, 'worker.left', 0, ARRAY[lpad(to_hex(id), 32, '0')::uuid] FROM closed
-WHERE kind = 1 AND EXISTS (SELECT FROM mainspring.outbox_cursor)
+WHERE kind = :WORKER AND EXISTS (SELECT FROM mainspring.outbox_cursor)

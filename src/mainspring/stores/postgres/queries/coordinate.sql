@@ -11,10 +11,10 @@ UPDATE mainspring.session SET live = false, ended_at = now
 FROM (SELECT mainspring.now_us() AS now) AS clock
 WHERE id = ANY (ARRAY(
     SELECT s.id FROM mainspring.session s
-    WHERE s.kind = 2 AND s.live AND s.lease_until <= mainspring.now_us() FOR UPDATE SKIP LOCKED))
+    WHERE s.kind = :SCHEDULER AND s.live AND s.lease_until <= mainspring.now_us() FOR UPDATE SKIP LOCKED))
 
 -- name: members
-SELECT id, lease_until FROM mainspring.session WHERE kind = 2 AND live ORDER BY id
+SELECT id, lease_until FROM mainspring.session WHERE kind = :SCHEDULER AND live ORDER BY id
 
 -- name: owned
 SELECT id, epoch FROM mainspring.shard WHERE owner = :member

@@ -5,7 +5,7 @@ WITH looked AS MATERIALIZED (
 ), new AS (
     SELECT d.tenant, coalesce(d.task, 0) AS task, d.fingerprint, count(*) AS new,
            (array_agg(d.run_id ORDER BY d.at DESC, d.run_id DESC))[1] AS sample
-    FROM mainspring.dead_letter d, looked WHERE d.state = 1 AND d.at >= looked.since AND d.at < looked.until
+    FROM mainspring.dead_letter d, looked WHERE d.state = :DEAD_LETTER_OPEN AND d.at >= looked.since AND d.at < looked.until
     GROUP BY 1, 2, 3
 )
 SELECT n.*, g.since, g.count, g.seen_at, g.grew_at, (SELECT until FROM looked) AS until

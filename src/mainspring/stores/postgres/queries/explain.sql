@@ -1,5 +1,5 @@
 -- name: holder_of
-SELECT g.holder FROM mainspring.waiting w JOIN mainspring.gate g ON g.key = w.gate WHERE w.id = :run AND w.state = 2
+SELECT g.holder FROM mainspring.waiting w JOIN mainspring.gate g ON g.key = w.gate WHERE w.id = :run AND w.state = :BLOCKED
 
 -- name: owner_of
 SELECT s.*, 0 AS running, (SELECT count(*) FROM mainspring.shard o WHERE o.owner = s.id) AS shards
@@ -13,12 +13,12 @@ FROM mainspring.ledger WHERE job_id = :job AND scheduled_at <= :at ORDER BY sche
 -- name: backfilled
 SELECT scheduled_at, id FROM (
     SELECT scheduled_at, id FROM mainspring.run
-    WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin = 5
+    WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin = :ORIGIN_BACKFILL
     UNION ALL
     SELECT scheduled_at, id FROM mainspring.waiting
-    WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin = 5
+    WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin = :ORIGIN_BACKFILL
     UNION ALL
     SELECT scheduled_at, id FROM mainspring.history
-    WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin = 5
+    WHERE job_id = :job AND scheduled_at >= :since AND scheduled_at < :until AND origin = :ORIGIN_BACKFILL
 ) AS made
 ORDER BY scheduled_at, id

@@ -51,7 +51,7 @@ DELETE FROM mainspring.ended_parent p WHERE p.run_id = ANY (:parents::uuid[])
   AND NOT EXISTS (SELECT FROM mainspring.edge e WHERE e.parent = p.run_id AND e.state IS NULL)
 
 -- name: lock_children
-SELECT id FROM mainspring.waiting WHERE id = ANY (:children::uuid[]) AND state = 10 ORDER BY id FOR UPDATE
+SELECT id FROM mainspring.waiting WHERE id = ANY (:children::uuid[]) AND state = :BLOCKED_BY_PARENTS ORDER BY id FOR UPDATE
 
 -- name: count_parents
 -- Of children that the caller has locked.
@@ -65,8 +65,8 @@ RETURNING d.run_id, d.rule, d.parents, d.succeeded, d.otherwise, d.failed
 UPDATE mainspring.dependent d
 SET succeeded = i.succeeded, otherwise = i.otherwise, failed = i.failed
 FROM unnest(:children::uuid[]) AS c(id), LATERAL (
-    SELECT count(*) FILTER (WHERE e.state = 5) AS succeeded, count(*) FILTER (WHERE e.state > 5) AS otherwise,
-           count(*) FILTER (WHERE e.state = 6) AS failed
+    SELECT count(*) FILTER (WHERE e.state = :SUCCEEDED) AS succeeded, count(*) FILTER (WHERE e.state > :SUCCEEDED) AS otherwise,
+           count(*) FILTER (WHERE e.state = :FAILED) AS failed
     FROM mainspring.edge e WHERE e.child = c.id
 ) AS i WHERE d.run_id = c.id
 RETURNING d.run_id, d.rule, d.parents, d.succeeded, d.otherwise, d.failed
@@ -77,7 +77,7 @@ WITH clock AS MATERIALIZED (
     SELECT mainspring.now_us() AS now
 ), released AS (
     UPDATE mainspring.waiting w
-    SET state = 1, due = greatest(w.due, clock.now), rev = w.rev + 1,
+    SET state = :SCHEDULED, due = greatest(w.due, clock.now), rev = w.rev + 1,
         start_by = greatest(w.due, clock.now) + d.start_within, deadline = greatest(w.due, clock.now) + d.deadline
     FROM clock, mainspring.dependent d
     -- `IS TRUE` keeps the join from choosing another index than the primary key.
@@ -98,7 +98,7 @@ WITH clock AS MATERIALIZED (
     DELETE FROM mainspring.waiting WHERE id = ANY (:runs::uuid[])
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
               body_id, replay_of, target, origin, gate, start_by, deadline, NULL::bigint[] AS limits, has_children,
-              CASE WHEN state = 9 THEN waits END AS waits
+              CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[]) AND claim IS NULL
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
@@ -110,20 +110,20 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
                                     replay_of, reason, start_by, deadline)
-    SELECT g.id, CASE WHEN g.body_bucket < 99999 THEN 2 ELSE (g.body_bucket + 1) / 100000 + 2 END,
-           8, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
+    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH - 1 THEN :UNSUCCESSFUL_CLASS ELSE (g.body_bucket + 1) / :CLASS_WIDTH + 2 END,
+           :SKIPPED, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of,
            (:reasons::text[])[array_position(:runs::uuid[], g.id)], g.start_by, g.deadline
     FROM gone g, clock
 ), parents AS (
     INSERT INTO mainspring.ended_parent (run_id, state, at)
-    SELECT g.id, 8, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
+    SELECT g.id, :SKIPPED, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT (SELECT now FROM clock), 'run.skipped', tenant, array_agg(id) FROM gone
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY tenant
 )
-SELECT id, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
+SELECT id, gate, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
 
 -- name: orphans
 -- From first principles: children, by id, from after `after` on, and those of their undecided parents that are on their way no more
@@ -131,7 +131,7 @@ SELECT id, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, limits, ha
 SELECT c.id AS child, p.parent,
        coalesce((SELECT h.state FROM mainspring.history h WHERE h.id = p.parent LIMIT 1), 8)::smallint AS state,
        NOT EXISTS (SELECT FROM mainspring.edge u WHERE u.child = c.id AND u.state IS NULL) AS decided
-FROM (SELECT w.id FROM mainspring.waiting w WHERE w.state = 10 AND w.id > :after ORDER BY w.id LIMIT :limit) AS c
+FROM (SELECT w.id FROM mainspring.waiting w WHERE w.state = :BLOCKED_BY_PARENTS AND w.id > :after ORDER BY w.id LIMIT :limit) AS c
 LEFT JOIN LATERAL (
     SELECT e.parent FROM mainspring.edge e
     WHERE e.child = c.id AND e.state IS NULL
@@ -178,7 +178,7 @@ SELECT u.tenant, u.key, u.run_id,
        CASE WHEN u.until IS NULL THEN f.state IS NOT NULL
             ELSE u.until > mainspring.now_us()
                  AND (f.state IS NOT NULL OR EXISTS (SELECT FROM mainspring.history h WHERE h.id = u.run_id)) END AS counts,
-       f.state IS NULL OR f.state = 4 OR f.fence > 0 OR f.job_id IS NOT NULL AS started
+       f.state IS NULL OR f.state = :RUNNING OR f.fence > 0 OR f.job_id IS NOT NULL AS started
 FROM unnest(:tenants::int[], :keys::bytea[]) AS i(tenant, key)
 JOIN mainspring.unique_run u ON u.tenant = i.tenant AND u.key = i.key
 LEFT JOIN LATERAL (

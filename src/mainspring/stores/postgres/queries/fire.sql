@@ -17,8 +17,8 @@ WITH clock AS MATERIALIZED (
         EXISTS (SELECT FROM mainspring.run r WHERE r.job_id = s.job_id) OR
         EXISTS (SELECT FROM mainspring.waiting w WHERE w.job_id = s.job_id)) AS busy
 ), ended AS (
-    UPDATE mainspring.job SET state = 3, updated_at = clock.now FROM moved m, clock
-    WHERE job.id = m.job_id AND m.finished AND job.state IN (1, 2)
+    UPDATE mainspring.job SET state = :JOB_FINISHED, updated_at = clock.now FROM moved m, clock
+    WHERE job.id = m.job_id AND m.finished AND job.state IN (:JOB_SCHEDULED, :JOB_PAUSED)
 ), ticks AS MATERIALIZED (
     SELECT t.*, m.shard, m.epoch, m.busy
     FROM unnest(:job_id::uuid[], :scheduled_at::bigint[], :decision::smallint[], :reason::text[], :run_id::uuid[], :due::bigint[], :late::boolean[], :ticks::int[],
@@ -30,27 +30,27 @@ WITH clock AS MATERIALIZED (
 ), recorded AS (
     INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant,
                                    target)
-    SELECT t.job_id, t.scheduled_at, CASE WHEN t.busy THEN 2 ELSE t.decision END, t.version, t.epoch,
+    SELECT t.job_id, t.scheduled_at, CASE WHEN t.busy THEN :TICK_SKIPPED ELSE t.decision END, t.version, t.epoch,
            CASE WHEN NOT t.busy THEN t.run_id END,
-           CASE WHEN t.busy AND t.decision = 1 THEN 'overlap' ELSE t.reason END, t.ticks, t.last_at, t.tenant, t.target
+           CASE WHEN t.busy AND t.decision = :TICK_RUN THEN 'overlap' ELSE t.reason END, t.ticks, t.last_at, t.tenant, t.target
     FROM ticks t ON CONFLICT DO NOTHING
     RETURNING job_id, scheduled_at, target, decision
 ), made AS MATERIALIZED (
     SELECT t.* FROM ticks t
     WHERE ((t.job_id, t.scheduled_at, t.target) IN (
-        SELECT job_id, scheduled_at, target FROM recorded WHERE decision = 1)) IS TRUE
+        SELECT job_id, scheduled_at, target FROM recorded WHERE decision = :TICK_RUN)) IS TRUE
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin)
-    SELECT m.run_id, m.shard, 3, m.priority, 0, 0, m.tenant, m.queue, m.lane, m.bucket,
-           clock.now + m.priority * 1000000000::bigint + CASE WHEN m.late THEN 60000000 ELSE 0 END, m.due, clock.now, m.timeout,
+    SELECT m.run_id, m.shard, :QUEUED, m.priority, 0, 0, m.tenant, m.queue, m.lane, m.bucket,
+           clock.now + m.priority * :HEAD_START::bigint + CASE WHEN m.late THEN :LATE_PENALTY ELSE 0 END, m.due, clock.now, m.timeout,
            m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin
     FROM made m, clock WHERE m.due <= clock.now AND m.limits IS NULL
 ), later AS (
     INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due, created_at,
                                     timeout, late, start_by, deadline, scheduled_at, job_id, job_version, body_id, origin,
                                     limits)
-    SELECT m.run_id, m.shard, 1, m.priority, 0, 0, m.tenant, m.queue, m.lane, m.bucket, m.due, clock.now, m.timeout, m.late,
+    SELECT m.run_id, m.shard, :SCHEDULED, m.priority, 0, 0, m.tenant, m.queue, m.lane, m.bucket, m.due, clock.now, m.timeout, m.late,
            m.start_by, m.deadline, m.scheduled_at, m.job_id, m.version, m.body_id, m.origin, m.limits::bigint[]
     FROM made m, clock WHERE m.due > clock.now OR m.limits IS NOT NULL
 ), told AS (
@@ -71,7 +71,7 @@ WHERE s.job_id = :job AND s.rev = :rev AND s.active AND h.id = s.shard AND h.own
 RETURNING s.shard, h.epoch, mainspring.now_us() AS now
 
 -- name: finish_job
-UPDATE mainspring.job SET state = 3, updated_at = mainspring.now_us() WHERE id = :job AND state IN (1, 2)
+UPDATE mainspring.job SET state = :JOB_FINISHED, updated_at = mainspring.now_us() WHERE id = :job AND state IN (:JOB_SCHEDULED, :JOB_PAUSED)
 
 -- name: record_tick
 INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, run_id, reason, ticks, last_at, tenant, target)
@@ -98,7 +98,7 @@ UNION ALL SELECT id FROM mainspring.run WHERE job_id = :job AND cancel_at IS NUL
 -- name: put_jobs
 -- Declare jobs, in the order given. The row locks serialise declarations of one name.
 INSERT INTO mainspring.job AS j (id, tenant, name, version, state, created_at, updated_at)
-SELECT i.id, i.tenant, i.name, 0, 1, now, now
+SELECT i.id, i.tenant, i.name, 0, :JOB_SCHEDULED, now, now
 FROM (SELECT mainspring.now_us() AS now) AS clock,
      unnest(:jobs::uuid[], :tenants::int[], :names::text[]) WITH ORDINALITY AS i(id, tenant, name, place)
 ORDER BY i.place
@@ -109,7 +109,7 @@ RETURNING id, tenant, name, version, state, mainspring.now_us() AS now
 -- Nothing for a job that has none yet.
 SELECT i.job_id,
        (SELECT v.spec FROM mainspring.job_version v WHERE v.job_id = i.job_id AND v.version = i.version) AS spec,
-       (SELECT b.payload FROM mainspring.body b WHERE b.bucket = 0 AND b.id = i.body_id) AS payload
+       (SELECT b.payload FROM mainspring.body b WHERE b.bucket = :FOREVER_BUCKET AND b.id = i.body_id) AS payload
 FROM unnest(:jobs::uuid[], :versions::int[], :bodies::uuid[]) AS i(job_id, version, body_id)
 
 -- name: add_versions
@@ -163,10 +163,10 @@ WHERE job_id = :job
 -- Whoever fires meanwhile has decided by the same time, and comes second here.
 WITH due AS MATERIALIZED (
     SELECT s.job_id FROM mainspring.schedule s JOIN mainspring.job j ON j.id = s.job_id
-    WHERE s.resume_at <= mainspring.now_us() AND s.active AND j.state = 2
+    WHERE s.resume_at <= mainspring.now_us() AND s.active AND j.state = :JOB_PAUSED
     ORDER BY s.resume_at LIMIT :limit FOR UPDATE OF j, s SKIP LOCKED
 ), resumed AS (
-    UPDATE mainspring.job SET state = 1, updated_at = mainspring.now_us() WHERE id IN (SELECT job_id FROM due)
+    UPDATE mainspring.job SET state = :JOB_SCHEDULED, updated_at = mainspring.now_us() WHERE id IN (SELECT job_id FROM due)
 )
 UPDATE mainspring.schedule
 SET paused_until = greatest(paused_until, resume_at), resume_at = NULL, rev = rev + 1
@@ -183,7 +183,7 @@ WHERE s.job_id = ANY (:jobs::uuid[]) AND s.active ORDER BY s.job_id FOR UPDATE O
 
 -- name: drop_ticks
 INSERT INTO mainspring.ledger (job_id, scheduled_at, decision, job_version, epoch, reason, ticks, last_at, tenant, target)
-SELECT :job::uuid, i.scheduled_at, 2, :version::int, :epoch::bigint, i.reason, i.ticks, i.last_at, :tenant::int, i.target
+SELECT :job::uuid, i.scheduled_at, :TICK_SKIPPED, :version::int, :epoch::bigint, i.reason, i.ticks, i.last_at, :tenant::int, i.target
 FROM unnest(:times::bigint[], :reasons::text[], :ticks::int[], :last_times::bigint[], :targets::text[]) AS i(scheduled_at, reason, ticks, last_at, target)
 ON CONFLICT DO NOTHING
 
@@ -202,4 +202,4 @@ WHERE j.id = ANY (:jobs::uuid[]) AND (:tenant::int IS NULL OR j.tenant = :tenant
 
 -- name: bodies
 SELECT id, payload FROM mainspring.body
-WHERE bucket = 0 AND id = ANY (:bodies::uuid[]) AND (:tenant::int IS NULL OR tenant = :tenant)
+WHERE bucket = :FOREVER_BUCKET AND id = ANY (:bodies::uuid[]) AND (:tenant::int IS NULL OR tenant = :tenant)

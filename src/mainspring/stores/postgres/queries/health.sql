@@ -60,7 +60,7 @@ SELECT pg_database_size(current_database()) AS size,
            OR position('"quiet_since"' IN convert_from(state, 'UTF8')) > 0) AS missed,
        -- Who says good-bye ends before the lease does.
        (SELECT count(*) FROM mainspring.session
-        WHERE kind = 1 AND NOT live AND ended_at >= lease_until AND ended_at > mainspring.now_us() - 21600000000)
+        WHERE kind = :WORKER AND NOT live AND ended_at >= lease_until AND ended_at > mainspring.now_us() - 6 * :HOUR)
            AS lost_workers,
        CASE WHEN NOT pg_is_in_recovery() THEN coalesce(
            (SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)) FROM pg_replication_slots), 0)::bigint END
@@ -97,10 +97,10 @@ SELECT replace(store_id::text, '-', '') FROM mainspring.meta
 
 -- name: workers
 SELECT name, queues, tasks, labels, datacenter, draining FROM mainspring.session
-WHERE kind = 1 AND live AND lease_until > mainspring.now_us() ORDER BY id LIMIT 10000
+WHERE kind = :WORKER AND live AND lease_until > mainspring.now_us() ORDER BY id LIMIT 10000
 
 -- name: schedulers
-SELECT count(*) FROM mainspring.session WHERE kind = 2 AND live AND lease_until > mainspring.now_us()
+SELECT count(*) FROM mainspring.session WHERE kind = :SCHEDULER AND live AND lease_until > mainspring.now_us()
 
 -- name: clocks
 SELECT name, clock_offset, clock_error FROM mainspring.session
@@ -108,7 +108,7 @@ WHERE live AND lease_until > mainspring.now_us() AND clock_offset IS NOT NULL OR
 
 -- name: tzdata
 SELECT name, tzdata FROM mainspring.session
-WHERE kind = 2 AND live AND lease_until > mainspring.now_us() AND tzdata <> '' ORDER BY id LIMIT 10000
+WHERE kind = :SCHEDULER AND live AND lease_until > mainspring.now_us() AND tzdata <> '' ORDER BY id LIMIT 10000
 
 -- name: unburied
 SELECT name FROM mainspring.session WHERE live AND lease_until < :since ORDER BY id LIMIT 100
@@ -118,17 +118,17 @@ SELECT name FROM mainspring.session WHERE live AND lease_until < :since ORDER BY
 SELECT q.name AS queue, t.name AS task, string_to_array(coalesce(l.name, ''), ',') AS requires, sum(n)::bigint AS runs FROM (
     SELECT r.queue, b.task, r.lane, count(*) AS n
     FROM (SELECT queue, greatest(lane, 0) AS lane, body_bucket, coalesce(body_id, id) AS body
-          FROM mainspring.run WHERE state = 3 LIMIT 100000) AS r
+          FROM mainspring.run WHERE state = :QUEUED LIMIT 100000) AS r
     JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = r.body GROUP BY 1, 2, 3
 ) AS c JOIN mainspring.name q ON q.id = c.queue JOIN mainspring.name t ON t.id = c.task
-LEFT JOIN mainspring.name w ON w.id = c.lane AND w.kind IN (4, 5)
-LEFT JOIN mainspring.name l ON l.kind = 4 AND l.id = CASE w.kind WHEN 5 THEN split_part(w.name, ':', 2)::int ELSE w.id END
+LEFT JOIN mainspring.name w ON w.id = c.lane AND w.kind IN (:LABEL_SET_NAME, :CLAIM_GROUP_NAME)
+LEFT JOIN mainspring.name l ON l.kind = :LABEL_SET_NAME AND l.id = CASE w.kind WHEN :CLAIM_GROUP_NAME THEN split_part(w.name, ':', 2)::int ELSE w.id END
 GROUP BY 1, 2, 3 ORDER BY 4 DESC
 
 -- name: unstaged
 SELECT count(w.due) AS count, min(w.due) AS oldest FROM mainspring.shard h, LATERAL (
     SELECT due FROM mainspring.waiting w
-    WHERE w.shard = h.id AND w.state = 1 AND w.due <= mainspring.now_us() ORDER BY due LIMIT 1000
+    WHERE w.shard = h.id AND w.state = :SCHEDULED AND w.due <= mainspring.now_us() ORDER BY due LIMIT 1000
 ) AS w
 
 -- name: unfired
@@ -138,7 +138,7 @@ SELECT count(s.next_fire) AS count, min(s.next_fire) AS oldest FROM mainspring.s
 ) AS s
 
 -- name: waiting
-SELECT EXISTS (SELECT FROM mainspring.waiting WHERE state = 1) OR EXISTS (SELECT FROM mainspring.schedule WHERE active)
+SELECT EXISTS (SELECT FROM mainspring.waiting WHERE state = :SCHEDULED) OR EXISTS (SELECT FROM mainspring.schedule WHERE active)
 
 -- name: unqueued
 -- How many wait for their time, and how many for a key, limits or other runs. Each is counted in an index of its own up to 10,000;
@@ -150,13 +150,13 @@ FROM (
                              ELSE greatest(c.runs, (SELECT i.reltuples::bigint FROM pg_class i WHERE i.oid = c.index)) END AS runs
     FROM (
         SELECT true AS scheduled, 'mainspring.waiting_due'::regclass AS index, count(*) AS runs
-        FROM (SELECT FROM mainspring.waiting WHERE state = 1 LIMIT 10001) AS w
+        FROM (SELECT FROM mainspring.waiting WHERE state = :SCHEDULED LIMIT 10001) AS w
         UNION ALL SELECT false, 'mainspring.waiting_blocked'::regclass, count(*)
-        FROM (SELECT FROM mainspring.waiting WHERE state = 2 LIMIT 10001) AS w
+        FROM (SELECT FROM mainspring.waiting WHERE state = :BLOCKED LIMIT 10001) AS w
         UNION ALL SELECT false, 'mainspring.waiting_limit'::regclass, count(*)
-        FROM (SELECT FROM mainspring.waiting WHERE state = 9 LIMIT 10001) AS w
+        FROM (SELECT FROM mainspring.waiting WHERE state = :BLOCKED_BY_LIMIT LIMIT 10001) AS w
         UNION ALL SELECT false, 'mainspring.waiting_parents'::regclass, count(*)
-        FROM (SELECT FROM mainspring.waiting WHERE state = 10 LIMIT 10001) AS w
+        FROM (SELECT FROM mainspring.waiting WHERE state = :BLOCKED_BY_PARENTS LIMIT 10001) AS w
     ) AS c
 ) AS w
 
@@ -168,7 +168,7 @@ SELECT c.reader AS name, CASE WHEN c.until IS NULL OR c.until > mainspring.now_u
 FROM mainspring.outbox_cursor c ORDER BY 1 LIMIT 1000
 
 -- name: dead_letters
-SELECT count(*) FROM mainspring.dead_letter WHERE state = 1
+SELECT count(*) FROM mainspring.dead_letter WHERE state = :DEAD_LETTER_OPEN
 
 -- name: pauses
 SELECT coalesce(t.name, '') AS tenant, coalesce(q.name, '') AS queue FROM mainspring.pause p

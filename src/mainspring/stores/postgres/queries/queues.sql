@@ -36,27 +36,27 @@ SELECT queue, policy, fair, laned, pooled, weighted, clock FROM mainspring.queue
 WHERE closely AND queue = ANY (:queues::int[]) ORDER BY queue FOR UPDATE
 
 -- name: running_of_queue
-SELECT count(*) FROM mainspring.run WHERE state = 4 AND queue = :queue
+SELECT count(*) FROM mainspring.run WHERE state = :RUNNING AND queue = :queue
 
 -- name: active_lanes
 -- The lanes of a queue in which something is ready: a step from one to the next, whatever lies between them.
 WITH RECURSIVE lanes AS (
-    (SELECT lane FROM mainspring.run WHERE queue = :queue AND state = 3 ORDER BY lane LIMIT 1)
+    (SELECT lane FROM mainspring.run WHERE queue = :queue AND state = :QUEUED ORDER BY lane LIMIT 1)
     UNION ALL
-    SELECT (SELECT r.lane FROM mainspring.run r WHERE r.queue = :queue AND r.state = 3 AND r.lane > lanes.lane
+    SELECT (SELECT r.lane FROM mainspring.run r WHERE r.queue = :queue AND r.state = :QUEUED AND r.lane > lanes.lane
             ORDER BY r.lane LIMIT 1)
     FROM lanes WHERE lanes.lane IS NOT NULL
 )
-SELECT l.lane, n.name FROM lanes l LEFT JOIN mainspring.name n ON n.id = l.lane AND n.kind = 5 WHERE l.lane IS NOT NULL
+SELECT l.lane, n.name FROM lanes l LEFT JOIN mainspring.name n ON n.id = l.lane AND n.kind = :CLAIM_GROUP_NAME WHERE l.lane IS NOT NULL
 
 -- name: name_lanes
 -- The lanes that strays belong to. Arguments: queue, the lanes they are in and what these would be otherwise, how many, whether
 -- tenants have lanes, whether priorities have.
 INSERT INTO mainspring.name (kind, name)
-SELECT DISTINCT 5, CASE WHEN :fair THEN r.tenant ELSE 0 END || ':' || l.base || ':' || CASE WHEN :pooled THEN r.priority ELSE 0 END
+SELECT DISTINCT :CLAIM_GROUP_NAME, CASE WHEN :fair THEN r.tenant ELSE 0 END || ':' || l.base || ':' || CASE WHEN :pooled THEN r.priority ELSE 0 END
 FROM unnest(:lanes::int[], :bases::int[]) AS l(lane, base), LATERAL (
     SELECT tenant, priority FROM mainspring.run
-    WHERE queue = :queue AND lane = l.lane AND state = 3 ORDER BY rank, id LIMIT :limit
+    WHERE queue = :queue AND lane = l.lane AND state = :QUEUED ORDER BY rank, id LIMIT :limit
 ) AS r
 ON CONFLICT DO NOTHING
 
@@ -66,11 +66,11 @@ WITH stray AS MATERIALIZED (
            CASE WHEN :fair THEN r.tenant ELSE 0 END || ':' || l.base || ':' || CASE WHEN :pooled THEN r.priority ELSE 0 END AS name
     FROM unnest(:lanes::int[], :bases::int[]) AS l(lane, base), LATERAL (
         SELECT id, tenant, priority FROM mainspring.run
-        WHERE queue = :queue AND lane = l.lane AND state = 3 ORDER BY rank, id LIMIT :limit FOR UPDATE SKIP LOCKED
+        WHERE queue = :queue AND lane = l.lane AND state = :QUEUED ORDER BY rank, id LIMIT :limit FOR UPDATE SKIP LOCKED
     ) AS r
 )
 UPDATE mainspring.run SET lane = n.id
-FROM stray s JOIN mainspring.name n ON n.kind = 5 AND n.name = s.name
+FROM stray s JOIN mainspring.name n ON n.kind = :CLAIM_GROUP_NAME AND n.name = s.name
 WHERE run.id = s.id
 
 -- name: best_of_lanes
@@ -80,7 +80,7 @@ SELECT best.* FROM unnest(:lanes::int[], :limits::int[]) AS l(lane, most), LATER
         SELECT b.policy FROM mainspring.body b WHERE b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
     ) END AS policy
     FROM mainspring.run r
-    WHERE r.queue = :queue AND r.lane = l.lane AND r.state = 3
+    WHERE r.queue = :queue AND r.lane = l.lane AND r.state = :QUEUED
       AND (:tenant::int IS NULL OR r.tenant = :tenant) AND r.tenant <> ALL (:excluded_tenants::int[]) AND r.id <> ALL (:excluded_runs::uuid[])
       AND (:priority::int IS NULL OR r.priority = :priority)
       AND (r.start_by IS NULL OR r.attempt > 0 OR r.start_by >= mainspring.now_us())

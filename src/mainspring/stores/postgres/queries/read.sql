@@ -19,7 +19,7 @@ UNION ALL
 SELECT w.id, w.state, b.task, w.queue, w.tenant, w.priority, w.attempt, w.due, w.created_at, w.lost, w.fence, w.reason,
        w.job_id, w.job_version, w.scheduled_at, NULL, NULL, w.cancel_at, NULL, NULL, w.start_by, w.deadline, w.replay_of, NULL,
        NULL, NULL, b.policy, b.about, CASE WHEN :payloads::boolean THEN b.payload END, NULL, p.done, p.total, p.note, p.at,
-       w.target, d.parents, d.rule, CASE WHEN w.state = 9 THEN w.waits END, NULL
+       w.target, d.parents, d.rule, CASE WHEN w.state = :BLOCKED_BY_LIMIT THEN w.waits END, NULL
 FROM mainspring.waiting w
 JOIN mainspring.body b ON b.bucket = w.body_bucket AND b.id = CASE WHEN w.body_id IS NULL THEN w.id ELSE w.body_id END
 LEFT JOIN mainspring.progress p ON p.run_id = w.id
@@ -34,7 +34,7 @@ SELECT h.id, h.state, b.task, h.queue, h.tenant, h.priority, h.attempt, h.due, h
 FROM mainspring.history h
 LEFT JOIN LATERAL (SELECT b.task, b.policy, b.about, CASE WHEN :payloads::boolean THEN b.payload END AS payload
                    FROM mainspring.body b
-                   WHERE b.bucket IN (h.body_bucket, -1) AND b.id = CASE WHEN h.body_id IS NULL THEN h.id ELSE h.body_id END LIMIT 1) AS b ON true
+                   WHERE b.bucket IN (h.body_bucket, :KEPT_BUCKET) AND b.id = CASE WHEN h.body_id IS NULL THEN h.id ELSE h.body_id END LIMIT 1) AS b ON true
 LEFT JOIN mainspring.session s ON s.id = h.session
 LEFT JOIN mainspring.dead_letter d ON d.run_id = h.id
 LEFT JOIN mainspring.progress p ON p.run_id = h.id
@@ -53,10 +53,10 @@ WITH mine AS MATERIALIZED (
     SELECT l.id FROM mainspring.label l WHERE l.tenant = ANY (:tenants::int[]) AND l.label = :tag::text AND l.id >= :since::uuid
     ORDER BY l.id DESC LIMIT :limit
 ), live AS MATERIALIZED (
-    SELECT r.id, CASE WHEN r.state = 4 AND r.cancel_at IS NOT NULL THEN 0::smallint ELSE r.state END AS state, r.replay_of
+    SELECT r.id, CASE WHEN r.state = :RUNNING AND r.cancel_at IS NOT NULL THEN :CANCELLING::smallint ELSE r.state END AS state, r.replay_of
     FROM mainspring.run r WHERE r.id = ANY (ARRAY(SELECT id FROM mine))
     UNION ALL
-    SELECT w.id, CASE WHEN w.state IN (9, 10) THEN 2::smallint ELSE w.state END, w.replay_of
+    SELECT w.id, CASE WHEN w.state IN (:BLOCKED_BY_LIMIT, :BLOCKED_BY_PARENTS) THEN :BLOCKED::smallint ELSE w.state END, w.replay_of
     FROM mainspring.waiting w WHERE w.id = ANY (ARRAY(SELECT id FROM mine))
 )
 SELECT state, array_agg(id ORDER BY id DESC) AS ids, array_agg(id) FILTER (WHERE replay_of IS NOT NULL) AS replays,
@@ -96,10 +96,10 @@ SELECT newest.* FROM unnest(:jobs::uuid[]) AS wanted (job_id) CROSS JOIN LATERAL
 SELECT d.queue, d.lane, sum(d.queued)::bigint AS queued, sum(d.running)::bigint AS running, min(d.oldest_due) AS oldest_due,
        min(greatest(d.oldest_ready, p.over)) FILTER (WHERE d.queued > 0 AND NOT p.paused) AS oldest_ready
 FROM (
-    SELECT r.queue, r.tenant, r.lane, count(*) FILTER (WHERE r.state = 3) AS queued,
-           count(*) FILTER (WHERE r.state = 4) AS running,
-           min(r.due) FILTER (WHERE r.state = 3) AS oldest_due,
-           min(greatest(r.due, r.ready_at)) FILTER (WHERE r.state = 3) AS oldest_ready
+    SELECT r.queue, r.tenant, r.lane, count(*) FILTER (WHERE r.state = :QUEUED) AS queued,
+           count(*) FILTER (WHERE r.state = :RUNNING) AS running,
+           min(r.due) FILTER (WHERE r.state = :QUEUED) AS oldest_due,
+           min(greatest(r.due, r.ready_at)) FILTER (WHERE r.state = :QUEUED) AS oldest_ready
     FROM mainspring.run r WHERE :tenant::int IS NULL OR r.tenant = :tenant GROUP BY r.queue, r.tenant, r.lane
 ) AS d, LATERAL (
     SELECT max(p.until) FILTER (WHERE p.until <= mainspring.now_us()) AS over,
@@ -113,9 +113,9 @@ GROUP BY d.queue, d.lane
 SELECT w.id, CASE WHEN strpos(n.name, '>') > 0 THEN o.serving ELSE substring(n.name from '(?:^|,)datacenter=([^,>]+)') END
              AS datacenter
 FROM (
-    SELECT id, CASE kind WHEN 5 THEN split_part(name, ':', 2)::int ELSE id END AS lane
-    FROM mainspring.name WHERE id = ANY (:lanes::int[]) AND kind IN (4, 5)
-) AS w JOIN mainspring.name n ON n.id = w.lane AND n.kind = 4 LEFT JOIN mainspring.datacenter_order o ON o.lane = n.id
+    SELECT id, CASE kind WHEN :CLAIM_GROUP_NAME THEN split_part(name, ':', 2)::int ELSE id END AS lane
+    FROM mainspring.name WHERE id = ANY (:lanes::int[]) AND kind IN (:LABEL_SET_NAME, :CLAIM_GROUP_NAME)
+) AS w JOIN mainspring.name n ON n.id = w.lane AND n.kind = :LABEL_SET_NAME LEFT JOIN mainspring.datacenter_order o ON o.lane = n.id
 
 -- name: hint_key
 SELECT hint_key::text FROM mainspring.meta
@@ -123,23 +123,23 @@ SELECT hint_key::text FROM mainspring.meta
 -- name: hints_of
 -- Those that any worker may take, or any of a data centre: without a target or other labels. A lane for a turn or a priority says what
 -- it would be otherwise. The sum keeps the planner from the index of all that is ready, which is long when this is asked often.
-SELECT r.id, r.queue, r.rank, r.priority, r.gate, r.attempt, CASE n.kind WHEN 4 THEN substr(n.name, 12) ELSE '' END AS datacenter
+SELECT r.id, r.queue, r.rank, r.priority, r.gate, r.attempt, CASE n.kind WHEN :LABEL_SET_NAME THEN substr(n.name, 12) ELSE '' END AS datacenter
 FROM mainspring.run r LEFT JOIN mainspring.name n ON r.lane > 0 AND n.id = r.lane
-WHERE r.id = ANY (:runs::uuid[]) AND r.state + 0 = 3 AND r.target IS NULL
-  AND (r.lane = 0 OR (n.kind = 5 AND split_part(n.name, ':', 2) = '0') OR (n.kind = 4 AND n.name ~ '^datacenter=[^,>]+$'))
+WHERE r.id = ANY (:runs::uuid[]) AND r.state + 0 = :QUEUED AND r.target IS NULL
+  AND (r.lane = 0 OR (n.kind = :CLAIM_GROUP_NAME AND split_part(n.name, ':', 2) = '0') OR (n.kind = :LABEL_SET_NAME AND n.name ~ '^datacenter=[^,>]+$'))
 
 -- name: hints_ready
 -- Also of each priority, where runs are kept apart by it for pools of slots and not by tenant.
 SELECT best.*, lane.datacenter FROM mainspring.name q, (
     SELECT 0 AS id, '' AS datacenter
-    UNION ALL SELECT n.id, substr(n.name, 12) FROM mainspring.name n WHERE n.kind = 4 AND n.name ~ '^datacenter=[^,>]+$'
-    UNION ALL SELECT n.id, '' FROM mainspring.name n WHERE n.kind = 5 AND n.name IN
+    UNION ALL SELECT n.id, substr(n.name, 12) FROM mainspring.name n WHERE n.kind = :LABEL_SET_NAME AND n.name ~ '^datacenter=[^,>]+$'
+    UNION ALL SELECT n.id, '' FROM mainspring.name n WHERE n.kind = :CLAIM_GROUP_NAME AND n.name IN
         ('0:0:1', '0:0:2', '0:0:3', '0:0:4', '0:0:5', '0:0:6', '0:0:7', '0:0:8', '0:0:9', '0:0:10')
 ) AS lane, LATERAL (
     SELECT r.id, r.queue, r.rank, r.priority, r.gate, r.attempt FROM mainspring.run r
-    WHERE r.queue = q.id AND r.lane = lane.id AND r.state = 3 ORDER BY r.rank, r.id LIMIT :limit
+    WHERE r.queue = q.id AND r.lane = lane.id AND r.state = :QUEUED ORDER BY r.rank, r.id LIMIT :limit
 ) AS best
-WHERE q.kind = 3 AND (:queues::text[] IS NULL OR q.name = ANY (:queues::text[]))
+WHERE q.kind = :QUEUE_NAME AND (:queues::text[] IS NULL OR q.name = ANY (:queues::text[]))
 
 -- name: facts_of
 -- Of runs that have not ended before `since`, nor after now, which keeps this to a day or two of history; and most are not there.
@@ -159,7 +159,7 @@ UNION ALL
 SELECT h.id, b.task, h.queue, h.job_id, h.scheduled_at, true, h.attempt, h.reason, right(h.error, :max_error), b.about
 FROM mainspring.history h
 LEFT JOIN LATERAL (SELECT b.task, b.about FROM mainspring.body b
-                   WHERE b.bucket IN (h.body_bucket, -1) AND b.id = CASE WHEN h.body_id IS NULL THEN h.id ELSE h.body_id END LIMIT 1) AS b ON true
+                   WHERE b.bucket IN (h.body_bucket, :KEPT_BUCKET) AND b.id = CASE WHEN h.body_id IS NULL THEN h.id ELSE h.body_id END LIMIT 1) AS b ON true
 WHERE h.id = ANY (ARRAY(SELECT i.id FROM unnest(:runs::uuid[]) AS i(id) WHERE NOT EXISTS (SELECT FROM live WHERE live.id = i.id)))
   AND h.finished_at >= :since AND h.finished_at <= (SELECT mainspring.now_us())
 

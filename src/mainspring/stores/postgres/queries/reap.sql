@@ -10,7 +10,7 @@ WITH buried AS (
 )
 INSERT INTO mainspring.outbox (at, kind, tenant, runs)
 SELECT ended_at, 'worker.lost', 0, array_agg(lpad(to_hex(id), 32, '0')::uuid) FROM buried
-WHERE kind = 1 AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY ended_at
+WHERE kind = :WORKER AND EXISTS (SELECT FROM mainspring.outbox_cursor) GROUP BY ended_at
 
 -- name: lost_runs
 -- By state, not by event: whatever runs under a session that is not live is told until it has been settled.
@@ -19,7 +19,7 @@ SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r
        r.attempt_until, r.deadline, r.job_id, r.scheduled_at, r.gate, r.origin, r.cancel_at, r.limits, r.has_children,
        r.ready_at, b.task, b.policy, b.payload
 FROM (SELECT id FROM mainspring.session WHERE NOT live) AS s, LATERAL (
-    SELECT * FROM mainspring.run WHERE session = s.id AND state = 4 LIMIT :limit
+    SELECT * FROM mainspring.run WHERE session = s.id AND state = :RUNNING LIMIT :limit
 ) AS r
 JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
 LIMIT :limit
@@ -31,7 +31,7 @@ SELECT r.id, r.body_bucket, r.body_id, r.fence, r.queue, r.tenant, r.priority, r
 FROM mainspring.run r
 JOIN mainspring.session s ON s.id = r.session AND s.live
 JOIN mainspring.body b ON b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)
-WHERE r.state = 4 AND r.attempt_until < mainspring.now_us() - :grace::bigint LIMIT :limit
+WHERE r.state = :RUNNING AND r.attempt_until < mainspring.now_us() - :grace::bigint LIMIT :limit
 
 -- name: expire
 -- What did not start in time: skipped past its start_by, failed past its deadline. What was for one worker that has gone:
@@ -51,17 +51,17 @@ WITH clock AS MATERIALIZED (
          ORDER BY w.target LIMIT :limit FOR UPDATE OF w SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
               job_version, body_id, replay_of, target, origin, gate, start_by, deadline, NULL::bigint[] AS limits, has_children,
-              CASE WHEN state = 9 THEN waits END AS waits
+              CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY (ARRAY(
-        (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.start_by < (SELECT now FROM clock) AND r.attempt = 0
+        (SELECT id FROM mainspring.run r WHERE r.state = :QUEUED AND r.start_by < (SELECT now FROM clock) AND r.attempt = 0
          ORDER BY r.start_by LIMIT :limit
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
-        (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.deadline <= (SELECT now FROM clock) ORDER BY r.deadline LIMIT :limit
+        (SELECT id FROM mainspring.run r WHERE r.state = :QUEUED AND r.deadline <= (SELECT now FROM clock) ORDER BY r.deadline LIMIT :limit
          FOR UPDATE SKIP LOCKED))
         || ARRAY(
-        (SELECT id FROM mainspring.run r WHERE r.state = 3 AND r.target IS NOT NULL
+        (SELECT id FROM mainspring.run r WHERE r.state = :QUEUED AND r.target IS NOT NULL
          AND NOT EXISTS (SELECT FROM mainspring.session s WHERE s.id = r.target AND s.live)
          ORDER BY r.target LIMIT :limit FOR UPDATE OF r SKIP LOCKED)))
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
@@ -77,8 +77,8 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
                                     replay_of, reason, start_by, deadline)
-    SELECT g.id, CASE WHEN g.body_bucket < 99999 THEN 2 ELSE (g.body_bucket + 1) / 100000 + 2 END,
-           CASE WHEN g.failed THEN 6 ELSE 8 END, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue,
+    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH - 1 THEN :UNSUCCESSFUL_CLASS ELSE (g.body_bucket + 1) / :CLASS_WIDTH + 2 END,
+           CASE WHEN g.failed THEN :FAILED ELSE :SKIPPED END, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue,
            g.body_bucket, clock.now, g.due, g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id,
            g.body_id, g.replay_of, CASE WHEN g.failed THEN 'deadline' WHEN g.gone THEN 'its worker left' ELSE 'expired' END, g.start_by, g.deadline
     FROM gone g, clock
@@ -90,19 +90,19 @@ WITH clock AS MATERIALIZED (
     ON CONFLICT (run_id) DO NOTHING
 ), parents AS (
     INSERT INTO mainspring.ended_parent (run_id, state, at)
-    SELECT g.id, CASE WHEN g.failed THEN 6 ELSE 8 END, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
+    SELECT g.id, CASE WHEN g.failed THEN :FAILED ELSE :SKIPPED END, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT clock.now, CASE WHEN e.failed THEN 'run.failed' ELSE 'run.skipped' END, e.tenant, e.runs
     FROM clock, (SELECT failed, tenant, array_agg(id) AS runs FROM gone GROUP BY failed, tenant) AS e
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
-SELECT id, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
+SELECT id, gate, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, limits, has_children, waits FROM gone
 
 -- name: stuck_gates
 -- From first principles: keys with somebody waiting and nobody holding.
 SELECT DISTINCT w.gate FROM mainspring.waiting w
-WHERE w.state = 2 AND NOT EXISTS (
+WHERE w.state = :BLOCKED AND NOT EXISTS (
     SELECT FROM mainspring.gate g WHERE g.key = w.gate AND (
         EXISTS (SELECT FROM mainspring.run r WHERE r.id = g.holder OFFSET 0) OR
         EXISTS (SELECT FROM mainspring.waiting h WHERE h.id = g.holder AND h.holds OFFSET 0)))
@@ -119,13 +119,13 @@ LIMIT :limit
 -- A session with runs is never forgotten.
 DELETE FROM mainspring.session s
 WHERE NOT s.live AND s.ended_at < mainspring.now_us() - :kept::bigint
-  AND NOT EXISTS (SELECT FROM mainspring.run r WHERE r.session = s.id AND r.state = 4)
+  AND NOT EXISTS (SELECT FROM mainspring.run r WHERE r.session = s.id AND r.state = :RUNNING)
   AND NOT EXISTS (SELECT FROM mainspring.shard h WHERE h.owner = s.id)
 
 -- name: prune_gates
 DELETE FROM mainspring.gate WHERE key = ANY (ARRAY(
     SELECT g.key FROM mainspring.gate g
-    WHERE g.holder IS NULL AND NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.gate = g.key AND w.state = 2)
+    WHERE g.holder IS NULL AND NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.gate = g.key AND w.state = :BLOCKED)
     LIMIT :limit FOR UPDATE SKIP LOCKED))
 
 -- name: forget_readers
@@ -160,7 +160,7 @@ DELETE FROM mainspring.idempotency WHERE (tenant, key) IN (
 
 -- name: forget_pauses
 -- A day after their end: whatever still waits then is late, however that is counted.
-DELETE FROM mainspring.pause WHERE until <= mainspring.now_us() - 86400000000
+DELETE FROM mainspring.pause WHERE until <= mainspring.now_us() - :DAY
 
 -- name: prune_minutes
 DELETE FROM mainspring.minute WHERE at < :before
@@ -181,20 +181,20 @@ SELECT coalesce((SELECT until FROM mainspring.rolled_up), least((SELECT min(fini
 -- name: roll_up
 -- Buckets: two to a power of two, from 100 us on.
 WITH ended AS (
-    SELECT h.finished_at / 60000000 * 60000000 AS at, h.tenant, h.queue,
+    SELECT h.finished_at / :MINUTE * :MINUTE AS at, h.tenant, h.queue,
            floor(ln(greatest(h.started_at - h.due, 100) / 100.0::float8) * 2 / ln(2.0::float8))::int AS late_bucket,
            floor(ln(greatest(h.finished_at - h.started_at, 100) / 100.0::float8) * 2 / ln(2.0::float8))::int AS took_bucket,
-           count(*) FILTER (WHERE h.state = 5) AS succeeded, count(*) FILTER (WHERE h.state = 6) AS failed,
-           count(*) FILTER (WHERE h.state = 7) AS cancelled, count(*) FILTER (WHERE h.state = 8) AS skipped, 0 AS retried,
+           count(*) FILTER (WHERE h.state = :SUCCEEDED) AS succeeded, count(*) FILTER (WHERE h.state = :FAILED) AS failed,
+           count(*) FILTER (WHERE h.state = :CANCELLED) AS cancelled, count(*) FILTER (WHERE h.state = :SKIPPED) AS skipped, 0 AS retried,
            count(h.started_at) AS started,
            coalesce(sum(h.started_at - h.due), 0)::bigint AS late_total, greatest(max(h.started_at - h.due), 0) AS late_most,
            coalesce(sum(h.finished_at - h.started_at), 0)::bigint AS took_total,
            greatest(max(h.finished_at - h.started_at), 0) AS took_most
     FROM mainspring.history h WHERE h.finished_at >= :since::bigint AND h.finished_at < :until::bigint GROUP BY 1, 2, 3, 4, 5
     UNION ALL
-    SELECT a.ended_at / 60000000 * 60000000, a.tenant, a.queue, NULL, NULL, 0, 0, 0, 0, count(*), 0, 0, 0, 0, 0
+    SELECT a.ended_at / :MINUTE * :MINUTE, a.tenant, a.queue, NULL, NULL, 0, 0, 0, 0, count(*), 0, 0, 0, 0, 0
     FROM mainspring.attempt a
-    WHERE a.ended_at >= :since::bigint AND a.ended_at < :until::bigint AND a.outcome IN (2, 3, 4) GROUP BY 1, 2, 3
+    WHERE a.ended_at >= :since::bigint AND a.ended_at < :until::bigint AND a.outcome IN (:OUTCOME_ERROR, :OUTCOME_TIMEOUT, :OUTCOME_LOST) GROUP BY 1, 2, 3
 ), timed AS (
     INSERT INTO mainspring.timing AS t (at, tenant, queue, bucket, late, took)
     SELECT at / 300000000 * 300000000, tenant, queue, bucket, sum(late), sum(took) FROM (
@@ -220,10 +220,10 @@ ON CONFLICT (at, tenant, queue) DO UPDATE SET
 -- name: sample_load
 -- Who comes second in a minute counts nothing. `kept`: how long samples are kept. `limit`: so many are kept apart, the largest.
 WITH minute AS (
-    INSERT INTO mainspring.load_seen (at) VALUES (mainspring.now_us() / 60000000 * 60000000) ON CONFLICT DO NOTHING RETURNING at
+    INSERT INTO mainspring.load_seen (at) VALUES (mainspring.now_us() / :MINUTE * :MINUTE) ON CONFLICT DO NOTHING RETURNING at
 ), found AS MATERIALIZED (
-    SELECT r.tenant, r.queue, count(*) FILTER (WHERE r.state = 3) AS queued, count(*) FILTER (WHERE r.state = 4) AS running,
-           greatest(mainspring.now_us() - min(r.due) FILTER (WHERE r.state = 3), 0) AS lag
+    SELECT r.tenant, r.queue, count(*) FILTER (WHERE r.state = :QUEUED) AS queued, count(*) FILTER (WHERE r.state = :RUNNING) AS running,
+           greatest(mainspring.now_us() - min(r.due) FILTER (WHERE r.state = :QUEUED), 0) AS lag
     FROM mainspring.run r WHERE EXISTS (SELECT FROM minute) GROUP BY r.tenant, r.queue
 ), kept AS (
     INSERT INTO mainspring.load (at, tenant, queue, queued, running, lag)
@@ -242,7 +242,7 @@ SELECT mainspring.now_us() AS now
 -- What ended without an attempt. A body is gone when its run is purged: then nobody knows the task any more.
 SELECT b.task, h.state, count(*) AS runs
 FROM mainspring.history h JOIN mainspring.body b ON b.bucket = h.body_bucket AND b.id = coalesce(h.body_id, h.id)
-WHERE h.finished_at >= :since::bigint AND h.finished_at < :until::bigint AND h.class <> 1 AND h.state > 5 AND h.started_at IS NULL
+WHERE h.finished_at >= :since::bigint AND h.finished_at < :until::bigint AND h.class <> :SUCCEEDED_CLASS AND h.state > :SUCCEEDED AND h.started_at IS NULL
 GROUP BY b.task, h.state
 
 -- name: dead_rows

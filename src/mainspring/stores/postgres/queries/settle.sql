@@ -19,8 +19,8 @@ WITH clock AS MATERIALIZED (
                                     finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
                                     target, job_id, body_id, replay_of, result, queued_at, start_by, deadline, cpu, units,
                                     of_task)
-    SELECT g.id, CASE WHEN g.body_bucket < 99999 THEN 1 ELSE (g.body_bucket + 1) / 100000 + 2 END,
-           5, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
+    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH - 1 THEN :SUCCEEDED_CLASS ELSE (g.body_bucket + 1) / :CLASS_WIDTH + 2 END,
+           :SUCCEEDED, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id,
            g.replay_of, (:results::bytea[])[array_position(:runs::uuid[], g.id)], g.queued_at, g.start_by, g.deadline,
            (:cpu::bigint[])[array_position(:runs::uuid[], g.id)], (:units::text[])[array_position(:runs::uuid[], g.id)],
@@ -28,7 +28,7 @@ WITH clock AS MATERIALIZED (
     FROM gone g, clock
 ), parents AS (
     INSERT INTO mainspring.ended_parent (run_id, state, at)
-    SELECT g.id, 5, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
+    SELECT g.id, :SUCCEEDED, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
 )
 SELECT id, fence, has_children FROM gone
 
@@ -45,8 +45,8 @@ WITH clock AS MATERIALIZED (
 ), gone AS MATERIALIZED (
     SELECT DISTINCT ON (t.id) t.*, i.outcome, i.state AS wanted, i.reason, i.delay, i.error, i.result, i.fingerprint,
         i.cpu, i.units,
-        CASE WHEN i.state IN (1, 3) AND t.cancel_at IS NOT NULL THEN 7::smallint ELSE i.state END AS final,
-        CASE WHEN i.state IN (1, 3) AND t.cancel_at IS NOT NULL THEN 'cancelled' ELSE i.reason END AS why
+        CASE WHEN i.state IN (:SCHEDULED, :QUEUED) AND t.cancel_at IS NOT NULL THEN :CANCELLED::smallint ELSE i.state END AS final,
+        CASE WHEN i.state IN (:SCHEDULED, :QUEUED) AND t.cancel_at IS NOT NULL THEN 'cancelled' ELSE i.reason END AS why
     FROM taken t
     JOIN unnest(:runs::uuid[], :fences::bigint[], :outcomes::smallint[], :states::smallint[], :reasons::text[], :delays::bigint[], :errors::text[], :results::bytea[],
                 :fingerprints::text[], :cpu::bigint[], :units::text[])
@@ -57,63 +57,63 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
                                 body_id, replay_of, target, origin, queued_at, has_children, ready_at)
-    SELECT g.id, g.shard, 3, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
+    SELECT g.id, g.shard, :QUEUED, g.priority, g.attempt - (g.outcome = :OUTCOME_RELEASED)::int, g.lost + (g.outcome = :OUTCOME_LOST)::int, g.tenant, g.queue,
            g.lane, g.body_bucket,
-           CASE WHEN g.outcome = 6 THEN g.rank ELSE clock.now + g.priority * 1000000000::bigint + 60000000 END, g.due,
+           CASE WHEN g.outcome = :OUTCOME_RELEASED THEN g.rank ELSE clock.now + g.priority * :HEAD_START::bigint + :LATE_PENALTY END, g.due,
            g.created_at, g.timeout, g.rev + 1, g.fence, g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id,
            g.replay_of, g.target, g.origin, clock.now, g.has_children, clock.now
-    FROM gone g, clock WHERE g.final = 3 AND g.limits IS NULL
+    FROM gone g, clock WHERE g.final = :QUEUED AND g.limits IS NULL
 ), later AS (
     INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, due,
                                     created_at, timeout, rev, fence, late, holds, start_by, deadline, gate, scheduled_at,
                                     job_id, job_version, body_id, replay_of, target, origin, reason, limits,
                                     has_children, rank)
-    SELECT g.id, g.shard, CASE WHEN g.final = 1 THEN 1 ELSE 9 END, g.priority, g.attempt - (g.outcome = 6)::int, g.lost + (g.outcome = 4)::int, g.tenant, g.queue,
-           g.lane, g.body_bucket, CASE WHEN g.final = 1 THEN clock.now + g.delay ELSE g.due END, g.created_at, g.timeout, g.rev + 1, g.fence,
-           g.attempt > (g.outcome = 6)::int, g.gate IS NOT NULL,
+    SELECT g.id, g.shard, CASE WHEN g.final = :SCHEDULED THEN :SCHEDULED ELSE :BLOCKED_BY_LIMIT END, g.priority, g.attempt - (g.outcome = :OUTCOME_RELEASED)::int, g.lost + (g.outcome = :OUTCOME_LOST)::int, g.tenant, g.queue,
+           g.lane, g.body_bucket, CASE WHEN g.final = :SCHEDULED THEN clock.now + g.delay ELSE g.due END, g.created_at, g.timeout, g.rev + 1, g.fence,
+           g.attempt > (g.outcome = :OUTCOME_RELEASED)::int, g.gate IS NOT NULL,
            g.start_by, g.deadline, g.gate, g.scheduled_at, g.job_id, g.job_version, g.body_id, g.replay_of, g.target, g.origin,
-           CASE WHEN g.final = 1 THEN g.why END, g.limits, g.has_children,
-           CASE WHEN g.final = 3 AND g.outcome = 6 THEN g.rank END
-    FROM gone g, clock WHERE g.final = 1 OR g.final = 3 AND g.limits IS NOT NULL
+           CASE WHEN g.final = :SCHEDULED THEN g.why END, g.limits, g.has_children,
+           CASE WHEN g.final = :QUEUED AND g.outcome = :OUTCOME_RELEASED THEN g.rank END
+    FROM gone g, clock WHERE g.final = :SCHEDULED OR g.final = :QUEUED AND g.limits IS NOT NULL
 ), ended AS (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, started_at, session, scheduled_at, job_version,
                                     target, job_id, body_id, replay_of, result, reason, error, queued_at, start_by, deadline,
                                     cpu, units)
-    SELECT g.id, CASE WHEN g.body_bucket >= 99999 THEN (g.body_bucket + 1) / 100000 + 2 WHEN g.final = 5 THEN 1 ELSE 2 END,
-           g.final, g.priority, g.attempt - (g.outcome = 6)::int,
-           g.lost + (g.outcome = 4)::int, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at, g.fence,
+    SELECT g.id, CASE WHEN g.body_bucket >= :CLASS_WIDTH - 1 THEN (g.body_bucket + 1) / :CLASS_WIDTH + 2 WHEN g.final = :SUCCEEDED THEN :SUCCEEDED_CLASS ELSE :UNSUCCESSFUL_CLASS END,
+           g.final, g.priority, g.attempt - (g.outcome = :OUTCOME_RELEASED)::int,
+           g.lost + (g.outcome = :OUTCOME_LOST)::int, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at, g.fence,
            g.started_at, g.session, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, g.result, g.why,
            CASE WHEN g.final = g.wanted THEN g.error END, g.queued_at, g.start_by, g.deadline, g.cpu, g.units
-    FROM gone g, clock WHERE g.final >= 5
+    FROM gone g, clock WHERE g.final >= :SUCCEEDED
 ), dead AS (
     INSERT INTO mainspring.dead_letter (run_id, tenant, task, queue, at, fingerprint)
     SELECT g.id, g.tenant, (SELECT b.task FROM mainspring.body b WHERE b.bucket = g.body_bucket AND b.id = coalesce(g.body_id, g.id)),
            g.queue, clock.now, g.fingerprint
-    FROM gone g, clock WHERE g.final = 6
+    FROM gone g, clock WHERE g.final = :FAILED
     ON CONFLICT (run_id) DO NOTHING
 ), parents AS (
     INSERT INTO mainspring.ended_parent (run_id, state, at)
-    SELECT g.id, g.final, clock.now FROM gone g, clock WHERE g.has_children AND g.final >= 5 ON CONFLICT DO NOTHING
+    SELECT g.id, g.final, clock.now FROM gone g, clock WHERE g.has_children AND g.final >= :SUCCEEDED ON CONFLICT DO NOTHING
 ), tried AS (
     INSERT INTO mainspring.attempt (run_id, fence, number, outcome, session, started_at, ended_at, reason, error, tenant, queue,
                                     cpu, units, job_id, body_bucket, body_id)
     SELECT g.id, g.fence, g.attempt, g.outcome, g.session, g.started_at, clock.now, g.reason, g.error, g.tenant, g.queue,
            g.cpu, g.units, g.job_id, g.body_bucket, g.body_id
-    FROM gone g, clock WHERE g.outcome <> 1
+    FROM gone g, clock WHERE g.outcome <> :OUTCOME_SUCCESS
 ), told AS (
     INSERT INTO mainspring.outbox (at, kind, tenant, runs)
     SELECT clock.now, e.kind, e.tenant, e.runs
     FROM clock, (
-        SELECT g.tenant, CASE WHEN g.final = 5 THEN 'run.succeeded' WHEN g.final = 6 THEN 'run.failed'
-                    WHEN g.final = 7 THEN 'run.cancelled' WHEN g.outcome = 4 THEN 'run.lost'
-                    WHEN g.outcome = 6 THEN 'run.released' ELSE 'run.retried' END AS kind, array_agg(g.id) AS runs
+        SELECT g.tenant, CASE WHEN g.final = :SUCCEEDED THEN 'run.succeeded' WHEN g.final = :FAILED THEN 'run.failed'
+                    WHEN g.final = :CANCELLED THEN 'run.cancelled' WHEN g.outcome = :OUTCOME_LOST THEN 'run.lost'
+                    WHEN g.outcome = :OUTCOME_RELEASED THEN 'run.released' ELSE 'run.retried' END AS kind, array_agg(g.id) AS runs
         FROM gone g GROUP BY 1, 2
     ) AS e
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
-SELECT g.id, g.fence, CASE WHEN g.final >= 5 THEN g.gate END AS gate,
-       CASE WHEN g.final >= 5 AND g.origin = 3 THEN g.job_id END AS delayed_job,
+SELECT g.id, g.fence, CASE WHEN g.final >= :SUCCEEDED THEN g.gate END AS gate,
+       CASE WHEN g.final >= :SUCCEEDED AND g.origin = :ORIGIN_FIXED_DELAY THEN g.job_id END AS delayed_job,
        g.limits, g.outcome, g.started_at, g.final, g.due, g.queue, g.has_children
 FROM gone g
 
@@ -123,8 +123,8 @@ FROM gone g
 -- `OFFSET 0` keeps the index probe: without it a plan made for an empty table hashes the whole of it for ever.
 SELECT i.id, i.fence
 FROM unnest(:runs::uuid[], :fences::bigint[], :outcomes::smallint[]) AS i(id, fence, outcome)
-WHERE CASE WHEN i.outcome = 1
-    THEN EXISTS (SELECT FROM mainspring.history h WHERE h.id = i.id AND h.fence = i.fence AND h.state = 5 OFFSET 0)
+WHERE CASE WHEN i.outcome = :OUTCOME_SUCCESS
+    THEN EXISTS (SELECT FROM mainspring.history h WHERE h.id = i.id AND h.fence = i.fence AND h.state = :SUCCEEDED OFFSET 0)
     ELSE EXISTS (SELECT FROM mainspring.attempt a WHERE a.run_id = i.id AND a.fence = i.fence AND a.outcome = i.outcome OFFSET 0)
 END
 
@@ -143,22 +143,22 @@ WITH clock AS MATERIALIZED (
         NOT EXISTS (SELECT FROM mainspring.waiting w WHERE w.id = g.holder AND w.holds OFFSET 0)))
 ), first AS MATERIALIZED (
     SELECT first.id FROM free, LATERAL (
-        SELECT w.id FROM mainspring.waiting w WHERE w.gate = free.key AND w.state = 2
+        SELECT w.id FROM mainspring.waiting w WHERE w.gate = free.key AND w.state = :BLOCKED
         ORDER BY w.due, w.id LIMIT 1 FOR KEY SHARE SKIP LOCKED
     ) AS first
 ), next AS (
     DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(SELECT id FROM first)) AND limits IS NULL RETURNING *
 ), limited AS (
     -- It holds its key while it waits for its limits; the caller lets it pass.
-    UPDATE mainspring.waiting SET state = 9, holds = true, rev = rev + 1
+    UPDATE mainspring.waiting SET state = :BLOCKED_BY_LIMIT, holds = true, rev = rev + 1
     WHERE id = ANY (ARRAY(SELECT id FROM first)) AND limits IS NOT NULL
     RETURNING id, queue, gate, due, limits
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
                                 body_id, replay_of, target, origin, queued_at, has_children, ready_at)
-    SELECT n.id, n.shard, 3, n.priority, n.attempt, n.lost, n.tenant, n.queue, n.lane, n.body_bucket,
-           clock.now + n.priority * 1000000000::bigint + CASE WHEN n.late THEN 60000000 ELSE 0 END, n.due, n.created_at,
+    SELECT n.id, n.shard, :QUEUED, n.priority, n.attempt, n.lost, n.tenant, n.queue, n.lane, n.body_bucket,
+           clock.now + n.priority * :HEAD_START::bigint + CASE WHEN n.late THEN :LATE_PENALTY ELSE 0 END, n.due, n.created_at,
            n.timeout, n.rev + 1, n.fence, n.start_by, n.deadline, n.gate, n.scheduled_at, n.job_id, n.job_version, n.body_id,
            n.replay_of, n.target, n.origin, clock.now, n.has_children, clock.now
     FROM next n, clock
@@ -186,7 +186,7 @@ WITH clock AS MATERIALIZED (
     DELETE FROM mainspring.waiting WHERE id = ANY (:runs::uuid[])
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
               job_version, body_id, replay_of, target, origin, gate, state, start_by, deadline, NULL::bigint[] AS limits,
-              has_children, CASE WHEN state = 9 THEN waits END AS waits
+              has_children, CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits
 ), queued AS (
     DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[]) AND claim IS NULL
     RETURNING id, shard, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id,
@@ -198,14 +198,14 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
                                     replay_of, reason, start_by, deadline)
-    SELECT g.id, CASE WHEN g.body_bucket < 99999 THEN 2 ELSE (g.body_bucket + 1) / 100000 + 2 END,
+    SELECT g.id, CASE WHEN g.body_bucket < :CLASS_WIDTH - 1 THEN :UNSUCCESSFUL_CLASS ELSE (g.body_bucket + 1) / :CLASS_WIDTH + 2 END,
            7, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due,
            g.created_at, g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, 'cancelled', g.start_by,
            g.deadline
     FROM gone g, clock
 ), parents AS (
     INSERT INTO mainspring.ended_parent (run_id, state, at)
-    SELECT g.id, 7, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
+    SELECT g.id, :CANCELLED, clock.now FROM gone g, clock WHERE g.has_children ON CONFLICT DO NOTHING
 ), asked AS (
     UPDATE mainspring.run SET cancel_at = clock.now, rev = rev + 1
     FROM clock WHERE id = ANY (:runs::uuid[]) AND claim IS NOT NULL AND cancel_at IS NULL
@@ -219,11 +219,11 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 -- was: the state before, of what was changed by this.
-SELECT id, 7::smallint AS state, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, tenant, state AS was, limits,
+SELECT id, :CANCELLED::smallint AS state, gate, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, tenant, state AS was, limits,
        has_children, waits
 FROM gone
-UNION ALL SELECT id, 0::smallint, NULL, NULL, tenant, 4::smallint, NULL, NULL, NULL FROM asked
-UNION ALL SELECT r.id, 0::smallint, NULL, NULL, r.tenant, NULL, NULL, NULL, NULL FROM mainspring.run r
+UNION ALL SELECT id, :CANCELLING::smallint, NULL, NULL, tenant, :RUNNING::smallint, NULL, NULL, NULL FROM asked
+UNION ALL SELECT r.id, :CANCELLING::smallint, NULL, NULL, r.tenant, NULL, NULL, NULL, NULL FROM mainspring.run r
           WHERE r.id = ANY (:runs::uuid[]) AND r.claim IS NOT NULL AND r.cancel_at IS NOT NULL
 UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL, NULL, NULL, NULL FROM mainspring.history h WHERE h.id = ANY (:runs::uuid[])
 
@@ -235,13 +235,13 @@ WITH clock AS MATERIALIZED (
     DELETE FROM mainspring.waiting WHERE id = ANY (:runs::uuid[])
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
               body_id, replay_of, target, origin, gate, state AS was, start_by, deadline, NULL::bigint[] AS limits, has_children,
-              CASE WHEN state = 9 THEN waits END AS waits, NULL::smallint AS outcome, NULL::bigint AS started_at
+              CASE WHEN state = :BLOCKED_BY_LIMIT THEN waits END AS waits, NULL::smallint AS outcome, NULL::bigint AS started_at
 ), live AS (
     -- An attempt that is under way leaves its gates as one that was released.
     DELETE FROM mainspring.run WHERE id = ANY (:runs::uuid[])
     RETURNING id, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, fence, scheduled_at, job_id, job_version,
-              body_id, replay_of, target, origin, gate, CASE WHEN cancel_at IS NULL THEN state ELSE 0::smallint END,
-              start_by, deadline, limits, has_children, NULL::bigint, CASE WHEN claim IS NOT NULL THEN 6::smallint END, started_at
+              body_id, replay_of, target, origin, gate, CASE WHEN cancel_at IS NULL THEN state ELSE :CANCELLING::smallint END,
+              start_by, deadline, limits, has_children, NULL::bigint, CASE WHEN claim IS NOT NULL THEN :OUTCOME_RELEASED::smallint END, started_at
 ), gone AS MATERIALIZED (
     SELECT g.*, i.state, i.reason, i.result, i.error, i.fingerprint
     FROM (SELECT * FROM waited UNION ALL SELECT * FROM live) AS g
@@ -251,7 +251,7 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.history (id, class, state, priority, attempt, lost, origin, tenant, queue, body_bucket,
                                     finished_at, due, created_at, fence, scheduled_at, job_version, target, job_id, body_id,
                                     replay_of, result, reason, error, start_by, deadline)
-    SELECT g.id, CASE WHEN g.body_bucket >= 99999 THEN (g.body_bucket + 1) / 100000 + 2 WHEN g.state = 5 THEN 1 ELSE 2 END,
+    SELECT g.id, CASE WHEN g.body_bucket >= :CLASS_WIDTH - 1 THEN (g.body_bucket + 1) / :CLASS_WIDTH + 2 WHEN g.state = :SUCCEEDED THEN :SUCCEEDED_CLASS ELSE :UNSUCCESSFUL_CLASS END,
            g.state, g.priority, g.attempt, g.lost, g.origin, g.tenant, g.queue, g.body_bucket, clock.now, g.due, g.created_at,
            g.fence, g.scheduled_at, g.job_version, g.target, g.job_id, g.body_id, g.replay_of, g.result, g.reason, g.error,
            g.start_by, g.deadline
@@ -260,7 +260,7 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.dead_letter (run_id, tenant, task, queue, at, fingerprint)
     SELECT g.id, g.tenant, (SELECT b.task FROM mainspring.body b WHERE b.bucket = g.body_bucket AND b.id = coalesce(g.body_id, g.id)),
            g.queue, clock.now, g.fingerprint
-    FROM gone g, clock WHERE g.state = 6
+    FROM gone g, clock WHERE g.state = :FAILED
     ON CONFLICT (run_id) DO NOTHING
 ), parents AS (
     INSERT INTO mainspring.ended_parent (run_id, state, at)
@@ -274,7 +274,7 @@ WITH clock AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM mainspring.outbox_cursor)
 )
 -- was: the state before, of what was changed by this; 0: it was asked to stop.
-SELECT id, state, gate, CASE WHEN origin = 3 THEN job_id END AS delayed_job, tenant, was, limits, has_children, waits, outcome,
+SELECT id, state, gate, CASE WHEN origin = :ORIGIN_FIXED_DELAY THEN job_id END AS delayed_job, tenant, was, limits, has_children, waits, outcome,
        started_at
 FROM gone
 UNION ALL SELECT h.id, h.state, NULL, NULL, h.tenant, NULL, NULL, NULL, NULL, NULL, NULL FROM mainspring.history h

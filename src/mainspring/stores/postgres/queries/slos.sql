@@ -5,7 +5,7 @@ SELECT job_id, rev, state FROM mainspring.slo WHERE next_check <= mainspring.now
 -- Of the newest ticks, and of runs beside the schedule: enough to tell when one last succeeded, however many there were.
 SELECT i.job_id, (
     SELECT max(h.finished_at) FROM (
-        SELECT n.finished_at FROM mainspring.history n WHERE n.class <> 2 AND n.state = 5 AND n.job_id = i.job_id
+        SELECT n.finished_at FROM mainspring.history n WHERE n.class <> :UNSUCCESSFUL_CLASS AND n.state = :SUCCEEDED AND n.job_id = i.job_id
         ORDER BY n.scheduled_at DESC LIMIT 100
     ) AS h) AS finished_at
 FROM unnest(:jobs::uuid[]) AS i(job_id)

@@ -11,7 +11,7 @@ WITH clock AS MATERIALIZED (
     DELETE FROM mainspring.waiting WHERE id = ANY (ARRAY(
         SELECT d.id FROM mine, LATERAL (
             SELECT w.id FROM mainspring.waiting w
-            WHERE w.shard = mine.id AND w.state = 1 AND w.due <= (SELECT now FROM clock) AND (w.gate IS NULL OR w.holds)
+            WHERE w.shard = mine.id AND w.state = :SCHEDULED AND w.due <= (SELECT now FROM clock) AND (w.gate IS NULL OR w.holds)
               AND w.limits IS NULL
             ORDER BY w.due LIMIT :limit FOR UPDATE SKIP LOCKED
         ) AS d LIMIT :limit
@@ -20,8 +20,8 @@ WITH clock AS MATERIALIZED (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due,
                                 created_at, timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version,
                                 body_id, replay_of, target, origin, queued_at, has_children)
-    SELECT d.id, d.shard, 3, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
-           clock.now + d.priority * 1000000000::bigint + CASE WHEN d.late THEN 60000000 ELSE 0 END, d.due, d.created_at,
+    SELECT d.id, d.shard, :QUEUED, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
+           clock.now + d.priority * :HEAD_START::bigint + CASE WHEN d.late THEN :LATE_PENALTY ELSE 0 END, d.due, d.created_at,
            d.timeout, d.rev + 1, d.fence, d.start_by, d.deadline, d.gate, d.scheduled_at, d.job_id, d.job_version, d.body_id,
            d.replay_of, d.target, d.origin, clock.now, d.has_children
     FROM due d, clock
@@ -36,7 +36,7 @@ SELECT clock.now, (SELECT count(*) FROM due) AS runs, ARRAY(SELECT DISTINCT queu
            LIMIT 1) AS x) AS schedules_due,
        EXISTS (SELECT FROM mine, LATERAL (
            SELECT FROM mainspring.waiting w
-           WHERE w.shard = mine.id AND w.state = 1 AND w.due <= (SELECT now FROM clock)
+           WHERE w.shard = mine.id AND w.state = :SCHEDULED AND w.due <= (SELECT now FROM clock)
              AND (w.gate IS NOT NULL AND NOT w.holds OR w.limits IS NOT NULL)
            LIMIT 1) AS y) AS gated,
        EXISTS (SELECT FROM mainspring.limiter l WHERE l.wake_at <= (SELECT now FROM clock)) AS waking
@@ -47,7 +47,7 @@ FROM clock
 SELECT w.id, w.gate, w.holds, w.queue, w.due, w.limits, mainspring.now_us() AS now
 FROM mainspring.shard h, mainspring.session s, LATERAL (
     SELECT id, gate, holds, queue, due, limits FROM mainspring.waiting w
-    WHERE w.shard = h.id AND w.state = 1 AND w.due <= mainspring.now_us()
+    WHERE w.shard = h.id AND w.state = :SCHEDULED AND w.due <= mainspring.now_us()
       AND (w.gate IS NOT NULL AND NOT w.holds OR w.limits IS NOT NULL)
     ORDER BY w.due, w.id LIMIT :limit FOR UPDATE SKIP LOCKED
 ) AS w
@@ -55,7 +55,7 @@ WHERE h.id = ANY (:shards::smallint[]) AND h.owner = :owner AND s.id = :owner AN
 ORDER BY w.due, w.id LIMIT :limit
 
 -- name: block
-UPDATE mainspring.waiting SET state = 2, rev = rev + 1 WHERE id = ANY (:runs::uuid[])
+UPDATE mainspring.waiting SET state = :BLOCKED, rev = rev + 1 WHERE id = ANY (:runs::uuid[])
 
 -- name: queue_waiting
 -- Queue rows of waiting that the caller has locked. `silent`: of these something else is told. What has only just come due (1) waited for
@@ -72,18 +72,18 @@ WITH clock AS MATERIALIZED (
 INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, lane, body_bucket, rank, due, created_at,
                             timeout, rev, fence, start_by, deadline, gate, scheduled_at, job_id, job_version, body_id,
                             replay_of, target, origin, queued_at, limits, has_children, ready_at)
-SELECT d.id, d.shard, 3, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
-       coalesce(d.rank, clock.now + d.priority * 1000000000::bigint + CASE WHEN d.late THEN 60000000 ELSE 0 END), d.due,
+SELECT d.id, d.shard, :QUEUED, d.priority, d.attempt, d.lost, d.tenant, d.queue, d.lane, d.body_bucket,
+       coalesce(d.rank, clock.now + d.priority * :HEAD_START::bigint + CASE WHEN d.late THEN :LATE_PENALTY ELSE 0 END), d.due,
        d.created_at, d.timeout,
        d.rev + 1, d.fence, d.start_by, d.deadline, d.gate, d.scheduled_at, d.job_id, d.job_version, d.body_id, d.replay_of,
-       d.target, d.origin, clock.now, d.limits, d.has_children, CASE WHEN d.state <> 1 THEN clock.now END
+       d.target, d.origin, clock.now, d.limits, d.has_children, CASE WHEN d.state <> :SCHEDULED THEN clock.now END
 FROM due d, clock
 
 -- name: upcoming
 -- (shard, due) marks for the wheel, to the millisecond, rounded up so that a look is never in vain.
 SELECT m.shard, m.due FROM unnest(:shards::smallint[]) AS s(id), LATERAL (
     SELECT DISTINCT w.shard, (w.due + 999) / 1000 * 1000 AS due FROM mainspring.waiting w
-    WHERE w.shard = s.id AND w.state = 1 AND w.due <= :until ORDER BY due LIMIT :limit
+    WHERE w.shard = s.id AND w.state = :SCHEDULED AND w.due <= :until ORDER BY due LIMIT :limit
 ) AS m ORDER BY m.due LIMIT :limit
 
 -- name: due_jobs

@@ -9,8 +9,8 @@ WITH made AS (
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due,
                                 created_at, timeout, start_by, deadline, replay_of, of_task)
-    SELECT i.id, i.shard, 3, i.priority, 0, 0, i.tenant, i.queue, i.bucket,
-           clock.now + i.priority * 1000000000::bigint, clock.now, clock.now, i.timeout,
+    SELECT i.id, i.shard, :QUEUED, i.priority, 0, 0, i.tenant, i.queue, i.bucket,
+           clock.now + i.priority * :HEAD_START::bigint, clock.now, clock.now, i.timeout,
            clock.now + i.start_within, clock.now + i.deadline, i.replay_of, i.task
     FROM (SELECT mainspring.now_us() AS now) AS clock,
          unnest(:id::uuid[], :bucket::int[], :shard::smallint[], :priority::smallint[], :tenant::int[], :queue::int[], :timeout::bigint[], :start_within::bigint[],
@@ -31,7 +31,7 @@ WITH made AS (
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due,
                                 created_at, timeout, start_by, deadline, replay_of, of_task)
-    SELECT :id, :shard, 3, :priority::smallint, 0, 0, :tenant, :queue, :bucket, clock.now + :priority * 1000000000::bigint, clock.now, clock.now, :timeout,
+    SELECT :id, :shard, :QUEUED, :priority::smallint, 0, 0, :tenant, :queue, :bucket, clock.now + :priority * :HEAD_START::bigint, clock.now, clock.now, :timeout,
            clock.now + :start_within::bigint, clock.now + :deadline::bigint, :replay_of, :task
     FROM (SELECT mainspring.now_us() AS now) AS clock
 ), told AS (
@@ -57,14 +57,14 @@ WITH clock AS MATERIALIZED (
 ), queued AS (
     INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, rank, due,
                                 created_at, timeout, start_by, deadline, replay_of, of_task)
-    SELECT id, shard, 3, priority, 0, 0, tenant, queue, bucket, now + priority * 1000000000::bigint, due, now, timeout,
+    SELECT id, shard, :QUEUED, priority, 0, 0, tenant, queue, bucket, now + priority * :HEAD_START::bigint, due, now, timeout,
            due + start_within, due + deadline, replay_of, task
     FROM input WHERE due <= now
     RETURNING id
 ), later AS (
     INSERT INTO mainspring.waiting (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at,
                                     timeout, start_by, deadline, replay_of)
-    SELECT id, shard, 1, priority, 0, 0, tenant, queue, bucket, due, now, timeout, due + start_within,
+    SELECT id, shard, :SCHEDULED, priority, 0, 0, tenant, queue, bucket, due, now, timeout, due + start_within,
            due + deadline, replay_of
     FROM input WHERE due > now
 ), told AS (
@@ -101,7 +101,7 @@ WHERE gate.key = i.key
 INSERT INTO mainspring.run (id, shard, state, priority, attempt, lost, tenant, queue, body_bucket, due, created_at, timeout,
                             start_by, deadline, gate, scheduled_at, job_id, job_version, body_id, replay_of, origin, lane,
                             target, rank, queued_at, limits, has_children)
-SELECT i.id, i.shard, 3, i.priority, 0, 0, i.tenant, i.queue, i.bucket, i.due, i.created_at, i.timeout, i.start_by,
+SELECT i.id, i.shard, :QUEUED, i.priority, 0, 0, i.tenant, i.queue, i.bucket, i.due, i.created_at, i.timeout, i.start_by,
        i.deadline, i.gate, i.scheduled_at, i.job_id, i.job_version, i.body_id, i.replay_of, i.origin, i.lane, i.target, i.rank,
        i.queued_at, i.limits::bigint[], i.has_children
 FROM unnest(:id::uuid[], :shard::smallint[], :priority::smallint[], :tenant::int[], :queue::int[], :bucket::int[], :due::bigint[], :created_at::bigint[],
@@ -180,8 +180,8 @@ DELETE FROM mainspring.label l USING unnest(:buckets::int[], :ids::uuid[]) AS i(
 WHERE l.bucket = i.bucket AND l.id = i.id
 
 -- name: mark_replayed
-UPDATE mainspring.dead_letter d SET state = 2 FROM unnest(:runs::uuid[], :tenants::int[]) AS i(run_id, tenant)
-WHERE d.run_id = i.run_id AND d.tenant = i.tenant AND d.state IN (1, 3)
+UPDATE mainspring.dead_letter d SET state = :DEAD_LETTER_REPLAYED FROM unnest(:runs::uuid[], :tenants::int[]) AS i(run_id, tenant)
+WHERE d.run_id = i.run_id AND d.tenant = i.tenant AND d.state IN (:DEAD_LETTER_OPEN, :DEAD_LETTER_DISCARDED)
 
 -- name: add_audit
 INSERT INTO mainspring.audit (at, tenant, author, action, target, count, before, after, why)

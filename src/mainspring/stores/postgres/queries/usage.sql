@@ -2,16 +2,16 @@
 -- What has ended comes into the sums of its day. Each attempt once: a success stands in history, every other one among the
 -- attempts. One without a start was no attempt of ours. A body is gone when its run is purged: then nobody knows the task.
 WITH spending AS NOT MATERIALIZED (
-    SELECT h.finished_at / 86400000000 * 86400000000 AS day, h.tenant,
+    SELECT h.finished_at / :DAY * :DAY AS day, h.tenant,
            coalesce(h.of_task, (SELECT b.task FROM mainspring.body b
                                 WHERE b.bucket = h.body_bucket AND b.id = coalesce(h.body_id, h.id)), 0) AS task,
            coalesce(h.job_id, '00000000-0000-0000-0000-000000000000') AS job_id, 1 AS charged,
            h.finished_at - h.started_at AS wall, h.cpu, h.units
     FROM mainspring.history h
-    WHERE h.finished_at >= :since::bigint AND h.finished_at < :until::bigint AND h.state = 5 AND h.started_at IS NOT NULL
+    WHERE h.finished_at >= :since::bigint AND h.finished_at < :until::bigint AND h.state = :SUCCEEDED AND h.started_at IS NOT NULL
     UNION ALL
-    SELECT a.ended_at / 86400000000 * 86400000000, a.tenant, coalesce(b.task, 0),
-           coalesce(a.job_id, '00000000-0000-0000-0000-000000000000'), (a.outcome <> 6)::int,
+    SELECT a.ended_at / :DAY * :DAY, a.tenant, coalesce(b.task, 0),
+           coalesce(a.job_id, '00000000-0000-0000-0000-000000000000'), (a.outcome <> :OUTCOME_RELEASED)::int,
            a.ended_at - a.started_at, a.cpu, a.units
     FROM mainspring.attempt a
     LEFT JOIN mainspring.body b ON b.bucket = a.body_bucket AND b.id = coalesce(a.body_id, a.run_id)
@@ -80,11 +80,11 @@ WHERE EXISTS (SELECT FROM mainspring.outbox_cursor) ORDER BY place
 -- name: lower
 -- Queued runs of a tenant, or of one of its jobs or tasks, get the lowest priority and keep their age. What somebody is
 -- just claiming is passed over.
-UPDATE mainspring.run SET priority = 10, rank = rank + (10 - priority) * 1000000000::bigint, rev = rev + 1
+UPDATE mainspring.run SET priority = :IDLE_PRIORITY, rank = rank + (:IDLE_PRIORITY - priority) * :HEAD_START::bigint, rev = rev + 1
 WHERE id = ANY (ARRAY(
     SELECT r.id FROM mainspring.run r
-    WHERE r.state = 3 AND r.queue = ANY (ARRAY(SELECT id FROM mainspring.name WHERE kind = 3)) AND r.tenant = :tenant
-      AND r.priority < 10 AND (:job::uuid IS NULL OR r.job_id = :job) AND (:task::int IS NULL OR :task = (
+    WHERE r.state = :QUEUED AND r.queue = ANY (ARRAY(SELECT id FROM mainspring.name WHERE kind = :QUEUE_NAME)) AND r.tenant = :tenant
+      AND r.priority < :IDLE_PRIORITY AND (:job::uuid IS NULL OR r.job_id = :job) AND (:task::int IS NULL OR :task = (
           SELECT b.task FROM mainspring.body b WHERE b.bucket = r.body_bucket AND b.id = coalesce(r.body_id, r.id)))
     LIMIT :limit FOR UPDATE OF r SKIP LOCKED))
 RETURNING id

@@ -7,9 +7,9 @@ from mainspring.core.model.access.access import ApiKey, Quotas, Role, Tenant
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.ports.storage.access import ALL_CHANGES, AuditEntry, AuditFilter, Author
 from mainspring.stores.changes import Change, quotas_changed, words_of_key
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
-from mainspring.stores.postgres.names import NameKind
 
 _encode = msgspec.json.Encoder().encode
 _decode_quotas = msgspec.json.Decoder(Quotas).decode

@@ -11,9 +11,9 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.calendars import Almanac
 from mainspring.stores.calendars import almanacs_of, calendar_differs, gone, next_version, refuse_unknown, refuse_used
 from mainspring.stores.changes import Change
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import decode_spec
 
 _encode = msgspec.json.Encoder().encode

@@ -37,10 +37,9 @@ from mainspring.core.ports.storage.catalog import (
 )
 from mainspring.stores.filters import is_wanted_job, is_wanted_run
 from mainspring.stores.log_bounds import DayRoom, LogRoom
-from mainspring.stores.postgres.codes import AT_LIMIT, BY_PARENTS, SESSION_KINDS, STATE_CODES, STATES
+from mainspring.stores.postgres.codes import AT_LIMIT, BY_PARENTS, SESSION_KINDS, STATE_CODES, STATES, NameKind
 from mainspring.stores.postgres.columns import columns
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.records.dead_letters import dead_groups_sql
 from mainspring.stores.postgres.records.reading import ReadMixin
 from mainspring.stores.postgres.rows import decode_spec, held_runs, job_of, readable_jobs

@@ -28,10 +28,10 @@ from mainspring.stores.postgres.codes import (
     STATE_CODES,
     STATES,
     SUBMITTED,
+    NameKind,
 )
 from mainspring.stores.postgres.columns import columns, columns_of_structs
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import decode_about, decode_spec, encode_about, gate_of, kept_bucket, set_of_labels
 from mainspring.stores.postgres.work.jobs import OVER, JobMixin, VersionRow
 from mainspring.stores.postgres.work.limiter_decisions import LimitRelease, candidate, flat, gates_in
@@ -46,7 +46,7 @@ _LOOKS = 20
 class UserChangeMixin(JobMixin):
     async def edit_run(self, run: NewRun, author: Author, *, was: RunView | None = None) -> Accepted | None:
         [run] = await self._classed([run])
-        labels = [(NameKind.LABELS, set_of_labels(run.policy.requires))] if run.policy.requires else []
+        labels = [(NameKind.LABEL_SET, set_of_labels(run.policy.requires))] if run.policy.requires else []
         await self._names.number_all([(NameKind.TASK, run.task), (NameKind.QUEUE, run.queue), *labels])
         if run.policy.weight > 1:
             await self._mark_weighted([run.queue])

@@ -11,9 +11,9 @@ from mainspring.core.model.limits.budget import Budget, BudgetStatus
 from mainspring.core.model.runs.usage import GroupBy, Usage
 from mainspring.core.ports.storage.access import Author
 from mainspring.stores.changes import Change, what_differs
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
-from mainspring.stores.postgres.names import NameKind
 
 #: The job id in the usage of one-off runs.
 NO_JOB = "0" * 32

@@ -7,8 +7,8 @@ import msgspec
 
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.instant import DAY
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.partitions import FAMILIES, HISTORIES, Partitions
 from mainspring.stores.postgres.work.placement_groups import WITH_SHARD, WITH_TENANT, PlacementGroupMixin
 from mainspring.stores.postgres.work.queues import QueueMixin
@@ -234,10 +234,12 @@ class PlacementMoveMixin(PlacementGroupMixin, QueueMixin):
     async def _numbers_of(self, baggage: PlacementTransfer) -> dict[int, int]:
         """Map the numbers of names on the other server to their numbers here."""
         words = {number: (NameKind(kind), name) for number, (kind, name) in baggage.names.items()}
-        await self._names.number_all(pair for pair in words.values() if pair[0] is not NameKind.TURN)
-        numbers = {number: self._names.number(*pair) for number, pair in words.items() if pair[0] is not NameKind.TURN}
+        await self._names.number_all(pair for pair in words.values() if pair[0] is not NameKind.CLAIM_GROUP)
+        numbers = {
+            number: self._names.number(*pair) for number, pair in words.items() if pair[0] is not NameKind.CLAIM_GROUP
+        }
         for number, (kind, name) in words.items():
-            if kind is NameKind.TURN:
+            if kind is NameKind.CLAIM_GROUP:
                 # Back to the base lane. A claim moves the run to a finer lane if the queue has lanes here.
                 lane = int(name.split(":")[1])
                 numbers[number] = numbers.get(lane, lane)

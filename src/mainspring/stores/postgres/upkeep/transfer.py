@@ -28,9 +28,9 @@ from mainspring.stores.postgres.codes import (
     SUBMITTED,
     TICK,
     TICK_OF_DELAY,
+    NameKind,
 )
 from mainspring.stores.postgres.database import SESSION, connecting, prepare_connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.partitions import FAMILIES
 from mainspring.stores.postgres.records.usage import NO_JOB
 from mainspring.stores.postgres.rows import set_of_labels
@@ -149,7 +149,7 @@ class PostgresTarget:
         await store._partitions.make({family: set(days) for family, days in facts.days.items() if family in FAMILIES})
         wanted = [(NameKind.TENANT, name) for name in facts.tenants] + [(NameKind.TASK, name) for name in facts.tasks]
         wanted += [(NameKind.QUEUE, name) for name in facts.queues]
-        wanted += [(NameKind.LABELS, set_of_labels(requires)) for requires in facts.requirements]
+        wanted += [(NameKind.LABEL_SET, set_of_labels(requires)) for requires in facts.requirements]
         await store._names.number_all(wanted)
         with connecting():
             self._connection = await servers_of(self._dsn).connect(timeout=5, server_settings=_SETTINGS)
@@ -272,7 +272,7 @@ class PostgresTarget:
     def _lane(self, row: Row) -> int:
         if row["target"] is not None:
             return -int(row["target"])
-        return self._number(NameKind.LABELS, set_of_labels(tuple(row["requires"])))
+        return self._number(NameKind.LABEL_SET, set_of_labels(tuple(row["requires"])))
 
     def _session(self, row: Row) -> Mapping[str, Any]:
         return {

@@ -13,10 +13,9 @@ from mainspring.core.model.base.instant import Micros
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import Ended, Rule, check_no_circle, decide, reason_of_skip
-from mainspring.stores.postgres.codes import RULE_CODES, RULES, STATE_CODES, STATES
+from mainspring.stores.postgres.codes import RULE_CODES, RULES, STATE_CODES, STATES, NameKind
 from mainspring.stores.postgres.columns import columns, columns_of_structs
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.work.limiters import LimiterMixin
 
 _SUCCEEDED, _FAILED = STATE_CODES[RunState.SUCCEEDED], STATE_CODES[RunState.FAILED]

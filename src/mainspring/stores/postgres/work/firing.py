@@ -12,10 +12,9 @@ from mainspring.core.model.runs.rank import rank_of
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.schedules.job import OVERLAP, Fire, Overlap, Tick, version_body_id
 from mainspring.core.store import Fired
-from mainspring.stores.postgres.codes import DECISION_CODES, STATE_CODES, TICK, TICK_OF_DELAY
+from mainspring.stores.postgres.codes import DECISION_CODES, STATE_CODES, TICK, TICK_OF_DELAY, NameKind
 from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import class_number, forever_bucket, gate_of_job
 from mainspring.stores.postgres.work.limiter_decisions import flat
 from mainspring.stores.postgres.work.live_rows import LiveRow, build_queued_row, build_waiting_row

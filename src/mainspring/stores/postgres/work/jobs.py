@@ -16,10 +16,9 @@ from mainspring.core.model.schedules.slo import begin as begin_slo
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Put, PutOutcome, build_conflict, refuse_put
 from mainspring.stores.changes import Change, job_moved, what_differs, words_of_job
-from mainspring.stores.postgres.codes import JOB_STATE_CODES, JOB_STATES
+from mainspring.stores.postgres.codes import JOB_STATE_CODES, JOB_STATES, NameKind
 from mainspring.stores.postgres.columns import columns, columns_of_structs
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.records.calendars import CalendarMixin
 from mainspring.stores.postgres.records.reading import ReadMixin
 from mainspring.stores.postgres.rows import decode_spec, encode_spec

@@ -9,9 +9,9 @@ import msgspec
 from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.runs.new_run import Idempotency
 from mainspring.core.store import KEYS_KEPT
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.columns import columns
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.work.unique_runs import UniqueRunMixin
 
 RUN, JOB = 1, 2

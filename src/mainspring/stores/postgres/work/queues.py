@@ -14,9 +14,9 @@ from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Demand
 from mainspring.stores.changes import Change, what_differs
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.database import Connection
 from mainspring.stores.postgres.mixin import PostgresMixin
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.unreadable import UNREADABLE
 
 #: A claim moves up to this many stray runs to their lanes, or twice as many as it takes if that is more.
@@ -110,7 +110,7 @@ class QueueMixin(PostgresMixin):
             self._laned = {row["queue"]: (row["fair"], row["pooled"]) for row in rows}
         if self._laned:
             await self._names.number_all(
-                (NameKind.TURN, self._turn(run)) for run in runs if run.target is None and self._is_laned(run)
+                (NameKind.CLAIM_GROUP, self._turn(run)) for run in runs if run.target is None and self._is_laned(run)
             )
 
     async def _mark_weighted(self, queues: Iterable[str]) -> None:
@@ -134,7 +134,7 @@ class QueueMixin(PostgresMixin):
 
     def _lane_of(self, run: NewRun) -> int:
         if run.target is None and self._is_laned(run):
-            return self._names.number(NameKind.TURN, self._turn(run))
+            return self._names.number(NameKind.CLAIM_GROUP, self._turn(run))
         return self._lane(run.policy, run.target)
 
     async def _mark_pooled(self, demands: Sequence[Demand]) -> None:

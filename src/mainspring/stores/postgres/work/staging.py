@@ -13,9 +13,9 @@ from mainspring.core.model.base.instant import DAY, Instant
 from mainspring.core.model.cluster.datacenters import placed
 from mainspring.core.model.schedules.job import Fire, Job, Overlap
 from mainspring.core.store import Fired, Staged
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.columns import columns_of_structs
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.partitions import Partitions
 from mainspring.stores.postgres.rows import gate_of_job, job_of, readable_jobs, set_of_labels
 from mainspring.stores.postgres.work.firing import TickMixin, TickRow, last_tick
@@ -144,7 +144,7 @@ def _names_of(fires: Sequence[Fire]) -> set[tuple[NameKind, str]]:
         wanted |= {(NameKind.QUEUE, spec.queue), (NameKind.TENANT, fire.job.tenant)}
         for target in {tick.target for tick in fire.ticks if tick.decision == "run"}:
             if requires := placed(spec.policy, target).requires:
-                wanted.add((NameKind.LABELS, set_of_labels(requires)))
+                wanted.add((NameKind.LABEL_SET, set_of_labels(requires)))
     return wanted
 
 

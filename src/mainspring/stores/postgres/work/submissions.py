@@ -22,10 +22,9 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.store import Accepted
 from mainspring.stores.changes import Change, what_differs
-from mainspring.stores.postgres.codes import AT_LIMIT, BACKFILL, BY_PARENTS, STATE_CODES, STATES
+from mainspring.stores.postgres.codes import AT_LIMIT, BACKFILL, BY_PARENTS, STATE_CODES, STATES, NameKind
 from mainspring.stores.postgres.columns import columns, columns_of_structs
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.retention_classes import RetentionClassMixin
 from mainspring.stores.postgres.rows import bucket_of, encode_about, gate_of, origin_of, set_of_labels, shown_state
 from mainspring.stores.postgres.work.dependencies import FEW, DependencyDecisions, check_circles
@@ -380,7 +379,7 @@ class SubmitMixin(QueueMixin, IdempotencyKeyMixin, RetentionClassMixin):
     def _lane(self, policy: RunPolicy, target: SessionId | None = None) -> int:
         if target is not None:
             return -target
-        return self._names.number(NameKind.LABELS, set_of_labels(policy.requires)) if policy.requires else 0
+        return self._names.number(NameKind.LABEL_SET, set_of_labels(policy.requires)) if policy.requires else 0
 
     async def _tell(self, connection: Connection, kind: str, runs: Sequence[tuple[RunId, int]]) -> None:
         """Emit an event for runs, each given with the number of its tenant."""
@@ -495,5 +494,5 @@ def _names_of(runs: Sequence[NewRun]) -> set[tuple[NameKind, str]]:
     ):
         wanted |= {(NameKind.TASK, task), (NameKind.QUEUE, queue), (NameKind.TENANT, tenant)}
         if requires:
-            wanted.add((NameKind.LABELS, set_of_labels(requires)))
+            wanted.add((NameKind.LABEL_SET, set_of_labels(requires)))
     return wanted

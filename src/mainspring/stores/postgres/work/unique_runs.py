@@ -15,9 +15,9 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.dependencies import parents_first
 from mainspring.core.store import Accepted
+from mainspring.stores.postgres.codes import NameKind
 from mainspring.stores.postgres.columns import columns
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind
 from mainspring.stores.postgres.rows import bucket_of
 from mainspring.stores.postgres.work.dependencies import DependencyMixin
 

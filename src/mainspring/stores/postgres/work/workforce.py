@@ -15,9 +15,9 @@ from mainspring.core.model.runs.completion import Completion, CompletionAnswer
 from mainspring.core.model.runs.run import HeldRun, Outcome, RunState
 from mainspring.core.model.runs.usage import Spent
 from mainspring.core.store import Demand, HeartbeatAnswer, NewSession
-from mainspring.stores.postgres.codes import OUTCOME_CODES, SESSION_KINDS, STATE_CODES
+from mainspring.stores.postgres.codes import OUTCOME_CODES, SESSION_KINDS, STATE_CODES, NameKind
 from mainspring.stores.postgres.database import Connection
-from mainspring.stores.postgres.names import NameKind, UnknownName
+from mainspring.stores.postgres.names import UnknownName
 from mainspring.stores.postgres.rank_floors import RankFloors
 from mainspring.stores.postgres.rows import held_runs
 from mainspring.stores.postgres.work.dependencies import FEW, DependencyMixin
