@@ -13,7 +13,7 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.storage.access import AuditFilter
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.store import Accepted
-from mainspring.features.ingest.intake import JobMaker
+from mainspring.features.ingest.intake import JobCreator
 from mainspring.features.ingest.service import Ingest
 from mainspring.http.acceptance import Acceptance
 from mainspring.http.schemas.jobs import JobIn
@@ -56,8 +56,8 @@ class Kit:
     async def ingest(self) -> None:
         """Create the accepted jobs, as a scheduler does when the store is available again."""
         service = self.service
-        maker = JobMaker(service.api, None)
-        await Ingest(self.log, maker.make, service.clock, service.wakeups.listen([])).tick()
+        maker = JobCreator(service.api, None)
+        await Ingest(self.log, maker.create, service.clock, service.wakeups.listen([])).tick()
 
     async def count(self) -> int:
         return await self.store.count_runs(RunFilter(tenant=None), 100)

@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.core.ports.ingest import Ask
 from mainspring.core.ports.storage.catalog import RunFilter
-from mainspring.features.ingest.intake import JobMaker
+from mainspring.features.ingest.intake import JobCreator
 from tests.api.conftest import Service, memory_only
 from tests.api.test_bad_input import refused
 
@@ -138,14 +138,14 @@ async def test_the_endpoint_for_a_time_takes_every_name(client: httpx2.AsyncClie
 
 
 async def test_requests_out_of_a_log_take_every_name(service: Service) -> None:
-    maker = JobMaker(service.api, None)
+    maker = JobCreator(service.api, None)
 
     def ask(number: int, body: object) -> Ask:
         data = msgspec.json.encode(body)
         return Ask(body=data, key=f"k{number}", tenant=None, sent_at=service.clock.now(), receipt=None)
 
     wrong = {"type": "t", "executeAt": PAST}
-    answers = await maker.make([ask(number, body) for number, body in enumerate([*SAME, wrong])], {})
+    answers = await maker.create([ask(number, body) for number, body in enumerate([*SAME, wrong])], {})
     assert answers[:-1] == [None] * len(SAME)
     refusal = answers[-1]
     assert refusal is not None

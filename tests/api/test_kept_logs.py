@@ -31,7 +31,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import LogReport
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import Demand, Retention
-from mainspring.features.logs.service import LogKeeper, examine_run_logs
+from mainspring.features.logs.service import LogKeeper, check_run_logs
 from mainspring.integrations.files.folder import FolderBlobs
 from tests.api.conftest import Service, memory_only
 from tests.support.buckets import bucket_address, credentials_file, new_bucket, shared_s3
@@ -311,14 +311,14 @@ async def test_a_long_log_is_moved_together_with_short_ones(kept: Kept) -> None:
     assert await kept.store.logged_runs(None, 10) == []
     assert await kept.texts(short) == ["one\n"]
     assert await kept.texts(long, limit=1_000) == texts
-    assert (kept.keeper.taken, kept.keeper.failed, kept.keeper.waiting) == (2, 0, 0)
+    assert (kept.keeper.moved, kept.keeper.failed, kept.keeper.waiting) == (2, 0, 0)
 
 
 @pytest.mark.parametrize("where", ["folder"], indirect=True)
 async def test_the_keeper_pauses_in_proportion_to_its_work_and_less_when_it_is_behind(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainspring.features.logs.service._TOGETHER", 2)
+    monkeypatch.setattr("mainspring.features.logs.service._MAX_LOGS", 2)
     held = await kept.start(*(a_run() for _ in range(9)))
     for one in held:
         await kept.print(one, "one\n")
@@ -356,7 +356,7 @@ async def test_the_logs_of_another_store_are_left_alone(store: RuntimeStore, whe
     assert await other.in_store(again) == ["again\n"]
     assert old in await other.names()
     assert (await other.client.delete(f"/v1/jobs/{held.id}", params={"purge": True})).status_code == 503
-    found = await examine_run_logs(copied)
+    found = await check_run_logs(copied)
     assert found.level is Level.PROBLEM
     assert "another store" in found.says
     # The operator makes this store the owner of the folder.
@@ -490,7 +490,7 @@ async def test_logs_stay_in_the_store_until_the_bucket_exists(store: RuntimeStor
     assert name in kept.keeper.trouble
     assert await kept.in_store(held) == ["one\n"]
     assert await kept.texts(held) == ["one\n"]
-    found = await examine_run_logs(logs)
+    found = await check_run_logs(logs)
     assert (found.check, found.level) == ("run logs", Level.PROBLEM)
     assert name in found.says
     server.bucket(name)
@@ -498,7 +498,7 @@ async def test_logs_stay_in_the_store_until_the_bucket_exists(store: RuntimeStor
     assert kept.keeper.trouble == ""
     assert await kept.in_store(held) == []
     assert await kept.texts(held) == ["one\n"]
-    assert (await examine_run_logs(logs)).level is Level.OK
+    assert (await check_run_logs(logs)).level is Level.OK
     await kept.client.aclose()
     await logs.blobs.close()
 
@@ -629,7 +629,7 @@ async def test_lines_of_a_deleted_run_are_dropped_with_a_warning(
     await kept.rest()
     await kept.step()
     assert await kept.store.logged_runs(None, 10) == []
-    assert warnings == [("lines were dropped that were not taken: their runs are forgotten", 1)]
+    assert warnings == [("log lines of deleted runs dropped", 1)]
     assert len(await kept.names()) == 1
     assert held.id in (await kept.names())[0]
     await kept.client.aclose()
@@ -647,7 +647,7 @@ async def test_the_keeper_warns_before_waiting_logs_are_dropped(
     for days, times in ((5, 0), (6, 1)):
         monkeypatch.setattr(kept.service.clock, "now", lambda days=days: now + days * DAY)
         await kept.step()
-        assert sum("forgets run logs soon" in text for text in warnings) == times
+        assert sum(text == "run logs will be lost soon" for text in warnings) == times
     assert kept.keeper.failed == 2
     assert 5 * DAY < kept.keeper.waiting < 7 * DAY
     await kept.client.aclose()

@@ -100,7 +100,7 @@ def test_a_budget_is_set_listed_and_deleted(store: Store) -> None:
     [budget] = store.run("budgets", "list", "--json").json["items"]
     assert (budget["name"], budget["unit"], budget["limit"], budget["then"]) == ("tokens", "tokens", 1000.0, "lower")
     assert store.run("budgets", "list", "--quiet").out == "tokens\n"
-    assert store.run("budgets", "delete", "tokens").out == "budget tokens is gone\n"
+    assert store.run("budgets", "delete", "tokens").out == "budget tokens deleted\n"
     assert store.run("budgets", "list", "--json").json["items"] == []
     assert store.call("budgets", "delete", "tokens").code == 4
 

@@ -13,7 +13,7 @@ from mainspring.config.loading import load
 from mainspring.config.runtime import Runtime
 from mainspring.core.model.base.instant import HOUR, MINUTE, parse_instant
 from mainspring.core.model.schedules.job import JobState
-from mainspring.features.forecast.commands import chart
+from mainspring.features.forecast.commands import draw_chart
 from tests.cli.conftest import Refuse
 from tests.support.builders import a_job, a_run, a_spec, every
 
@@ -55,7 +55,7 @@ def test_a_forecast_of_an_application_needs_no_store(module: str, tmp_path: Path
     assert "2026-11-15 13:00     6  poll 3, hourly-0 1, hourly-1 1 and 1 more" in shown
     assert "poll      4,320" in shown
     assert "1 schedule has a jitter of up to 5m" in shown
-    assert "H is a value of the job's own" in shown
+    assert "H is resolved from the job's id" in shown
     assert not list(tmp_path.glob("*.db*"))
 
 
@@ -123,7 +123,7 @@ def test_the_chart_fits_the_terminal_and_labels_its_hours(module: str, columns: 
 
 def test_the_height_of_a_bar_is_its_number_of_runs() -> None:
     start = parse_instant("2026-11-15T12:00:00Z")
-    lines = chart([0, 1, 8, 16], start, 80)
+    lines = draw_chart([0, 1, 8, 16], start, 80)
     assert lines[0] == "runs per minute; times are UTC"
     assert [line[4:] for line in lines[1:9]] == ["   █", "   █", "   █", "   █", "  ██", "  ██", "  ██", " ▄██"]
     assert lines[1].startswith("16 ┤")
@@ -134,7 +134,7 @@ def test_the_height_of_a_bar_is_its_number_of_runs() -> None:
     ("words", "message"),
     [
         (["nowhere:app"], "there is no module 'nowhere' here"),
-        (["forecast_tasks:app", "--store", "x.db"], "leave out --store and --tenant"),
+        (["forecast_tasks:app", "--store", "x.db"], "omit --store and --tenant"),
         (["--hours", "0"], "'--hours'"),
         (["--from", "9999-12-31T12:00:00Z"], "--from: is out of range"),
         (["--from", "today"], "--from: 'today' is not a time"),

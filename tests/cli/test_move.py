@@ -39,7 +39,7 @@ from mainspring.core.ports.storage.catalog import Checkpoint, JobFilter, LogRepo
 from mainspring.core.ports.upkeep.transfer import KINDS, Row
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.store import Demand, Retention
-from mainspring.features.move.service import transfer
+from mainspring.features.move.service import move_rows
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite.upkeep import transfer as sqlite_transfer
@@ -387,7 +387,7 @@ async def test_an_interrupted_move_is_resumed(installation: Installation, postgr
 
     source = Interrupted(installation.path, SystemClock())
     with pytest.raises(KeyboardInterrupt):
-        await transfer(source, PostgresTarget(postgres_database, "mainspring"), "there", lambda *_: None)
+        await move_rows(source, PostgresTarget(postgres_database, "mainspring"), "there", lambda *_: None)
     found = await run("move", "--from", str(installation.path), "--to", postgres_database, "--json")
     assert found.exit_code == 0, found.exception
     assert json.loads(found.stdout)["resumed"] is True
@@ -409,7 +409,7 @@ async def test_move_detects_a_row_that_is_lost_or_altered(installation: Installa
     for wrong, message in ((Losing, r"there are \d+ of \d+ rows of history"), (Altering, "other rows of waiting")):
         source = SqliteSource(installation.path, SystemClock())
         with pytest.raises(Conflict, match=message):
-            await transfer(source, wrong(postgres_database, "mainspring"), "there", lambda *_: None)
+            await move_rows(source, wrong(postgres_database, "mainspring"), "there", lambda *_: None)
     assert (await run("move", "--from", str(installation.path), "--to", postgres_database)).exit_code == 0
 
 

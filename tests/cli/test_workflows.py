@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.cli.tables.runs import Attempt
-from mainspring.features.runs.commands import _told_once
+from mainspring.features.runs.commands import _merge_polls
 from mainspring.features.workflows.commands import _Node, drawn
 from tests.support.command_line import Site, running_site
 
@@ -56,7 +56,7 @@ def test_a_fan_out_is_shown_with_the_times_of_the_whole(site: Site) -> None:
     fields = {line.split()[0] for line in lines if line[:1].isalpha()}
     assert {"submitted", "ended", "took"} <= fields
     assert not {"due", "started"} & fields
-    assert sum("waits for its members" in line for line in lines) <= 1
+    assert sum("waiting for members" in line for line in lines) <= 1
 
 
 def test_only_the_last_attempt_released_for_a_reason_is_shown() -> None:
@@ -65,8 +65,8 @@ def test_only_the_last_attempt_released_for_a_reason_is_shown() -> None:
 
     look, loss = attempt("released", 1), attempt("lost", 1)
     again, other = attempt("released", 2), attempt("released", 2, "the worker left")
-    assert _told_once([look, look, loss, loss, look, again, other]) == [look, loss, loss, again, other]
-    assert _told_once([]) == []
+    assert _merge_polls([look, look, loss, loss, look, again, other]) == [look, loss, loss, again, other]
+    assert _merge_polls([]) == []
 
 
 def test_an_error_in_a_workflow_file_names_its_field(site: Site, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import Demand
-from mainspring.features.usage.service import BudgetKeeper, release
+from mainspring.features.usage.service import BudgetKeeper, release_work
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.builders import a_job, a_run, a_spec, a_worker, every
@@ -117,7 +117,7 @@ async def test_an_exceeded_budget_pauses_its_job_until_it_is_released() -> None:
     await world.store.set_jobs_state([put.job.id], JobState.SCHEDULED)
     status = await world.look()
     assert await state() is JobState.PAUSED
-    await release(world.store, world.wakeups, status)
+    await release_work(world.store, world.wakeups, status)
     assert await state() is JobState.SCHEDULED
 
 

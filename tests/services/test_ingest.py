@@ -20,8 +20,8 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
 from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.store import KEYS_KEPT
-from mainspring.features.ingest.intake import JobMaker
-from mainspring.features.ingest.service import PATIENCE, Ingest
+from mainspring.features.ingest.intake import JobCreator
+from mainspring.features.ingest.service import MAX_WAIT, Ingest
 from mainspring.stores.memory import MemoryStore
 from tests.support.clock import ManualClock
 from tests.support.request_log import MemoryLog
@@ -32,7 +32,7 @@ ADA = Author("ada")
 class Kit:
     """The ingest service with its log, one step at a time."""
 
-    def __init__(self, runtime: Runtime, maker: JobMaker) -> None:
+    def __init__(self, runtime: Runtime, maker: JobCreator) -> None:
         assert isinstance(runtime.store, MemoryStore)
         self.store = runtime.store
         self.log = MemoryLog(runtime.clock.now())
@@ -75,7 +75,7 @@ class Kit:
     async def _make(self, asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
         if self.away:
             raise StoreUnavailable("it is away for the test")
-        answers = await self.maker.make(asks, held)
+        answers = await self.maker.create(asks, held)
         bodies = [msgspec.json.decode(ask.body) for ask, why in zip(asks, answers, strict=True) if why is None]
         self.made += [body.get("payload") for body in bodies]
         return answers
@@ -86,7 +86,7 @@ async def make() -> AsyncIterator[Callable[[str | None], Kit]]:
     runtime = Runtime(Settings(store="memory:"))
     await runtime.open()
     async with open_local_api(runtime) as api:
-        yield lambda tenant: Kit(runtime, JobMaker(api, tenant))
+        yield lambda tenant: Kit(runtime, JobCreator(api, tenant))
     await runtime.close()
 
 
@@ -101,7 +101,7 @@ async def test_each_request_becomes_a_job(kit: Kit) -> None:
     await kit.step()
     first, second = sorted(await kit.runs(), key=lambda run: run.task)
     assert (first.queue, first.priority, first.tenant, second.task) == ("mail", 2, "default", "wave")
-    assert (kit.log.open, kit.service.made, kit.service.refused) == (0, 2, 0)
+    assert (kit.log.open, kit.service.created, kit.service.refused) == (0, 2, 0)
 
 
 async def test_a_request_starts_from_the_options_of_its_task(kit: Kit) -> None:
@@ -380,26 +380,26 @@ async def test_a_request_that_waited_too_long_is_refused_and_later_ones_are_not(
     quota.send("a", 1)
     await quota.tick()
     quota.send("a", 2, 3)
-    await quota.tick(PATIENCE // 2)
+    await quota.tick(MAX_WAIT // 2)
     assert (quota.dead, quota.service.waiting) == ([], 3)
-    await quota.tick(PATIENCE // 2)
+    await quota.tick(MAX_WAIT // 2)
     await quota.tick()
-    assert quota.dead == [("a1", "a may have 0: it has waited for too long")]
+    assert quota.dead == [("a1", "a may have 0: waited for too long")]
     quota.full.clear()
     quota.send("a", 4)
     await quota.tick()
     assert (quota.made, quota.service.waiting, quota.log.open) == ([b"a2", b"a3", b"a4"], 0, 0)
-    assert PATIENCE * 10 < KEYS_KEPT
+    assert MAX_WAIT * 10 < KEYS_KEPT
 
 
 async def test_a_full_waiting_list_refuses_the_newest_requests_of_the_longest_lane(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mainspring.features.ingest.service._MOST_WAITING", 4)
+    monkeypatch.setattr("mainspring.features.ingest.service._MAX_WAITING", 4)
     quota = Quota()
     quota.send("a", 1, 2, 3, 4, 5)
     await quota.tick()
-    assert quota.dead == [("a5", "a may have 0: too many wait already")]
+    assert quota.dead == [("a5", "a may have 0: too many requests are waiting")]
     quota.send("b", 1, 2, 3)
     quota.send("c", 1)
     await quota.tick()
@@ -417,7 +417,7 @@ async def test_a_request_refused_for_its_quota_names_the_quota(make: Callable[[s
     kit.send(tenant="small", name="nightly", cronExpression="0 3 * * *")
     kit.send(tenant="small")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mainspring.features.ingest.service.PATIENCE", 0)
+        patch.setattr("mainspring.features.ingest.service.MAX_WAIT", 0)
         await kit.step()
     assert [(why.title, why.detail.split(":")[0]) for _, why in kit.log.dead] == [
         ("Quota reached", "the tenant may have 0 queued runs"),

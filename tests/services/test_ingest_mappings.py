@@ -16,7 +16,7 @@ from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.model.schedules.schedule import CronSchedule
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
-from mainspring.features.ingest.intake import JobMaker
+from mainspring.features.ingest.intake import JobCreator
 from mainspring.features.ingest.mappings import read_mappings
 from mainspring.features.ingest.service import Ingest
 from mainspring.stores.memory import MemoryStore
@@ -63,7 +63,7 @@ CLEANUP = {
 class Kit:
     """The ingest service with its log, one step at a time."""
 
-    def __init__(self, runtime: Runtime, maker: JobMaker) -> None:
+    def __init__(self, runtime: Runtime, maker: JobCreator) -> None:
         assert isinstance(runtime.store, MemoryStore)
         self.store = runtime.store
         self.maker = maker
@@ -73,7 +73,7 @@ class Kit:
         self.service = self._make_service()
 
     def _make_service(self) -> Ingest:
-        return Ingest(self.log, self.maker.make, self._clock, self._runtime.wakeups.listen([]))
+        return Ingest(self.log, self.maker.create, self._clock, self._runtime.wakeups.listen([]))
 
     def send(self, topic: str, value: object, key: str = "", tenant: str | None = None) -> None:
         self.log.send(msgspec.json.encode(value), key, tenant, topic=topic)
@@ -111,7 +111,7 @@ async def make() -> AsyncIterator[Callable[[str | None, Mapping[str, object]], K
     runtime = Runtime(Settings(store="memory:"))
     await runtime.open()
     async with open_local_api(runtime) as api:
-        yield lambda tenant, topics: Kit(runtime, JobMaker(api, tenant, read_mappings(topics)))
+        yield lambda tenant, topics: Kit(runtime, JobCreator(api, tenant, read_mappings(topics)))
     await runtime.close()
 
 

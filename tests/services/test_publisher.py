@@ -197,13 +197,13 @@ async def test_a_sink_catches_up_after_an_hour_without_delaying_another_sink() -
             await world.run_all(some_runs(20))
             await world.store.tidy()
             await world.clock.sleep(MINUTE)
-        assert world.publisher.away
+        assert world.publisher.is_unavailable
         assert world.read() == []
         assert len(other.topics[Topic.JOBS]) == 3_600
         world.sink.away = False
         await world.until_published(3_600, 10 * SECOND)
         assert [event.id for event in world.sink.topics[Topic.JOBS]] == [e.id for e in other.topics[Topic.JOBS]]
-        assert not world.publisher.away
+        assert not world.publisher.is_unavailable
         assert world.publisher.dropped == 0
 
 

@@ -17,7 +17,7 @@ from mainspring.core.model.workflows.fan_out import tag_of
 from mainspring.core.store import Accepted
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.worker.handler import AsyncHandler, Handler
-from mainspring.features.fan_out.task import fan_in_handler, fan_out_handler
+from mainspring.features.fan_out.task import build_fan_in_handler, build_fan_out_handler
 from tests.support.simulation.acts import Act, Stage
 from tests.support.simulation.directed import Director, play
 from tests.support.simulation.nodes import WorkerMachine
@@ -54,7 +54,7 @@ def with_fan_outs(machine: WorkerMachine) -> Mapping[str, Handler]:
         jobs = Jobs(store, machine.wakeups, machine.clock, machine.random, shards=store.shards)
         return jobs, store
 
-    own = {FAN_OUT: fan_out_handler(opened), FAN_IN: fan_in_handler(opened)}
+    own = {FAN_OUT: build_fan_out_handler(opened), FAN_IN: build_fan_in_handler(opened)}
     return {**_handlers(machine), **{name: record_calls(machine.stage, handler) for name, handler in own.items()}}
 
 

@@ -113,7 +113,7 @@ async def test_a_fan_out_fails_with_the_number_of_failed_members() -> None:
             await fails.result()
         view = await fails.view()
         assert (view.reason, view.attempt) == ("gave up", 1)
-        found_by = f"they are found by the tag {tag_of(view.id)}"
+        found_by = f"to list them, filter by the tag {tag_of(view.id)}"
         assert view.error == f"GiveUp: 2 of 5 members did not succeed (2 failed); {found_by}"
         done = await goes_on.result()
         assert (done.succeeded, done.failed, done.results) == (3, 2, [1, None, 3, None, 5])

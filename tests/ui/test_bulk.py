@@ -137,11 +137,11 @@ def test_only_selected_runs_are_retried(site: Site, ids: dict[str, str], page: P
     page.get_by_role("button", name="Run 2 runs again").click()
     # The list shows a toast.
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
-    expect(page.locator(".toast")).to_contain_text("2 runs made again")
+    expect(page.locator(".toast")).to_contain_text("2 runs retried")
     made = [one for one in list_runs(site, "again and again") if one["runId"] not in {*ended, waiting}]
     assert sorted(one["replayOf"] for one in made) == sorted(ended[:2])
     # The same request again creates no more runs.
     page.goto(asked)
     page.get_by_role("button", name="Run 2 runs again").click()
-    expect(page.locator(".toast")).to_contain_text("2 had been before")
+    expect(page.locator(".toast")).to_contain_text("2 had been retried before")
     assert len(list_runs(site, "again and again")) == 6

@@ -13,11 +13,11 @@ from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from mainspring.features.drill.model import (
     LATE,
     LONGEST_WATCH,
-    Observed,
+    ObservedJob,
     check_allowed,
     check_watch,
-    coming_ticks,
     judge_ticks,
+    list_expected_ticks,
 )
 from tests.support.builders import a_spec, an_id
 from tests.support.views import a_run_view
@@ -61,30 +61,30 @@ def test_every_tick_is_counted_as_on_time_late_missed_or_doubled(fates: list[str
         runs.append(a_view(tick, fate * MILLISECOND if isinstance(fate, int) else 0))
         if fate == "twin":
             runs.append(a_view(tick, name=f"twin of {tick}"))
-    found = judge_ticks([Observed(ticks=tuple(ticks), ledger=tuple(ledger), runs=tuple(runs))])
+    found = judge_ticks([ObservedJob(ticks=tuple(ticks), ledger=tuple(ledger), runs=tuple(runs))])
     lateness = [fate * MILLISECOND for fate in fates if isinstance(fate, int)]
     assert found.ticks == len(fates)
     assert found.missed == fates.count("missed")
     assert found.doubled == fates.count("doubled") + fates.count("twin")
     assert found.late == sum(late > LATE for late in lateness)
     assert found.latest == max(lateness, default=0)
-    assert found.harmless == (not found.missed and not found.doubled)
+    assert found.passed == (not found.missed and not found.doubled)
 
 
 def test_one_ledger_row_may_cover_several_ticks() -> None:
     ticks = tuple(NOW + number * SECOND for number in range(5))
-    assert judge_ticks([Observed(ticks=ticks, ledger=(an_entry(ticks[0], last=ticks[3]),))]).missed == 1
+    assert judge_ticks([ObservedJob(ticks=ticks, ledger=(an_entry(ticks[0], last=ticks[3]),))]).missed == 1
 
 
 def test_ticks_outside_the_drill_are_ignored() -> None:
     other = NOW + MINUTE
-    seen = Observed(ticks=(NOW,), ledger=(an_entry(NOW), an_entry(other), an_entry(other)), runs=(a_view(NOW),))
+    seen = ObservedJob(ticks=(NOW,), ledger=(an_entry(NOW), an_entry(other), an_entry(other)), runs=(a_view(NOW),))
     assert judge_ticks([seen]).doubled == 0
 
 
-def in_data_centers(*rows: str, runs: int) -> Observed:
+def in_data_centers(*rows: str, runs: int) -> ObservedJob:
     """A tick of a job that runs in the data centers us and eu."""
-    return Observed(
+    return ObservedJob(
         ticks=(NOW,),
         targets=("eu", "us"),
         ledger=tuple(an_entry(NOW, target=target) for target in rows),
@@ -93,7 +93,7 @@ def in_data_centers(*rows: str, runs: int) -> Observed:
 
 
 def test_a_tick_in_each_of_two_data_centers_is_not_doubled() -> None:
-    assert judge_ticks([in_data_centers("us", "eu", runs=2)]).harmless
+    assert judge_ticks([in_data_centers("us", "eu", runs=2)]).passed
 
 
 def test_a_tick_that_lacks_one_of_its_data_centers_is_missed() -> None:
@@ -101,7 +101,7 @@ def test_a_tick_that_lacks_one_of_its_data_centers_is_missed() -> None:
 
 
 @pytest.mark.parametrize("seen", [in_data_centers("us", "eu", "eu", runs=2), in_data_centers("us", "eu", runs=3)])
-def test_a_tick_is_doubled_by_a_second_row_or_run_in_one_data_center(seen: Observed) -> None:
+def test_a_tick_is_doubled_by_a_second_row_or_run_in_one_data_center(seen: ObservedJob) -> None:
     assert judge_ticks([seen]).doubled == 1
 
 
@@ -112,18 +112,18 @@ def a_job(schedule: CronSchedule | Interval) -> Job:
 
 def test_the_upcoming_ticks_are_those_of_the_schedule() -> None:
     job = a_job(CronSchedule(expression="* * * * * *"))
-    assert coming_ticks(job, NOW + 3 * SECOND) == tuple(NOW + number * SECOND for number in range(4))
+    assert list_expected_ticks(job, NOW + 3 * SECOND) == tuple(NOW + number * SECOND for number in range(4))
 
 
 def test_a_fixed_delay_has_no_known_upcoming_ticks() -> None:
-    assert coming_ticks(a_job(Interval(every=SECOND, mode="fixed_delay")), NOW + MINUTE) == ()
+    assert list_expected_ticks(a_job(Interval(every=SECOND, mode="fixed_delay")), NOW + MINUTE) == ()
 
 
 def test_a_drill_in_production_needs_confirmation() -> None:
-    check_allowed(in_production=False, insists=False)
-    check_allowed(in_production=True, insists=True)
+    check_allowed(in_production=False, confirmed=False)
+    check_allowed(in_production=True, confirmed=True)
     with pytest.raises(Conflict, match="production"):
-        check_allowed(in_production=True, insists=False)
+        check_allowed(in_production=True, confirmed=False)
 
 
 @pytest.mark.parametrize("watch", [0, SECOND, LONGEST_WATCH + 1])

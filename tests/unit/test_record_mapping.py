@@ -6,7 +6,7 @@ import pytest
 from mainspring.config.loading import load
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.events.record_mapping import Record, RecordMapping
-from mainspring.features.ingest.mappings import action_of_record, change_of_record, job_of_record, read_mappings
+from mainspring.features.ingest.mappings import build_job, build_patch, read_action, read_mappings
 
 VALUE = {"jobId": "e-1", "videoId": 7, "resolution": "4K", "priority": 1, "formats": ["a", "b"], "note": None}
 #: Java's EncodingJob with its usual headers.
@@ -18,7 +18,7 @@ def a_mapping(**fields: object) -> RecordMapping:
 
 
 def payload(template: object, record: Record = RECORD) -> object:
-    raw = job_of_record(a_mapping(payload=template), record).payload
+    raw = build_job(a_mapping(payload=template), record).payload
     assert isinstance(raw, msgspec.Raw)
     return msgspec.json.decode(raw)
 
@@ -43,32 +43,32 @@ def payload(template: object, record: Record = RECORD) -> object:
 )
 def test_a_template_is_filled_from_the_record(template: object, found: object) -> None:
     if template == "{value.nothing?}":
-        assert job_of_record(a_mapping(payload=template), RECORD).payload is msgspec.UNSET
+        assert build_job(a_mapping(payload=template), RECORD).payload is msgspec.UNSET
     else:
         assert payload(template) == found
 
 
 def test_the_payload_is_the_whole_value_by_default() -> None:
-    raw = job_of_record(a_mapping(), RECORD).payload
+    raw = build_job(a_mapping(), RECORD).payload
     assert isinstance(raw, msgspec.Raw)
     assert msgspec.json.decode(raw) == VALUE
 
 
 def test_a_number_becomes_text_where_a_field_is_a_text_and_text_a_number_where_it_is_a_number() -> None:
     record = Record(None, {}, b'{"video": 7, "priority": "2", "retries": "3", "every": 90}')
-    fields = job_of_record(
+    fields = build_job(
         a_mapping(ordering_key="{value.video}", priority="{value.priority}", max_retries="{value.retries}"), record
     )
     assert (fields.ordering_key, fields.priority, fields.max_retries) == ("7", 2, 3)
 
 
 def test_optional_fields_are_left_out_of_the_job() -> None:
-    fields = job_of_record(a_mapping(queue="{value.queue?}", name="{value.note?}"), RECORD)
+    fields = build_job(a_mapping(queue="{value.queue?}", name="{value.note?}"), RECORD)
     assert (fields.queue, fields.name) == (msgspec.UNSET, msgspec.UNSET)
 
 
 def test_the_name_that_others_have_for_a_job_becomes_a_tag() -> None:
-    fields = job_of_record(a_mapping(job="{value.jobId}", tags=["video"]), RECORD)
+    fields = build_job(a_mapping(job="{value.jobId}", tags=["video"]), RECORD)
     assert fields.tags == ("video", "job:e-1")
 
 
@@ -84,7 +84,7 @@ def test_the_name_that_others_have_for_a_job_becomes_a_tag() -> None:
 )
 def test_a_record_without_a_value_is_refused_by_the_name_of_the_setting(template: str, words: str) -> None:
     with pytest.raises(Invalid, match=words) as caught:
-        job_of_record(a_mapping(ordering_key=template), RECORD)
+        build_job(a_mapping(ordering_key=template), RECORD)
     assert caught.value.field == "ingest.topics.encoding-jobs.ordering_key"
 
 
@@ -97,19 +97,19 @@ def test_a_record_without_a_value_is_refused_by_the_name_of_the_setting(template
 )
 def test_a_record_whose_key_cannot_be_used_is_refused(record: Record, words: str) -> None:
     with pytest.raises(Invalid, match=words):
-        job_of_record(a_mapping(ordering_key="{key}"), record)
+        build_job(a_mapping(ordering_key="{key}"), record)
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00\x01avro", b"{", b"\xff"])
 def test_a_value_that_is_not_json_is_refused_only_if_it_is_used(value: bytes) -> None:
     with pytest.raises(Invalid, match="value is not JSON"):
-        job_of_record(a_mapping(), Record(b"k", {}, value))
+        build_job(a_mapping(), Record(b"k", {}, value))
     assert payload({"key": "{key}"}, Record(b"k", {}, value)) == {"key": "k"}
 
 
 def test_an_update_changes_only_fields_that_are_mapped() -> None:
     mapping = a_mapping(action="update", job="{value.jobId}", max_retries=5, idempotency_key="{value.jobId}")
-    patch = change_of_record(mapping, RECORD)
+    patch = build_patch(mapping, RECORD)
     assert (patch.max_retries, patch.task, patch.payload) == (5, "encode", msgspec.UNSET)
 
 
@@ -118,13 +118,13 @@ def test_an_update_changes_only_fields_that_are_mapped() -> None:
 )
 def test_a_record_says_what_is_done_with_its_job(word: str | None, action: str) -> None:
     mapping = a_mapping(action="{value.action?}", job="{key}")
-    assert action_of_record(mapping, Record(b"k", {}, msgspec.json.encode({"action": word}))) == action
+    assert read_action(mapping, Record(b"k", {}, msgspec.json.encode({"action": word}))) == action
 
 
 def test_an_unknown_action_of_a_record_is_refused() -> None:
     mapping = a_mapping(action="{value.action}", job="{key}")
     with pytest.raises(Invalid, match="'explode' is not an action"):
-        action_of_record(mapping, Record(b"k", {}, b'{"action": "explode"}'))
+        read_action(mapping, Record(b"k", {}, b'{"action": "explode"}'))
 
 
 @pytest.mark.parametrize(

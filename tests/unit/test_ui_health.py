@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mainspring.features.overview.findings import Seen, findings, late_runs
+from mainspring.features.overview.findings import ClusterView, find_late_runs, list_findings
 from mainspring.http.schemas.datacenters import DatacenterOut
 from mainspring.http.schemas.dead_letters import GroupOut
 from mainspring.http.schemas.job_answers import SloOut
@@ -40,12 +40,14 @@ def schedulers(lag_ms: float = 0) -> Schedulers:
     return Schedulers(items=[one], lag_ms=lag_ms)
 
 
-def seen(**fields: Any) -> Seen:
-    return Seen(**{"workers": Workers(items=[worker()]), "schedulers": schedulers(), "now": instant(NOW), **fields})
+def build_view(**fields: Any) -> ClusterView:
+    return ClusterView(
+        **{"workers": Workers(items=[worker()]), "schedulers": schedulers(), "now": instant(NOW), **fields}
+    )
 
 
-def list_findings(*queues: QueueOut, **fields: Any) -> list[tuple[str, bool]]:
-    return [(finding.words, finding.bad) for finding in findings(seen(queues=queues, **fields))]
+def list_words(*queues: QueueOut, **fields: Any) -> list[tuple[str, bool]]:
+    return [(finding.words, finding.urgent) for finding in list_findings(build_view(queues=queues, **fields))]
 
 
 def queue(**fields: Any) -> QueueOut:
@@ -54,29 +56,29 @@ def queue(**fields: Any) -> QueueOut:
 
 
 def test_a_healthy_system_has_no_findings() -> None:
-    assert list_findings(FINE) == []
+    assert list_words(FINE) == []
 
 
 def test_findings_are_listed_with_the_worst_first() -> None:
-    assert list_findings(FINE, workers=Workers(items=[])) == [("no worker is alive: nothing runs", True)]
-    assert list_findings(FINE, schedulers=Schedulers(items=[], lag_ms=0)) == [
+    assert list_words(FINE, workers=Workers(items=[])) == [("no worker is alive: nothing runs", True)]
+    assert list_words(FINE, schedulers=Schedulers(items=[], lag_ms=0)) == [
         ("no scheduler is alive: nothing becomes due", True)
     ]
-    assert list_findings(FINE, schedulers=schedulers(65_000)) == [("schedulers are 1m 05s behind", True)]
-    assert list_findings(queue(paused=True), queue(name="a b", workers=0, queued=1)) == [
+    assert list_words(FINE, schedulers=schedulers(65_000)) == [("schedulers are 1m 05s behind", True)]
+    assert list_words(queue(paused=True), queue(name="a b", workers=0, queued=1)) == [
         ("queue a b has no workers: 1 run waits", True),
         ("queue mail is paused: 3 runs wait", False),
     ]
     # A queue that was paused on purpose is no failure, also without a worker.
-    assert list_findings(queue(paused=True, workers=0)) == [("queue mail is paused: 3 runs wait", False)]
-    assert list_findings(queue(lag_ms=90_000)) == [("queue mail is 1m 30s late: 3 runs wait", False)]
-    assert list_findings(FINE, workers=Workers(items=[worker(-5_000)])) == [
-        ("the clocks of 1 process are wrong by over a second", False)
+    assert list_words(queue(paused=True, workers=0)) == [("queue mail is paused: 3 runs wait", False)]
+    assert list_words(queue(lag_ms=90_000)) == [("queue mail is 1m 30s late: 3 runs wait", False)]
+    assert list_words(FINE, workers=Workers(items=[worker(-5_000)])) == [
+        ("the clocks of 1 process are off by more than a second", False)
     ]
 
 
 def test_the_link_of_a_finding_is_url_encoded() -> None:
-    [finding] = findings(seen(queues=[queue(name="a b&c", paused=True)]))
+    [finding] = list_findings(build_view(queues=[queue(name="a b&c", paused=True)]))
     assert finding.path == "runs?status=queued&queue=a%20b%26c"
 
 
@@ -87,11 +89,11 @@ def point(time: str, succeeded: int, failed: int) -> Point:
 
 def test_a_high_share_of_failures_in_the_last_hour_is_a_finding() -> None:
     words = "30% of the runs of the last hour failed: 6 of 20"
-    assert list_findings(points=[point("2026-11-15T11:30:00Z", 14, 6)]) == [(words, True)]
-    assert list_findings(points=[point("2026-11-15T11:30:00Z", 16, 4)]) == []
+    assert list_words(points=[point("2026-11-15T11:30:00Z", 14, 6)]) == [(words, True)]
+    assert list_words(points=[point("2026-11-15T11:30:00Z", 16, 4)]) == []
     # Few runs are no evidence, and older failures no longer count.
-    assert list_findings(points=[point("2026-11-15T11:30:00Z", 0, 19)]) == []
-    assert list_findings(points=[point("2026-11-15T10:45:00Z", 0, 100), point("2026-11-15T11:30:00Z", 20, 0)]) == []
+    assert list_words(points=[point("2026-11-15T11:30:00Z", 0, 19)]) == []
+    assert list_words(points=[point("2026-11-15T10:45:00Z", 0, 100), point("2026-11-15T11:30:00Z", 20, 0)]) == []
 
 
 def group(*trend: int) -> GroupOut:
@@ -109,10 +111,10 @@ def group(*trend: int) -> GroupOut:
 
 
 def test_dead_letters_of_the_last_hour_are_counted() -> None:
-    assert list_findings(groups=[group(7, 2), group(5, 0), group(0, 1)]) == [("3 dead letters in the last hour", False)]
-    assert list_findings(groups=[group(7, 0)]) == []
+    assert list_words(groups=[group(7, 2), group(5, 0), group(0, 1)]) == [("3 dead letters in the last hour", False)]
+    assert list_words(groups=[group(7, 0)]) == []
     words = "at least 1 dead letter in the last hour"
-    assert list_findings(groups=[group(0, 1)], more_groups=True) == [(words, False)]
+    assert list_words(groups=[group(0, 1)], more_groups=True) == [(words, False)]
 
 
 def budget(state: Any, *, held: bool = False) -> BudgetOut:
@@ -133,12 +135,12 @@ def budget(state: Any, *, held: bool = False) -> BudgetOut:
 
 
 def test_budgets_that_are_spent_are_named() -> None:
-    assert list_findings(budgets=[budget("ok"), budget("warned")]) == []
-    assert list_findings(budgets=[budget("over")]) == [("budget gpu of a/b is spent", False)]
-    assert list_findings(budgets=[budget("over", held=True)]) == [
-        ("budget gpu of a/b is spent, and its tenant is paused", True)
+    assert list_words(budgets=[budget("ok"), budget("warned")]) == []
+    assert list_words(budgets=[budget("over")]) == [("budget gpu of a/b is used up", False)]
+    assert list_words(budgets=[budget("over", held=True)]) == [
+        ("budget gpu of a/b is used up, and its tenant is paused", True)
     ]
-    [finding] = findings(seen(budgets=[budget("over")]))
+    [finding] = list_findings(build_view(budgets=[budget("over")]))
     assert finding.path == "tenants/a%2Fb"
 
 
@@ -156,19 +158,19 @@ def a_datacenter(name: str, workers: int, queued: int = 0) -> DatacenterOut:
 
 
 def test_data_centers_without_workers_are_named() -> None:
-    assert list_findings(datacenters=[a_datacenter("paris", 2), a_datacenter("oslo", 0)]) == [
+    assert list_words(datacenters=[a_datacenter("paris", 2), a_datacenter("oslo", 0)]) == [
         ("data center oslo has no workers", False)
     ]
     absent = [a_datacenter("oslo", 0, queued=2)]
-    assert list_findings(queue(stranded={"oslo": 1}), queue(stranded={"oslo": 1}), datacenters=absent) == [
+    assert list_words(queue(stranded={"oslo": 1}), queue(stranded={"oslo": 1}), datacenters=absent) == [
         ("2 runs wait for data center oslo (no workers)", True)
     ]
     # Another queue has workers there.
-    assert list_findings(queue(stranded={"paris": 1}), datacenters=[a_datacenter("paris", 2)]) == [
+    assert list_words(queue(stranded={"paris": 1}), datacenters=[a_datacenter("paris", 2)]) == [
         ("1 run of queue mail waits for data center paris (no workers of this queue)", True)
     ]
     # The finding for all workers covers it.
-    assert list_findings(workers=Workers(items=[]), datacenters=[a_datacenter("oslo", 0)]) == [
+    assert list_words(workers=Workers(items=[]), datacenters=[a_datacenter("oslo", 0)]) == [
         ("no worker is alive: nothing runs", True)
     ]
 
@@ -183,18 +185,18 @@ def test_late_runs_of_the_table_are_also_a_finding() -> None:
     waits = run("2026-11-15T11:59:00Z")
     began = run("2026-11-15T11:00:00Z", run_id="s", status="succeeded", start_time="2026-11-15T11:01:30Z")
     in_time = run("2026-11-15T11:59:55Z", run_id="q")
-    late = late_runs([waits, began, in_time], instant(NOW))
+    late = find_late_runs([waits, began, in_time], instant(NOW))
     assert [(one.run_id, seconds) for one, seconds in late] == [("s", 90.0), ("r", 60.0)]
-    [finding] = findings(seen(queues=[FINE], late=late))
+    [finding] = list_findings(build_view(queues=[FINE], late=late))
     assert finding == ("runs are up to 1m 30s late", "runs/s", False)
-    assert list_findings(FINE, late=late_runs([in_time], instant(NOW))) == []
+    assert list_words(FINE, late=find_late_runs([in_time], instant(NOW))) == []
     # What waits for a data center without workers has a finding of its own.
     pinned = run("2026-11-15T11:00:00Z", datacenter="oslo")
-    assert late_runs([pinned], instant(NOW), [queue(stranded={"oslo": 1})]) == []
-    assert late_runs([pinned], instant(NOW), [queue(stranded={"paris": 1})]) != []
+    assert find_late_runs([pinned], instant(NOW), [queue(stranded={"oslo": 1})]) == []
+    assert find_late_runs([pinned], instant(NOW), [queue(stranded={"paris": 1})]) != []
 
 
 def test_missed_objectives_are_named() -> None:
     state = SloOut(missed=["success"], missed_since="2026-11-15T11:30:00Z")
     missed = [MissedSlo(job_id="7", name="nightly", tenant="default", slo_state=state)]
-    assert findings(seen(missed=missed)) == [("nightly misses its objective for 30m 00s", "jobs/7", False)]
+    assert list_findings(build_view(missed=missed)) == [("nightly misses its objective for 30m 00s", "jobs/7", False)]

@@ -22,7 +22,7 @@ from mainspring.cli.output import Output, console, cut, last_line, span, table
 from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
 from mainspring.core.model.base.instant import MILLISECOND, SECOND, Micros, isoformat, parse_instant
 from mainspring.core.runtime.tasks import cancel_and_wait
-from mainspring.features.events.commands import Told
+from mainspring.features.events.commands import EventLine
 from mainspring.features.queues.commands import Queue, Queues
 from mainspring.features.workers.commands.workers import Worker, Workers
 
@@ -111,7 +111,7 @@ class Meter:
                 async for kind, data in self._api.events("/v1/events", {"tenant": self._api.tenant}):
                     word = _ENDS.get(kind)
                     if word is not None:
-                        self._told.append((clock.monotonic(), word, read(data, Told).count))
+                        self._told.append((clock.monotonic(), word, read(data, EventLine).count))
             await clock.sleep(SECOND)
 
     def rates(self) -> Rates:

@@ -24,8 +24,8 @@ from mainspring.core.ports.upkeep.schema import Migrated, Migrates, Migration
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.features.doctor.broker_health import check_broker
 from mainspring.features.doctor.coordinator_health import check_coordinator
-from mainspring.features.logs.service import examine_run_logs
-from mainspring.features.move.service import Moved, transfer
+from mainspring.features.logs.service import check_run_logs
+from mainspring.features.move.service import MoveReport, move_rows
 from mainspring.integrations.files.folder import FolderBlobs
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ async def _examine_run_logs(settings: Settings, signs: Signs | None) -> list[Fin
     if logs is None:
         return []
     try:
-        finding = await examine_run_logs(logs)
+        finding = await check_run_logs(logs)
         if finding.level is Level.OK and isinstance(logs.blobs, FolderBlobs):
             return [finding, await logs.blobs.examine_modes("run log permissions")]
         return [finding]
@@ -159,7 +159,7 @@ async def _examine_run_logs(settings: Settings, signs: Signs | None) -> list[Fin
         await logs.blobs.close()
 
 
-async def copy_store(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> Moved:
+async def copy_store(settings: Settings, target: Settings, tell: Callable[[str, int, int], None]) -> MoveReport:
     """Copy everything from an SQLite file to PostgreSQL. ``tell`` gets the kind, count and total of each batch."""
     if not target.store.startswith(POSTGRES):
         raise Invalid("--to", "is not PostgreSQL", "postgresql://user@host/database")
@@ -173,4 +173,4 @@ async def copy_store(settings: Settings, target: Settings, tell: Callable[[str, 
         raise explain_missing("PostgreSQL", "postgres", error) from error
     source = SqliteSource(parse_path(settings.store), SystemClock())
     to = PostgresTarget(target.store, target.schema)
-    return await transfer(source, to, hide_secrets(target.store), tell)
+    return await move_rows(source, to, hide_secrets(target.store), tell)

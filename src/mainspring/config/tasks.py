@@ -148,14 +148,14 @@ def make_fan_out_handlers(runtime: "Runtime | Callable[[], Awaitable[Runtime]]")
         return found.jobs, found.store
 
     async def fan_out(held: HeldRun) -> bytes | None:
-        from mainspring.features.fan_out.task import fan_out_handler
+        from mainspring.features.fan_out.task import build_fan_out_handler
 
-        return await fan_out_handler(opened).invoke(held)
+        return await build_fan_out_handler(opened).invoke(held)
 
     async def fan_in(held: HeldRun) -> bytes | None:
-        from mainspring.features.fan_out.task import fan_in_handler
+        from mainspring.features.fan_out.task import build_fan_in_handler
 
-        return await fan_in_handler(opened).invoke(held)
+        return await build_fan_in_handler(opened).invoke(held)
 
     return {
         FAN_OUT: AsyncHandler(FAN_OUT, fan_out, harmless=True),

@@ -34,7 +34,7 @@ def write_run_logs_metrics(keepers: Sequence[LogKeeper], book: Exposition) -> No
     There is one keeper per server of the store, or none if logs stay in the store.
     """
     if keepers:
-        book.put(declared.RUN_LOGS_TAKEN, sum(keeper.taken for keeper in keepers))
+        book.put(declared.RUN_LOGS_TAKEN, sum(keeper.moved for keeper in keepers))
         book.put(declared.RUN_LOGS_FAILED, sum(keeper.failed for keeper in keepers))
         book.put(declared.RUN_LOGS_WAITING, max(keeper.waiting for keeper in keepers) / SECOND)
 
@@ -52,6 +52,6 @@ def write_sinks_metrics(publishers: Sequence[Publisher], book: Exposition) -> No
 
 
 def write_ingest_metrics(ingest: Ingest, book: Exposition) -> None:
-    book.put(declared.INGEST_MADE, ingest.made)
+    book.put(declared.INGEST_MADE, ingest.created)
     book.put(declared.INGEST_REFUSED, ingest.refused)
     book.put(declared.INGEST_WAITING, ingest.waiting)

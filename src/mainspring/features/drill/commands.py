@@ -18,7 +18,7 @@ from mainspring.core.model.base.instant import SECOND, Micros, parse_duration
 from mainspring.features.drill.model import check_allowed
 
 #: Delay that lets the watch begin before the kill.
-_BEFORE_THE_KILL: Micros = SECOND
+_KILL_DELAY: Micros = SECOND
 
 
 class _Report(msgspec.Struct, rename="camel"):
@@ -36,7 +36,7 @@ class _Report(msgspec.Struct, rename="camel"):
     passed: bool
 
 
-class _Drills(msgspec.Struct):
+class _DrillSettings(msgspec.Struct):
     production: bool
 
 
@@ -46,7 +46,7 @@ class _Scheduler(msgspec.Struct, rename="camel"):
     shards: int
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         return self.name.rpartition(":")[0] == socket.gethostname()
 
 
@@ -64,15 +64,15 @@ async def drill(
     scheduler: Annotated[
         str | None,
         typer.Argument(
-            help="A scheduler, by name or number; without one, that with the most shards.", show_default=False
+            help="A scheduler, by name or number. Default: the one with the most shards.", show_default=False
         ),
     ] = None,
     kill: Annotated[
-        bool, typer.Option("--kill", help="Kill its process, on this machine, instead of taking its lease away.")
+        bool, typer.Option("--kill", help="Kill the scheduler's process on this machine instead of revoking its lease.")
     ] = False,
     watch: Annotated[str, typer.Option("--watch", help="How long to watch: 3 to 25 seconds.")] = "10s",
     in_production: Annotated[
-        bool, typer.Option("--in-production", help="Also where the setting production is on.")
+        bool, typer.Option("--in-production", help="Allow the drill where the setting `production` is on.")
     ] = False,
 ) -> None:
     """Revoke a scheduler's lease in the running cluster, and report the effect.
@@ -87,47 +87,51 @@ async def drill(
 
     mainspring drill --kill --watch 20s
     """
-    asked: dict[str, object] = {
+    given: dict[str, object] = {
         "scheduler": scheduler,
         "watch": parse_duration(watch, "--watch") / SECOND,
         "revoke": not kill,
         "inProduction": in_production,
     }
-    body = {name: value for name, value in asked.items() if value is not None}
+    body = {name: value for name, value in given.items() if value is not None}
     if kill:
         answer = await _kill(api, scheduler, body)
     else:
         answer = await api.ask("POST", "/v1/drills", body=body)
     report = read(answer, _Report)
-    out.tell(answer, [report.scheduler], lambda: _show(out, report))
+    out.tell(answer, [report.scheduler], lambda: _show_report(out, report))
     if not report.passed:
         raise typer.Exit(1)
 
 
 async def _kill(api: Client, scheduler: str | None, body: dict[str, object]) -> Raw:
     """Kill the scheduler while the API watches. A kill cannot be undone, so all checks come first."""
-    production = read(await api.ask("GET", "/v1/drills"), _Drills).production
-    check_allowed(in_production=production, insists=bool(body["inProduction"]))
+    production = read(await api.ask("GET", "/v1/drills"), _DrillSettings).production
+    check_allowed(in_production=production, confirmed=bool(body["inProduction"]))
     alive = read(await api.ask("GET", "/v1/schedulers"), _Schedulers).items
-    meant = [one for one in alive if (one.is_here if scheduler is None else scheduler in (one.name, one.scheduler_id))]
-    if not meant:
+    candidates = [
+        one for one in alive if (one.is_local if scheduler is None else scheduler in (one.name, one.scheduler_id))
+    ]
+    if not candidates:
         raise NotFound(f"there is no scheduler {'on this machine' if scheduler is None else repr(scheduler)}")
-    victim = max(meant, key=lambda one: one.shards)
-    process = _process_of(victim)
-    watching = asyncio.create_task(api.ask("POST", "/v1/drills", body=body | {"scheduler": victim.scheduler_id}))
-    await api.clock.sleep(_BEFORE_THE_KILL)
+    target = max(candidates, key=lambda one: one.shards)
+    process = _find_process(target)
+    watching = asyncio.create_task(api.ask("POST", "/v1/drills", body=body | {"scheduler": target.scheduler_id}))
+    await api.clock.sleep(_KILL_DELAY)
     if not watching.done():
         os.kill(process, signal.SIGKILL)
     return await watching
 
 
-def _process_of(scheduler: _Scheduler) -> int:
+def _find_process(scheduler: _Scheduler) -> int:
     """Return the process id of a scheduler that runs on this machine."""
     name = scheduler.name
     number = name.rpartition(":")[2]
-    if not scheduler.is_here or not number.isdigit():
+    if not scheduler.is_local or not number.isdigit():
         raise Invalid(
-            "scheduler", f"{name} does not name a process on this machine", "one that was started without --name, here"
+            "scheduler",
+            f"{name} does not name a process on this machine",
+            "choose a scheduler that was started here without --name",
         )
     try:
         words = Path(f"/proc/{number}/cmdline").read_bytes()
@@ -138,7 +142,7 @@ def _process_of(scheduler: _Scheduler) -> int:
     return int(number)
 
 
-def _show(out: Output, report: _Report) -> None:
+def _show_report(out: Output, report: _Report) -> None:
     owner = report.seconds_without_owner
     good = Text("passed", "green") if report.passed else Text("failed", "red")
     alone = " and no other" if report.schedulers == 1 else f" of {report.schedulers} schedulers"

@@ -17,10 +17,10 @@ SHORTEST_WATCH: Micros = 3 * SECOND
 #: Callers do not wait for an answer that takes longer.
 LONGEST_WATCH: Micros = 25 * SECOND
 #: Ticks of one job; there cannot be more in the longest watch.
-_MOST_TICKS = 100
+_MAX_TICKS = 100
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedJob(msgspec.Struct, frozen=True, kw_only=True):
     """The expected ticks of a recurring job, and what the store has of them."""
 
     ticks: tuple[Instant, ...]
@@ -30,7 +30,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunView, ...] = ()
 
 
-class TickFigures(msgspec.Struct, frozen=True, kw_only=True):
+class TickOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of the watched ticks."""
 
     #: Expected ticks.
@@ -44,7 +44,7 @@ class TickFigures(msgspec.Struct, frozen=True, kw_only=True):
     doubled: int = 0
 
     @property
-    def harmless(self) -> bool:
+    def passed(self) -> bool:
         return not self.missed and not self.doubled
 
 
@@ -52,16 +52,16 @@ def check_watch(watch: Micros) -> None:
     check_whole("watch", watch, SHORTEST_WATCH, LONGEST_WATCH, "3 to 25 seconds")
 
 
-def check_allowed(*, in_production: bool, insists: bool) -> None:
+def check_allowed(*, in_production: bool, confirmed: bool) -> None:
     """Refuse a drill in production unless the caller confirms it."""
-    if in_production and not insists:
+    if in_production and not confirmed:
         raise Conflict(
-            "this is production (the setting production): a drill there must be asked for as one, "
-            "with --in-production, or inProduction over HTTP"
+            "drills are not allowed in production (setting `production`) without confirmation: "
+            "set --in-production, or inProduction over HTTP"
         )
 
 
-def coming_ticks(job: Job, until: Instant) -> tuple[Instant, ...]:
+def list_expected_ticks(job: Job, until: Instant) -> tuple[Instant, ...]:
     """Return the job's ticks up to ``until`` that can be known now.
 
     Ticks of a fixed delay, and ticks that may come early, cannot.
@@ -69,10 +69,10 @@ def coming_ticks(job: Job, until: Instant) -> tuple[Instant, ...]:
     first = job.first_tick
     if first is None or job.spec.fixed_delay is not None or job.spec.looks_ahead:
         return ()
-    return tuple(ticks_between(job.spec.schedule, first - 1, until, job.id, _MOST_TICKS))
+    return tuple(ticks_between(job.spec.schedule, first - 1, until, job.id, _MAX_TICKS))
 
 
-def judge_ticks(jobs: Iterable[Observed]) -> TickFigures:
+def judge_ticks(jobs: Iterable[ObservedJob]) -> TickOutcome:
     ticks = late = latest = missed = doubled = 0
     for job in jobs:
         rows: dict[Instant, list[str]] = {}
@@ -84,16 +84,18 @@ def judge_ticks(jobs: Iterable[Observed]) -> TickFigures:
                 runs.setdefault(run.scheduled_at, []).append(run)
         for tick in job.ticks:
             ticks += 1
-            made, targets = runs.get(tick, []), rows.get(tick, [])
-            places = set(targets)
-            missed += not (places.issuperset(job.targets) if places else _is_spanned(job.ledger, tick))
-            doubled += len(targets) > len(places) or len({run.id for run in made}) > max(len(places), 1)
-            lateness = max((run.created_at - run.due for run in made), default=0)
+            tick_runs, targets = runs.get(tick, []), rows.get(tick, [])
+            found_targets = set(targets)
+            missed += not (found_targets.issuperset(job.targets) if found_targets else _is_covered(job.ledger, tick))
+            doubled += len(targets) > len(found_targets) or len({run.id for run in tick_runs}) > max(
+                len(found_targets), 1
+            )
+            lateness = max((run.created_at - run.due for run in tick_runs), default=0)
             late += lateness > LATE
             latest = max(latest, lateness)
-    return TickFigures(ticks=ticks, late=late, latest=latest, missed=missed, doubled=doubled)
+    return TickOutcome(ticks=ticks, late=late, latest=latest, missed=missed, doubled=doubled)
 
 
-def _is_spanned(ledger: Iterable[LedgerEntry], tick: Instant) -> bool:
+def _is_covered(ledger: Iterable[LedgerEntry], tick: Instant) -> bool:
     """Whether a ledger row stands for several ticks, including this one."""
     return any(entry.last_at is not None and entry.scheduled_at <= tick <= entry.last_at for entry in ledger)

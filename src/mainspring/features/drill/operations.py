@@ -83,14 +83,14 @@ async def drill(api: Api, call: Call[DrillIn, Nothing]) -> Answer:
     `production` is on and `inProduction` is not given.
     """
     asked = call.body
-    check_allowed(in_production=api.production, insists=asked.in_production)
+    check_allowed(in_production=api.production, confirmed=asked.in_production)
     watch = micros_of(asked.watch, "watch")
     author = Author(call.principal.name, None, why="a drill")
     report = await Drill(api.store, api.clock).run(asked.scheduler, watch, author, revoke=asked.revoke)
-    return Answer(200, _out(report))
+    return Answer(200, _drill_out(report))
 
 
-def _out(report: DrillReport) -> DrillOut:
+def _drill_out(report: DrillReport) -> DrillOut:
     without_owner, ticks = report.without_owner, report.ticks
     return DrillOut(
         scheduler_id=str(report.scheduler.id),

@@ -14,15 +14,15 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Catalog, RunFilter, SessionView
 from mainspring.core.ports.storage.operations import Operations
 from mainspring.core.store import Store
-from mainspring.features.drill.model import Observed, TickFigures, check_watch, coming_ticks, judge_ticks
+from mainspring.features.drill.model import ObservedJob, TickOutcome, check_watch, judge_ticks, list_expected_ticks
 
 #: Interval of the checks who owns the shards.
-_LOOK_EVERY: Micros = 20 * MILLISECOND
+_POLL_INTERVAL: Micros = 20 * MILLISECOND
 #: Ticks due in this last part of the watch are not judged, since they may not have fired yet.
-_AFTERWARDS: Micros = 2 * SECOND
+_UNJUDGED_TAIL: Micros = 2 * SECOND
 #: Recurring jobs watched: those with the earliest ticks.
-_MOST_JOBS = 200
-_MOST_ROWS = 1_000
+_MAX_JOBS = 200
+_MAX_ROWS = 1_000
 
 
 class DrillStore(Store, Catalog, Operations, Protocol):
@@ -36,12 +36,12 @@ class DrillReport(msgspec.Struct, frozen=True, kw_only=True):
     #: How long its shards had no owner; None if they were not all taken over during the watch.
     without_owner: Micros | None
     jobs: int
-    ticks: TickFigures
+    ticks: TickOutcome
     watched: Micros
 
     @property
     def passed(self) -> bool:
-        return self.without_owner is not None and self.ticks.harmless
+        return self.without_owner is not None and self.ticks.passed
 
 
 class Drill:
@@ -59,22 +59,22 @@ class Drill:
         """
         check_watch(watch)
         schedulers = await self._store.sessions("scheduler")
-        victim = _chosen(schedulers, name)
+        target = _choose_scheduler(schedulers, name)
         now = await self._store.now()
         shards = list(range(self._store.shards))
-        jobs = await self._store.due_jobs(shards, now + watch, _MOST_JOBS)
-        ticks = {job.id: coming_ticks(job, now + watch - _AFTERWARDS) for job in jobs}
-        ends = self._clock.monotonic() + watch
-        gone: Instant | None = None
+        jobs = await self._store.due_jobs(shards, now + watch, _MAX_JOBS)
+        ticks = {job.id: list_expected_ticks(job, now + watch - _UNJUDGED_TAIL) for job in jobs}
+        deadline = self._clock.monotonic() + watch
+        revoked_at: Instant | None = None
         if revoke:
-            gone = await self._store.revoke_lease(victim.id, author)
-            if gone is None:
-                raise Conflict(f"scheduler {victim.name} has just ended")
-        without_owner = await self._watch(victim, gone, ends)
-        await self._clock.sleep(max(ends - self._clock.monotonic(), 0))
-        observed = [await self._observe(job, ticks[job.id]) for job in jobs if ticks[job.id]]
+            revoked_at = await self._store.revoke_lease(target.id, author)
+            if revoked_at is None:
+                raise Conflict(f"scheduler {target.name} ended meanwhile")
+        without_owner = await self._watch(target, revoked_at, deadline)
+        await self._clock.sleep(max(deadline - self._clock.monotonic(), 0))
+        observed = [await self._read_observed(job, ticks[job.id]) for job in jobs if ticks[job.id]]
         return DrillReport(
-            scheduler=victim,
+            scheduler=target,
             schedulers=len(schedulers),
             without_owner=without_owner,
             jobs=len(observed),
@@ -82,39 +82,41 @@ class Drill:
             watched=watch,
         )
 
-    async def _watch(self, victim: SessionView, gone: Instant | None, ends: Micros) -> Micros | None:
+    async def _watch(self, target: SessionView, revoked_at: Instant | None, deadline: Micros) -> Micros | None:
         """Wait until others own all shards; return how long some had no owner, or None if time ran out."""
-        renewed = victim.lease_until - victim.lease
-        while self._clock.monotonic() < ends:
+        renewed = target.lease_until - target.lease
+        while self._clock.monotonic() < deadline:
             alive = await self._store.sessions("scheduler")
-            others = [session for session in alive if session.id != victim.id]
+            others = [session for session in alive if session.id != target.id]
             if sum(session.shards for session in others) >= self._store.shards:
                 # The time of a kill is unknown; it was after the last renewal.
-                return max(await self._store.now() - (renewed if gone is None else gone), 0)
-            renewed = max([renewed, *(session.lease_until - victim.lease for session in _only(victim.id, alive))])
-            await self._clock.sleep(_LOOK_EVERY)
+                return max(await self._store.now() - (renewed if revoked_at is None else revoked_at), 0)
+            renewed = max(
+                [renewed, *(session.lease_until - target.lease for session in _select_session(target.id, alive))]
+            )
+            await self._clock.sleep(_POLL_INTERVAL)
         return None
 
-    async def _observe(self, job: Job, ticks: tuple[Instant, ...]) -> Observed:
-        ledger = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, _MOST_ROWS)
+    async def _read_observed(self, job: Job, ticks: tuple[Instant, ...]) -> ObservedJob:
+        ledger = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, _MAX_ROWS)
         # ``since`` filters by run id, and the id of a tick's run is derived from the time of the tick.
         wanted = RunFilter(tenant=job.tenant, job=job.id, since=ticks[0] - SECOND)
-        runs = await self._store.list_runs(wanted, None, _MOST_ROWS)
-        return Observed(ticks=ticks, targets=job.spec.targets, ledger=tuple(ledger), runs=tuple(runs.items))
+        runs = await self._store.list_runs(wanted, None, _MAX_ROWS)
+        return ObservedJob(ticks=ticks, targets=job.spec.targets, ledger=tuple(ledger), runs=tuple(runs.items))
 
 
-def _only(session: SessionId, alive: Sequence[SessionView]) -> list[SessionView]:
+def _select_session(session: SessionId, alive: Sequence[SessionView]) -> list[SessionView]:
     return [one for one in alive if one.id == session]
 
 
-def _chosen(schedulers: Sequence[SessionView], name: str | None) -> SessionView:
+def _choose_scheduler(schedulers: Sequence[SessionView], name: str | None) -> SessionView:
     if not schedulers:
-        raise Conflict("no scheduler is alive: there is nothing to drill")
+        raise Conflict("no scheduler is alive")
     if name is None:
         return max(schedulers, key=lambda scheduler: scheduler.shards)
-    meant = [scheduler for scheduler in schedulers if name in (str(scheduler.id), scheduler.name)]
-    if len(meant) > 1:
-        raise Invalid("scheduler", f"{name!r} is the name of several", "their numbers")
-    if not meant:
+    matching = [scheduler for scheduler in schedulers if name in (str(scheduler.id), scheduler.name)]
+    if len(matching) > 1:
+        raise Invalid("scheduler", f"{name!r} is the name of several schedulers", "use the number")
+    if not matching:
         raise NotFound(f"there is no scheduler {name!r}")
-    return meant[0]
+    return matching[0]

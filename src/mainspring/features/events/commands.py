@@ -7,7 +7,7 @@ from mainspring.cli.client.target import Client, command, read
 from mainspring.cli.output import Output
 
 
-class Told(msgspec.Struct, rename="camel"):
+class EventLine(msgspec.Struct, rename="camel"):
     time: str
     tenant: str
     count: int
@@ -29,16 +29,16 @@ def register(application: typer.Typer) -> None:
         """
         async for kind, data in api.events("/v1/events", {"tenant": api.tenant}):
             if kind == "gap":
-                out.warn("some events were missed")
+                out.warn("some events were dropped")
             elif kind.startswith("run."):
-                told = read(data, Told)
-                runs = ", ".join(map(out.id, told.run_ids[:3])) + (", …" if told.count > 3 else "")
-                when = told.time[11:19]
+                event = read(data, EventLine)
+                runs = ", ".join(map(out.id, event.run_ids[:3])) + (", …" if event.count > 3 else "")
+                when = event.time[11:19]
                 if out.quiet:
-                    for run in told.run_ids:
+                    for run in event.run_ids:
                         typer.echo(run)
                 else:
                     out.line(
                         {"event": kind, **read(data, dict[str, object])},
-                        f"{when}  {kind.removeprefix('run.'):10}  {told.count:6,}  {told.tenant}  {runs}",
+                        f"{when}  {kind.removeprefix('run.'):10}  {event.count:6,}  {event.tenant}  {runs}",
                     )

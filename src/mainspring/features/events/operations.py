@@ -9,13 +9,16 @@ from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.schemas.common import Name, Request
 
-events = Resource("Events", "Every change that the caller has access to, as server-sent events.")
+events = Resource("Events", "Changes of runs as server-sent events.")
 
 
 class Follow(Request):
     tenant: Name | None = None
     last_event_id: (
-        Annotated[str, Meta(max_length=100, description="As the header, for those who cannot set it.")] | None
+        Annotated[
+            str, Meta(max_length=100, description="Same as the header `Last-Event-ID`, for clients that cannot set it.")
+        ]
+        | None
     ) = None
 
 

@@ -28,19 +28,19 @@ from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import EventBatch, Outbox
 
 _SHARD = 0
-_ATTACH_EVERY: Micros = 10 * SECOND
+_ATTACH_INTERVAL: Micros = 10 * SECOND
 #: Rows of the outbox read at once, and events published at once; one row may exceed the second limit.
-_BATCHES = 50
-_EVENTS = 4_000
+_MAX_BATCHES = 50
+_MAX_EVENTS = 4_000
 #: Events are not urgent: several changes are published together.
-_GATHER: Micros = 50 * MILLISECOND
-_IDLE: Micros = SECOND // 2
+_GATHER_TIME: Micros = 50 * MILLISECOND
+_IDLE_INTERVAL: Micros = SECOND // 2
 _FAR_BEHIND: Micros = MINUTE
-_FIRST_PAUSE: Micros = 250 * MILLISECOND
-_LONGEST_PAUSE: Micros = 5 * SECOND
+_FIRST_RETRY_DELAY: Micros = 250 * MILLISECOND
+_MAX_RETRY_DELAY: Micros = 5 * SECOND
 #: Subjects cached per generation, two generations at most. A run has events at submission, start and end, mostly within
 #: seconds.
-_REMEMBERED = 50_000
+_MAX_SUBJECTS = 50_000
 
 
 class PublisherStore(Outbox, EventFacts, Protocol):
@@ -57,9 +57,9 @@ class Publisher(TickingService):
     """Publishes events to one sink. The scheduler that owns the first shard runs it.
 
     1. The sink's cursor advances after the sink has accepted the events; a crash in between publishes them again.
-    2. While the sink is unavailable, events wait in the outbox for ``kept``. Older ones are dropped, and the sink
+    2. While the sink is unavailable, events wait in the outbox for ``keep``. Older ones are dropped, and the sink
        receives an ``events.dropped`` event.
-    3. The newest of the events older than ``kept`` stays in the outbox as a marker. A publisher that takes over sees by
+    3. The newest of the events older than ``keep`` stays in the outbox as a marker. A publisher that takes over sees by
        it that events may be missing.
     """
 
@@ -70,7 +70,7 @@ class Publisher(TickingService):
         wakeups: Wakeups,
         clock: Clock,
         owned: Callable[[], Mapping[int, int]],
-        kept: Micros,
+        keep: Micros,
     ) -> None:
         super().__init__(f"events.{sink.name}", clock, wakeups.listen([]))
         self.sink = sink.name
@@ -79,7 +79,7 @@ class Publisher(TickingService):
         self._store = store
         self._sink = sink
         self._owned = owned
-        self._kept = kept
+        self._keep = keep
         self._reader = SINK + sink.name
         self._source = ""
         self._subjects: dict[str, Subject] = {}
@@ -87,20 +87,20 @@ class Publisher(TickingService):
         self._older: dict[str, Subject] = {}
         self._job_names: dict[JobId, str] = {}
         self._attached_at: Micros | None = None
-        self._wait: Micros = _GATHER
+        self._wait: Micros = _GATHER_TIME
         #: Delay between retries; it grows while the sink is unavailable.
-        self._pause: Micros = 0
+        self._retry_delay: Micros = 0
         #: The event about dropped events, published before all others; with the number and start of the dropped ones,
         #: None if unknown.
         self._gap: Event | None = None
-        self._lost: int | None = None
-        self._lost_from: Instant | None = None
+        self._dropped_count: int | None = None
+        self._dropped_since: Instant | None = None
         #: Whether another scheduler may have published before.
-        self._new_here = True
+        self._is_new_owner = True
 
     @property
-    def away(self) -> bool:
-        return self._pause > 0
+    def is_unavailable(self) -> bool:
+        return self._retry_delay > 0
 
     async def start(self) -> None:
         self._source = f"/mainspring/{await self._store.identity()}"
@@ -116,55 +116,55 @@ class Publisher(TickingService):
         if epoch is None:
             self._attached_at = None
             self._subjects, self._older, self._job_names = {}, {}, {}
-            self._gap, self._new_here = None, True
-            return _IDLE
+            self._gap, self._is_new_owner = None, True
+            return _IDLE_INTERVAL
         await self._attach()
         began = self.clock.monotonic()
-        batches = await self._store.events(self._reader, _BATCHES)
-        if self._new_here:
-            await self._look_for_a_sign(batches)
+        batches = await self._store.events(self._reader, _MAX_BATCHES)
+        if self._is_new_owner:
+            await self._detect_gap(batches)
         try:
             await self._publish(batches, epoch)
         except Fenced as error:
-            self.log.info("another scheduler tells it", error=str(error))
-            return _LONGEST_PAUSE
+            self.log.info("sink owned by another scheduler", error=str(error))
+            return _MAX_RETRY_DELAY
         except BrokerUnavailable as error:
-            return await self._sink_is_away(error)
-        self._sink_is_there()
-        if len(batches) == _BATCHES:
+            return await self._handle_unavailable(error)
+        self._mark_available()
+        if len(batches) == _MAX_BATCHES:
             # Publish a burst slowly, since this process and the store have other work. Catch up faster when far behind;
             # this node's clock is accurate enough to decide that.
             took = self.clock.monotonic() - began
             return 2 * took if self.clock.now() - batches[0].at < _FAR_BEHIND else took // 4
-        self._wait = _GATHER if batches else min(2 * self._wait, _IDLE)
+        self._wait = _GATHER_TIME if batches else min(2 * self._wait, _IDLE_INTERVAL)
         return self._wait
 
     def health(self) -> dict[str, object]:
-        state = "away" if self.away else "ok"
+        state = "away" if self.is_unavailable else "ok"
         return {"state": state, "sent": self.sent, "failed": self.failed, "dropped": self.dropped}
 
     async def _attach(self) -> None:
         now = self.clock.monotonic()
-        if self._attached_at is None or now - self._attached_at > _ATTACH_EVERY:
-            await self._store.attach_reader(self._reader, self._kept)
+        if self._attached_at is None or now - self._attached_at > _ATTACH_INTERVAL:
+            await self._store.attach_reader(self._reader, self._keep)
             self._attached_at = now
 
     async def _publish(self, batches: Sequence[EventBatch], epoch: int) -> None:
         if self._gap is not None:
             await self._sink.publish([self._gap], epoch)
             self._gap = None
-        for part in parts_of(batches, _EVENTS):
+        for part in parts_of(batches, _MAX_EVENTS):
             wanted = [batch for batch in part if self._sink.demands(batch.kind, batch.tenant)]
-            await self._look_up(wanted)
-            events = [event for batch in wanted for event in self._events(batch)]
-            for start in range(0, len(events), _EVENTS):
-                await self._sink.publish(events[start : start + _EVENTS], epoch)
+            await self._load_subjects(wanted)
+            events = [event for batch in wanted for event in self._compose_events(batch)]
+            for start in range(0, len(events), _MAX_EVENTS):
+                await self._sink.publish(events[start : start + _MAX_EVENTS], epoch)
             await self._store.acknowledge(self._reader, part[-1].position)
             self.sent += len(events)
             if self.stopping or self._owned().get(_SHARD) != epoch:
                 return
 
-    def _events(self, batch: EventBatch) -> Iterator[Event]:
+    def _compose_events(self, batch: EventBatch) -> Iterator[Event]:
         return compose(
             self._source,
             batch.kind,
@@ -175,9 +175,9 @@ class Publisher(TickingService):
             tenant=batch.tenant,
         )
 
-    async def _look_up(self, batches: Sequence[EventBatch]) -> None:
+    async def _load_subjects(self, batches: Sequence[EventBatch]) -> None:
         """Load the subjects of all these batches with one query for runs and one for workers."""
-        if len(self._subjects) > _REMEMBERED:
+        if len(self._subjects) > _MAX_SUBJECTS:
             self._subjects, self._older, self._job_names = {}, self._subjects, {}
         runs: dict[RunId, None] = {}
         workers: dict[str, None] = {}
@@ -213,46 +213,48 @@ class Publisher(TickingService):
             for identifier, job in zip(missing, found, strict=True):
                 self._job_names[identifier] = "" if job is None else external_name(job.spec.tags)
 
-    def _sink_is_there(self) -> None:
-        if self.away:
-            self._pause = 0
-            self.log.info("sink answers again")
+    def _mark_available(self) -> None:
+        if self.is_unavailable:
+            self._retry_delay = 0
+            self.log.info("sink available again")
 
-    async def _sink_is_away(self, error: BrokerUnavailable) -> Micros:
+    async def _handle_unavailable(self, error: BrokerUnavailable) -> Micros:
         self.failed += 1
-        if not self.away:
-            self.log.warning("sink away: events wait in the outbox", error=str(error))
-        self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
-        await self._give_up_the_oldest()
-        return self._pause
+        if not self.is_unavailable:
+            self.log.warning("sink unavailable, events stay in the outbox", error=str(error))
+        self._retry_delay = min(max(2 * self._retry_delay, _FIRST_RETRY_DELAY), _MAX_RETRY_DELAY)
+        await self._drop_expired()
+        return self._retry_delay
 
-    async def _look_for_a_sign(self, batches: Sequence[EventBatch]) -> None:
-        """Set the gap if the oldest event is older than ``kept``.
+    async def _detect_gap(self, batches: Sequence[EventBatch]) -> None:
+        """Set the gap if the oldest event is older than ``keep``.
 
         The previous publisher may have dropped events and crashed before it notified the sink. Their number is unknown
         then.
         """
         now = await self._store.now()
-        if batches and batches[0].at < now - self._kept:
-            self._lost = self._lost_from = None
+        if batches and batches[0].at < now - self._keep:
+            self._dropped_count = self._dropped_since = None
             self._gap = dropped(self._source, batches[0].position, now, None, None, batches[0].at)
-        self._new_here = False
+        self._is_new_owner = False
 
-    async def _give_up_the_oldest(self) -> None:
-        """Drop events older than ``kept``; the sink is notified of it once it is available again."""
+    async def _drop_expired(self) -> None:
+        """Drop events older than ``keep``; the sink is notified of it once it is available again."""
         now = await self._store.now()
         while True:
-            batches = await self._store.events(self._reader, _BATCHES)
+            batches = await self._store.events(self._reader, _MAX_BATCHES)
             # All but the newest one, which stays as the marker.
-            old = [batch for batch in batches if batch.at < now - self._kept][:-1]
-            if not old:
+            expired = [batch for batch in batches if batch.at < now - self._keep][:-1]
+            if not expired:
                 return
-            count = sum(len(batch.runs) for batch in old)
+            count = sum(len(batch.runs) for batch in expired)
             if self._gap is None:
-                self._lost, self._lost_from = 0, old[0].at
-            if self._lost is not None:
-                self._lost += count
-            self._gap = dropped(self._source, old[-1].position, now, self._lost, self._lost_from, old[-1].at)
+                self._dropped_count, self._dropped_since = 0, expired[0].at
+            if self._dropped_count is not None:
+                self._dropped_count += count
+            self._gap = dropped(
+                self._source, expired[-1].position, now, self._dropped_count, self._dropped_since, expired[-1].at
+            )
             self.dropped += count
-            self.log.error("events given up: the sink was away for too long", events=count)
-            await self._store.acknowledge(self._reader, old[-1].position)
+            self.log.error("events dropped, sink unavailable for too long", events=count)
+            await self._store.acknowledge(self._reader, expired[-1].position)

@@ -15,14 +15,14 @@ from mainspring.core.store import EventBatch, Outbox, Views
 #: Name of the outbox reader, shared by all schedulers. The store drops it when it was not attached for this long.
 READER = "status"
 _READER_KEPT: Micros = MINUTE
-_ATTACH_EVERY: Micros = 10 * SECOND
+_ATTACH_INTERVAL: Micros = 10 * SECOND
 _SHARD = 0
-_BATCHES = 500
-_RUNS = 1_000
+_MAX_BATCHES = 500
+_MAX_RUNS = 1_000
 #: Changes within this time are written together.
-_GATHER: Micros = 200 * MILLISECOND
+_GATHER_TIME: Micros = 200 * MILLISECOND
 #: Changes are kept this long while the cache is unavailable. After that it shows old states until its entries expire.
-_PATIENCE: Micros = 10 * MINUTE
+_MAX_OUTAGE: Micros = 10 * MINUTE
 
 
 class StatusStore(Outbox, Views, Protocol):
@@ -46,34 +46,34 @@ class StatusWriter(TickingService):
         self._owned = owned
         self._attached_at: Micros | None = None
         #: Since when the cache is unavailable.
-        self._away_since: Micros | None = None
+        self._unavailable_since: Micros | None = None
 
     async def tick(self) -> Micros:
         if _SHARD not in self._owned():
             self._attached_at = None
-            return _GATHER
+            return _GATHER_TIME
         now = self.clock.monotonic()
-        if self._attached_at is None or now - self._attached_at > _ATTACH_EVERY:
+        if self._attached_at is None or now - self._attached_at > _ATTACH_INTERVAL:
             await self._store.attach_reader(READER, _READER_KEPT)
             self._attached_at = now
-        batches = await self._store.events(READER, _BATCHES)
+        batches = await self._store.events(READER, _MAX_BATCHES)
         if not batches:
-            return _GATHER
+            return _GATHER_TIME
         try:
-            await self._show(batches)
+            await self._write_states(batches)
         except BrokerUnavailable as error:
-            if self._away_since is None:
-                self._away_since = now
-                self.log.warning("the status of runs cannot be shown", error=str(error))
-            if now - self._away_since < _PATIENCE:
+            if self._unavailable_since is None:
+                self._unavailable_since = now
+                self.log.warning("status cache unavailable", error=str(error))
+            if now - self._unavailable_since < _MAX_OUTAGE:
                 return SECOND
         else:
-            self._away_since = None
+            self._unavailable_since = None
         await self._store.acknowledge(READER, batches[-1].position)
-        return 0 if len(batches) == _BATCHES else _GATHER
+        return 0 if len(batches) == _MAX_BATCHES else _GATHER_TIME
 
-    async def _show(self, batches: list[EventBatch]) -> None:
+    async def _write_states(self, batches: list[EventBatch]) -> None:
         changed: list[RunId] = list(dict.fromkeys(run for batch in batches for run in batch.runs))
-        for start in range(0, len(changed), _RUNS):
-            views = await self._store.runs(changed[start : start + _RUNS])
+        for start in range(0, len(changed), _MAX_RUNS):
+            views = await self._store.runs(changed[start : start + _MAX_RUNS])
             await self._status_cache.show_runs([view for view in views if view is not None])

@@ -15,8 +15,8 @@ from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.submit.jobs import Jobs
 
 #: Limits of one delivery.
-_EVENTS = 100
-_BYTES = MAX_PAYLOAD - 1024
+_MAX_EVENTS = 100
+_MAX_BYTES = MAX_PAYLOAD - 1024
 #: About two hours, to outlast a receiver's outage of one hour.
 _RETRY = RetryPolicy(max_retries=20, first_delay=SECOND, max_delay=15 * MINUTE)
 
@@ -43,11 +43,11 @@ class WebhookSink:
 
     async def publish(self, events: Sequence[Event], epoch: int) -> None:
         wanted = [event for event in events if self._webhook.demands(event)]
-        runs = [self._run(part) for part in _parts(wanted)]
+        runs = [self._build_run(part) for part in _split(wanted)]
         if runs:
             await self._jobs.submit_many(runs)
 
-    def _run(self, events: Sequence[Event]) -> NewRun:
+    def _build_run(self, events: Sequence[Event]) -> NewRun:
         webhook = self._webhook
         body = b"[" + b",".join(event.body for event in events) + b"]"
         run = NewRun(
@@ -62,11 +62,11 @@ class WebhookSink:
         return made_once(run, f"{self.name[:100]}:{events[0].id}:{events[-1].id}")
 
 
-def _parts(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+def _split(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
     start = size = 0
     for number, event in enumerate(events):
         size += len(event.body) + 1
-        if number - start == _EVENTS or size > _BYTES:
+        if number - start == _MAX_EVENTS or size > _MAX_BYTES:
             yield events[start:number]
             start, size = number, len(event.body) + 1
     if start < len(events):

@@ -21,13 +21,13 @@ from mainspring.http.schemas.datacenters import PlaceName
 from mainspring.http.schemas.runs import TickExplanation, reason_out, run_out, tick_out
 
 #: Versions read at once, since they contain payloads.
-_AT_ONCE = 20
+_VERSIONS_PAGE = 20
 
 explanations = Resource("Explanations", "Whether a job ran at a given time, and why not.")
 
 
 class ExplainQuery(Request):
-    at: Annotated[Time, Meta(description="When; without it, the newest tick that is due.")] | None = None
+    at: Annotated[Time, Meta(description="The time of the tick; default: the newest tick that is due.")] | None = None
     datacenter: PlaceName | None = None
     """Which data center, for a job with several; default: one where the job did not run, if there is one."""
 
@@ -48,8 +48,8 @@ async def explain_job(api: Api, call: Call[Nothing, ExplainQuery]) -> Answer:
     job = await job_only(api, call)
     at = instant_of(call.query.at, "at")
     if at is None:
-        at = await _newest_tick(api, job)
-    facts = await _facts_about(api, api.seen_by(call.principal), job, at, call.query.datacenter)
+        at = await _find_newest_tick(api, job)
+    facts = await _read_facts(api, api.seen_by(call.principal), job, at, call.query.datacenter)
     found = explain_tick(facts)
     run = facts.backfill or (facts.run if found.entry is not None else None)
     return Answer(
@@ -68,7 +68,7 @@ async def explain_job(api: Api, call: Call[Nothing, ExplainQuery]) -> Answer:
     )
 
 
-async def _newest_tick(api: Api, job: Job) -> Instant:
+async def _find_newest_tick(api: Api, job: Job) -> Instant:
     now = await api.store.now()
     if job.next_fire is not None and job.next_fire <= now:
         return job.next_fire
@@ -76,23 +76,23 @@ async def _newest_tick(api: Api, job: Job) -> Instant:
     return entry.scheduled_at if entry is not None else job.next_fire or now
 
 
-async def _facts_about(api: Api, reads: Reads, job: Job, at: Instant, datacenter: str | None) -> TickFacts:
+async def _read_facts(api: Api, reads: Reads, job: Job, at: Instant, datacenter: str | None) -> TickFacts:
     store = api.store
     entry = await store.ledger_at(job.id, at)
     if entry is not None and entry.target:
         rows = await reads.ledger(job.id, entry.scheduled_at, entry.scheduled_at + 1, MOST_OF_A_TICK)
         entry = telling(rows, datacenter) or entry
     oldest = await reads.ledger(job.id, 0, LATEST, 1)
-    made_up = await store.backfilled(job.id, at, at + 1)
-    version = await _version_at(reads, job, at)
+    backfilled = await store.backfilled(job.id, at, at + 1)
+    version = await _find_version(reads, job, at)
     owner = await store.owner_of(job.shard)
     return TickFacts(
         now=await store.now(),
         job=job,
         at=at,
         entry=entry,
-        run=await _run(reads, None if entry is None else entry.run_id),
-        backfill=await _run(reads, made_up.get(at)),
+        run=await _read_run(reads, None if entry is None else entry.run_id),
+        backfill=await _read_run(reads, backfilled.get(at)),
         version=None if version is None else version.version,
         schedule=None if version is None else version.spec.schedule,
         oldest=oldest[0].scheduled_at if oldest else None,
@@ -101,18 +101,18 @@ async def _facts_about(api: Api, reads: Reads, job: Job, at: Instant, datacenter
     )
 
 
-async def _run(reads: Reads, run: str | None) -> RunView | None:
+async def _read_run(reads: Reads, run: str | None) -> RunView | None:
     return None if run is None else (await reads.runs([RunId(run)]))[0]
 
 
-async def _version_at(reads: Reads, job: Job, at: Instant) -> JobVersion | None:
+async def _find_version(reads: Reads, job: Job, at: Instant) -> JobVersion | None:
     """Return the version in force at that time, or None if it is before the first one."""
     before: int | None = None
     while True:
-        some = await reads.versions(job.id, before=before, limit=_AT_ONCE)
-        for version in some:
+        page = await reads.versions(job.id, before=before, limit=_VERSIONS_PAGE)
+        for version in page:
             if version.made_at <= at:
                 return version
-        if len(some) < _AT_ONCE:
+        if len(page) < _VERSIONS_PAGE:
             return None
-        before = some[-1].version
+        before = page[-1].version

@@ -46,39 +46,39 @@ from mainspring.http.schemas.fan_out import FanOutResult, PartOf
 Engine = Callable[[], Awaitable[tuple[Jobs, Store]]]
 
 #: Interval of the checks whether a cancelled gathering has stopped.
-_STOPPED: Micros = 200 * MILLISECOND
+_STOP_CHECK_INTERVAL: Micros = 200 * MILLISECOND
 #: Runs read per query, and parts probed per step of the search for the first missing one.
-_AT_ONCE = 500
-_TRIED = 40
+_RUNS_PAGE = 500
+_PROBES = 40
 #: Results read per query: each may be large.
-_FEW = 100
-_survey = msgspec.json.Decoder(Survey).decode
-_counts = msgspec.json.Decoder(Counts).decode
-_part_of = msgspec.json.Decoder(PartOf).decode
+_RESULTS_PAGE = 100
+_decode_survey = msgspec.json.Decoder(Survey).decode
+_decode_counts = msgspec.json.Decoder(Counts).decode
+_decode_part = msgspec.json.Decoder(PartOf).decode
 
 
-def fan_out_handler(engine: Engine) -> AsyncHandler:
+def build_fan_out_handler(engine: Engine) -> AsyncHandler:
     async def invoke(held: HeldRun) -> bytes | None:
         jobs, store = await engine()
-        return await _Root(held.id, held.tenant, held.queue, held.payload, jobs, store).attend(held)
+        return await _FanOutRun(held.id, held.tenant, held.queue, held.payload, jobs, store).check(held)
 
     return AsyncHandler(FAN_OUT, invoke, harmless=True)
 
 
-def fan_in_handler(engine: Engine) -> AsyncHandler:
+def build_fan_in_handler(engine: Engine) -> AsyncHandler:
     async def invoke(held: HeldRun) -> bytes | None:
         jobs, store = await engine()
         try:
-            asked = _part_of(held.payload)
+            payload = _decode_part(held.payload)
         except msgspec.MsgspecError as error:
             raise GiveUp(f"payload: {error}") from None
-        view = (await store.runs([RunId(asked.root)], payloads=True))[0]
+        view = (await store.runs([RunId(payload.root)], payloads=True))[0]
         if view is None or (view.tenant, view.task) != (held.tenant, FAN_OUT):
-            raise GiveUp(f"there is no fan-out {asked.root} any more")
-        root = _of(view, jobs, store)
-        if asked.part is UNSET:
+            raise GiveUp(f"fan-out {payload.root} does not exist any more")
+        root = _open_fan_out(view, jobs, store)
+        if payload.part is UNSET:
             return await root.clean_up(view)
-        return await root.gather(held.id, asked.part, goes_on=not view.state.ended and not view.cancel_requested)
+        return await root.gather(held.id, payload.part, is_active=not view.state.ended and not view.cancel_requested)
 
     return AsyncHandler(FAN_IN, invoke, harmless=True)
 
@@ -88,14 +88,14 @@ async def cancel_members(roots: Sequence[RunId], jobs: Jobs, store: Store) -> No
     for view in await store.runs(roots, payloads=True):
         if view is not None:
             with suppress(GiveUp, LookAgain):
-                await _of(view, jobs, store).clean_up(view)
+                await _open_fan_out(view, jobs, store).clean_up(view)
 
 
-def _of(view: RunView, jobs: Jobs, store: Store) -> "_Root":
-    return _Root(view.id, view.tenant, view.queue, view.payload or b"null", jobs, store)
+def _open_fan_out(view: RunView, jobs: Jobs, store: Store) -> "_FanOutRun":
+    return _FanOutRun(view.id, view.tenant, view.queue, view.payload or b"null", jobs, store)
 
 
-class _Root:
+class _FanOutRun:
     """A fan-out, as used by its root run, its gatherings and its clean-up run."""
 
     def __init__(self, run: RunId, tenant: str, queue: str, payload: bytes, jobs: Jobs, store: Store) -> None:
@@ -110,52 +110,54 @@ class _Root:
         except Invalid as error:
             raise GiveUp(str(error)) from None
 
-    async def attend(self, held: HeldRun) -> bytes | None:
+    async def check(self, held: HeldRun) -> bytes | None:
         """Run one check of the root: the first check makes the first parts, the last one returns the result."""
-        survey = await self._begin(held) if held.state is None else await self._look(_survey(held.state))
+        survey = (
+            await self._start(held) if held.state is None else await self._find_gathered(_decode_survey(held.state))
+        )
         reporter = current.get()
         if reporter is not None:
             reporter.checkpoint(msgspec.json.encode(survey))
             reporter.progress(survey.counts.members, survey.members, "")
         if survey.counts.members < survey.members:
-            raise LookAgain(look_after(held.started_at - survey.began), "waits for its members")
-        return await self._end(survey.counts)
+            raise LookAgain(look_after(held.started_at - survey.began), "waiting for members")
+        return await self._build_result(survey.counts)
 
-    async def _begin(self, held: HeldRun) -> Survey:
-        items = await self._items()
+    async def _start(self, held: HeldRun) -> Survey:
+        items = await self._read_items()
         layout = layout_of(items.count, self._plan.at_a_time)
         if layout.parts:
-            await self._jobs.submit_whole([self._clean_up_run()])
+            await self._jobs.submit_whole([self._build_clean_up_run()])
         for part in layout.first_parts():
-            await self._make(layout, items, part)
+            await self._create_part(layout, items, part)
         return Survey(members=items.count, began=held.started_at)
 
-    async def _items(self) -> Items:
+    async def _read_items(self) -> Items:
         if self._plan.items is not None:
             return self._plan.items
         each = self._plan.each
         for parent in await self._store.parents(self._id):
             if each in (parent.id, "" if parent.about is None else parent.about.node):
                 if parent.state is not RunState.SUCCEEDED:
-                    raise GiveUp(f"{each!r:.60}, whose result has the items, is {parent.state.value}")
+                    raise GiveUp(f"{each!r:.60}, which returns the items, is {parent.state.value}")
                 try:
                     return self._plan.items_in(parent.result)
                 except Invalid as error:
                     raise GiveUp(str(error)) from None
-        raise GiveUp(f"payload.each: {each!r:.60} is none of the runs that it waited for")
+        raise GiveUp(f"payload.each: {each!r:.60} is not one of its parents")
 
-    def _members(self, layout: Layout, items: Items, part: int) -> list[NewRun]:
+    def _build_members(self, layout: Layout, items: Items, part: int) -> list[NewRun]:
         shards, places = self._store.shards, getattr(self._store, "place_count", 0)
         return self._plan.members(self._names, items, part, layout.members_of(part), shards, places)
 
-    async def _make(self, layout: Layout, items: Items, part: int, after: RunId | None = None) -> bool:
+    async def _create_part(self, layout: Layout, items: Items, part: int, after: RunId | None = None) -> bool:
         """Make all runs of a part in one transaction, unless they exist. Return whether the part is new.
 
         ``after``: the gathering that makes the part. The new gathering becomes its child, so that another attempt of
         ``after`` sees that it has already made a part.
         """
-        members = self._plan.filled_in(self._members(layout, items, part), await self._entry())
-        gathering = self._own_run(
+        members = self._plan.filled_in(self._build_members(layout, items, part), await self._find_task())
+        gathering = self._build_internal_run(
             self._names.gathering(part),
             f"part {part + 1:,} of {layout.parts:,}",
             PartOf(root=self._id, part=part),
@@ -163,16 +165,16 @@ class _Root:
         )
         return (await self._jobs.submit_whole([*members, gathering]))[-1].new
 
-    async def _entry(self) -> TaskEntry | None:
+    async def _find_task(self) -> TaskEntry | None:
         """Return the current declaration of the members' task."""
         task = self._plan.template.task
         known = (known.entry for known in await self._store.list_tasks())
         return next((entry for entry in known if entry.name == task), None)
 
-    def _clean_up_run(self) -> NewRun:
-        return self._own_run(self._names.clean_up(), "clean-up", PartOf(root=self._id), [self._id])
+    def _build_clean_up_run(self) -> NewRun:
+        return self._build_internal_run(self._names.clean_up(), "clean-up", PartOf(root=self._id), [self._id])
 
-    def _own_run(self, run: RunId, name: str, payload: PartOf, parents: Sequence[RunId]) -> NewRun:
+    def _build_internal_run(self, run: RunId, name: str, payload: PartOf, parents: Sequence[RunId]) -> NewRun:
         """Build a ``fan_in`` run. It uses the root's queue, so that the root's workers serve it.
 
         Its priority puts it before the members.
@@ -188,58 +190,58 @@ class _Root:
             about=About(name=f"{self._plan.template.task}: {name}"[-MAX_NAME:].strip(), parent=self._id),
         )
 
-    async def _look(self, survey: Survey) -> Survey:
+    async def _find_gathered(self, survey: Survey) -> Survey:
         """Find the parts that have been gathered since the last check."""
         layout = layout_of(survey.members, self._plan.at_a_time)
         ahead = survey.ahead(layout.parts)
         gathered: dict[int, Counts] = {}
         missing: list[int] = []
-        end, on_their_way = survey.end, False
-        while parts := list(islice(ahead, _AT_ONCE)):
-            views = await self._gatherings(parts)
+        end, unfinished = survey.end, False
+        while parts := list(islice(ahead, _RUNS_PAGE)):
+            views = await self._read_gatherings(parts)
             for part, view in zip(parts, views, strict=True):
                 if view is None:
                     missing.append(part)
                     continue
                 end = max(end, part + 1)
                 if view.state is RunState.SUCCEEDED and view.result is not None:
-                    gathered[part] = _counts(view.result)
+                    gathered[part] = _decode_counts(view.result)
                 elif view.state.ended:
-                    raise GiveUp(f"part {part + 1:,} of {layout.parts:,} was not gathered: {_how(view)}")
+                    raise GiveUp(f"part {part + 1:,} of {layout.parts:,} was not gathered: {_describe_outcome(view)}")
                 else:
-                    on_their_way = True
+                    unfinished = True
             if not any(views[-layout.open :]):
                 break
-        if missing and not on_their_way:
-            await self._make_again(layout, missing)
+        if missing and not unfinished:
+            await self._create_missing(layout, missing)
         return survey.after(end, gathered)
 
-    async def _make_again(self, layout: Layout, missing: Sequence[int]) -> None:
+    async def _create_missing(self, layout: Layout, missing: Sequence[int]) -> None:
         """Make missing parts that no gathering will make: one was deleted, or ended without making its next part."""
-        items = await self._items()
+        items = await self._read_items()
         for part in missing[: layout.open]:
-            await self._make(layout, items, part)
+            await self._create_part(layout, items, part)
 
-    async def _gatherings(self, parts: Iterable[int]) -> list[RunView | None]:
+    async def _read_gatherings(self, parts: Iterable[int]) -> list[RunView | None]:
         return await self._store.runs([self._names.gathering(part) for part in parts])
 
-    async def _end(self, total: Counts) -> bytes:
+    async def _build_result(self, total: Counts) -> bytes:
         if self._plan.on_failure == "fail" and (wrong := total.words()):
-            raise GiveUp(f"{wrong}; they are found by the tag {tag_of(self._id)}")
+            raise GiveUp(f"{wrong}; to list them, filter by the tag {tag_of(self._id)}")
         result = FanOutResult(**msgspec.structs.asdict(total))
-        results = await self._results(total.members) if total.members <= MOST_RESULTS else None
-        whole = result if results is None else msgspec.structs.replace(result, results=results)
-        encoded = msgspec.json.encode(whole)
+        results = await self._read_results(total.members) if total.members <= MOST_RESULTS else None
+        complete = result if results is None else msgspec.structs.replace(result, results=results)
+        encoded = msgspec.json.encode(complete)
         return encoded if len(encoded) <= MAX_RESULT else msgspec.json.encode(result)
 
-    async def _results(self, members: int) -> list[msgspec.Raw] | None:
+    async def _read_results(self, members: int) -> list[msgspec.Raw] | None:
         """Return the members' results in order, or None if they exceed the limit."""
-        layout, items = layout_of(members, self._plan.at_a_time), await self._items()
-        ids = [run.id for part in range(layout.parts) for run in self._members(layout, items, part)]
+        layout, items = layout_of(members, self._plan.at_a_time), await self._read_items()
+        ids = [run.id for part in range(layout.parts) for run in self._build_members(layout, items, part)]
         found: list[msgspec.Raw] = []
         size = 0
-        for start in range(0, members, _FEW):
-            for view in await self._store.runs(ids[start : start + _FEW]):
+        for start in range(0, members, _RESULTS_PAGE):
+            for view in await self._store.runs(ids[start : start + _RESULTS_PAGE]):
                 result = b"null" if view is None or view.result is None else view.result
                 size += len(result)
                 found.append(msgspec.Raw(result))
@@ -247,61 +249,61 @@ class _Root:
                 return None
         return found
 
-    async def gather(self, run: RunId, part: int, *, goes_on: bool) -> bytes:
+    async def gather(self, run: RunId, part: int, *, is_active: bool) -> bytes:
         """Make the next part and count the outcomes, after all members of a part have ended."""
-        items = await self._items()
+        items = await self._read_items()
         layout = layout_of(items.count, self._plan.at_a_time)
-        if goes_on and not await self._store.children(run, None, 1):
-            await self._make_another(layout, items, part, run)
+        if is_active and not await self._store.children(run, None, 1):
+            await self._create_next(layout, items, part, run)
         # The parents include the gathering that made this part; it is not a member.
         states = [view.state for view in await self._store.parents(run) if view.task != FAN_IN]
         return msgspec.json.encode(count(len(layout.members_of(part)), states))
 
-    async def _make_another(self, layout: Layout, items: Items, part: int, after: RunId) -> None:
-        while choice := choice_of(await self._missing(layout), part, layout.open):
-            for following in choice:
-                if await self._make(layout, items, following, after=after):
+    async def _create_next(self, layout: Layout, items: Items, part: int, after: RunId) -> None:
+        while candidates := choice_of(await self._find_missing(layout), part, layout.open):
+            for following in candidates:
+                if await self._create_part(layout, items, following, after=after):
                     return
                 # Another gathering made it first.
 
-    async def _missing(self, layout: Layout) -> list[int]:
+    async def _find_missing(self, layout: Layout) -> list[int]:
         """Return the first missing parts. The initial parts are left to the root, which may still be making them."""
         low, high = layout.open, layout.parts
         while low < high:
-            tried = sorted({low + (high - low) * step // _TRIED for step in range(_TRIED)})
-            for part, view in zip(tried, await self._gatherings(tried), strict=True):
+            probed = sorted({low + (high - low) * step // _PROBES for step in range(_PROBES)})
+            for part, view in zip(probed, await self._read_gatherings(probed), strict=True):
                 if view is None:
                     high = part
                     break
                 low = part + 1
         # Gatherings make parts concurrently, so a few may be missing before others that exist.
         near = range(max(layout.open, low - 2 * layout.open), min(low + layout.open, layout.parts))
-        return [part for part, view in zip(near, await self._gatherings(near), strict=True) if view is None]
+        return [part for part, view in zip(near, await self._read_gatherings(near), strict=True) if view is None]
 
     async def clean_up(self, root: RunView) -> bytes | None:
         """Cancel everything that is left of a fan-out whose root did not succeed."""
         if root.state is RunState.SUCCEEDED:
             return None
-        items = await self._items()
+        items = await self._read_items()
         layout = layout_of(items.count, self._plan.at_a_time)
         stopped: set[int] = set()
-        while parts := [part for part in await self._open_parts(layout) if part not in stopped]:
+        while parts := [part for part in await self._list_open_parts(layout) if part not in stopped]:
             # Cancel the gatherings first: one may make another part until it has stopped.
             states = await self._jobs.cancel_runs([self._names.gathering(part) for part in parts])
             for part in parts:
-                members = self._members(layout, items, part)
+                members = self._build_members(layout, items, part)
                 await self._jobs.cancel_runs([run.id for run in members])
             if not all(state.ended for state in states.values()):
-                raise LookAgain(_STOPPED, "waits for a gathering to stop")
+                raise LookAgain(_STOP_CHECK_INTERVAL, "waiting for a gathering to stop")
             stopped.update(parts)
         return None
 
-    async def _open_parts(self, layout: Layout) -> list[int]:
+    async def _list_open_parts(self, layout: Layout) -> list[int]:
         """Return the parts that were made but not gathered, including cancelled ones."""
         found: list[int] = []
-        for start in range(0, layout.parts, _AT_ONCE):
-            parts = range(start, min(start + _AT_ONCE, layout.parts))
-            views = await self._gatherings(parts)
+        for start in range(0, layout.parts, _RUNS_PAGE):
+            parts = range(start, min(start + _RUNS_PAGE, layout.parts))
+            views = await self._read_gatherings(parts)
             made = [(part, view) for part, view in zip(parts, views, strict=True) if view is not None]
             found += [part for part, view in made if view.state is not RunState.SUCCEEDED]
             if not any(views[-layout.open :]):
@@ -309,8 +311,8 @@ class _Root:
         return found
 
 
-def _how(view: RunView | None) -> str:
+def _describe_outcome(view: RunView | None) -> str:
     if view is None:
-        return "nothing is kept of it"
+        return "the run was deleted"
     last = (view.error or view.reason).strip().rpartition("\n")[2]
     return f"run {view.id} {view.state.value}" + (f" ({last})" if last else "")

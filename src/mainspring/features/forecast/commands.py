@@ -30,10 +30,10 @@ from mainspring.core.scheduler.closed_times import ClosedTimes
 from mainspring.features.forecast.service import read_planned
 
 #: At most this many schedules are read, newest first; a note says that there are more.
-MOST_SCHEDULES = 100_000
-_MOST_HOURS = 24 * 31
+MAX_SCHEDULES = 100_000
+_MAX_HOURS = 24 * 31
 _HEIGHT = 8
-_WIDE = 120
+_WIDE_TERMINAL = 120
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
@@ -67,12 +67,13 @@ def register(application: typer.Typer) -> None:
 
 def forecast(
     app: Application = None,
-    hours: Annotated[int, typer.Option("--hours", min=1, max=_MOST_HOURS, help="How far to look.")] = 24,
+    hours: Annotated[int, typer.Option("--hours", min=1, max=_MAX_HOURS, help="How many hours to forecast.")] = 24,
     start: Annotated[
-        str | None, typer.Option("--from", help="Begin at this time, such as 2026-12-31T00:00:00Z; now without.")
+        str | None, typer.Option("--from", help="Start at this time, such as 2026-12-31T00:00:00Z. Default: now.")
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", help="Only of this tenant; of all without.", show_default=False)
+        str | None,
+        typer.Option("--tenant", help="Only schedules of this tenant. Default: all tenants.", show_default=False),
     ] = None,
     profile: Profile = None,
     store: Store = None,
@@ -98,12 +99,12 @@ def forecast(
     waiting: list[tuple[Instant, int]] = []
     if app is None:
         until = begin - begin % MINUTE + hours * HOUR
-        planned, waiting = asyncio.run(_stored(store_settings(profile, store, config), tenant, begin, until, notes))
+        planned, waiting = asyncio.run(
+            _read_stored(store_settings(profile, store, config), tenant, begin, until, notes)
+        )
     else:
         if store is not None or tenant is not None:
-            raise Invalid(
-                "application", "counts alone: its schedules are in its code", "leave out --store and --tenant"
-            )
+            raise Invalid("application", "cannot be combined with a store", "omit --store and --tenant")
         planned = [
             Planned(
                 name=spec.name,
@@ -115,49 +116,49 @@ def forecast(
             for spec, _ in load_application(app).schedules()
         ]
     found = count(planned, begin, hours * 60, waiting)
-    notes += _notes(found, by_name=app is not None, planned=planned)
+    notes += _list_notes(found, by_name=app is not None, planned=planned)
     if json:
-        echo_json(_out(found, notes))
+        echo_json(_forecast_out(found, notes))
     else:
-        _show(console(), found, notes)
+        _show_forecast(console(), found, notes)
 
 
-async def _stored(
+async def _read_stored(
     settings: Settings, tenant: str | None, begin: Instant, until: Instant, notes: list[str]
 ) -> tuple[list[Planned], list[tuple[Instant, int]]]:
     # A missing store is an error: an empty forecast would be misleading.
     async with open_runtime(settings, makes_store=False) as runtime:
         closed_times = ClosedTimes(runtime.store, get_logger("mainspring.forecast"))
         places = await runtime.store.places()
-        planned, more = await read_planned(runtime.store, closed_times, places, tenant, MOST_SCHEDULES)
+        planned, more = await read_planned(runtime.store, closed_times, places, tenant, MAX_SCHEDULES)
         if more:
-            notes.append(f"there are more than {MOST_SCHEDULES:,} schedules; only the newest are counted")
+            notes.append(f"there are more than {MAX_SCHEDULES:,} schedules; only the newest are counted")
         return planned, await runtime.store.due_by_minute(tenant, begin, until)
 
 
-def _notes(found: Forecast, *, by_name: bool, planned: list[Planned]) -> list[str]:
+def _list_notes(found: Forecast, *, by_name: bool, planned: list[Planned]) -> list[str]:
     notes = []
     if found.jittered:
         longest = format_duration(found.longest_jitter)
-        notes.append(f"{_schedules(found.jittered)} a jitter of up to {longest}: runs may start that much later")
+        notes.append(f"{_count_schedules(found.jittered)} a jitter of up to {longest}: runs may start that much later")
     if found.closed or found.moved:
         notes.append(f"calendars skip {found.closed:,} ticks and move {found.moved:,}, counted by the minute")
     if by_name and any(one.minds for one in planned):
-        notes.append("its calendars are in the store: they are not counted here")
+        notes.append("calendars are in the store and are not counted here")
     if found.fixed_delays:
-        notes.append(f"{_schedules(found.fixed_delays)} a fixed delay: counted as if runs took no time")
+        notes.append(f"{_count_schedules(found.fixed_delays)} a fixed delay: counted as if runs took no time")
     if by_name and any(
         "H" in one.schedule.expression.upper() for one in planned if hasattr(one.schedule, "expression")
     ):
-        notes.append("H is a value of the job's own, which the store gives: here it is one that it could have")
-    return notes + [f"cannot be read any more: {why}" for why in found.unreadable]
+        notes.append("H is resolved from the job's id in the store; the forecast uses another value")
+    return notes + [f"unreadable schedule: {why}" for why in found.unreadable]
 
 
-def _schedules(number: int) -> str:
+def _count_schedules(number: int) -> str:
     return f"{number:,} schedules have" if number > 1 else "1 schedule has"
 
 
-def _out(found: Forecast, notes: list[str]) -> ForecastOut:
+def _forecast_out(found: Forecast, notes: list[str]) -> ForecastOut:
     return ForecastOut(
         start=isoformat(found.start),
         minutes=len(found.counts),
@@ -176,23 +177,23 @@ def _out(found: Forecast, notes: list[str]) -> ForecastOut:
     )
 
 
-def _show(out: Console, found: Forecast, notes: list[str]) -> None:
+def _show_forecast(out: Console, found: Forecast, notes: list[str]) -> None:
     minutes = len(found.counts)
     until = isoformat(found.start + minutes * MINUTE)
     runs = sum(found.counts)
     made = f"{found.active:,} schedule{'s' * (found.active != 1)}"
     if found.waiting:
-        made += f" and {found.waiting:,} run{'s' * (found.waiting != 1)} waiting already"
+        made += f" and {found.waiting:,} run{'s' * (found.waiting != 1)} already waiting"
     out.print(Text(f"{runs:,} run{'s' * (runs != 1)} of {made}", style="bold"))
     out.print(f"from {isoformat(found.start)} to {until}")
     if runs:
         out.print()
-        for line in chart(found.counts, found.start, out.width):
+        for line in draw_chart(found.counts, found.start, out.width):
             out.print(Text(line), no_wrap=True, overflow="crop")
         out.print()
-        peaks = table("PEAK (UTC)", "RUNS", "MADE BY", right=("RUNS",))
+        peaks = table("PEAK (UTC)", "RUNS", "SCHEDULES", right=("RUNS",))
         for peak in found.peaks:
-            shown = peak.makers if out.width >= _WIDE else peak.makers[:3]
+            shown = peak.makers if out.width >= _WIDE_TERMINAL else peak.makers[:3]
             makers = ", ".join(f"{maker.name} {maker.runs:,}" for maker in shown)
             others = peak.others + len(peak.makers) - len(shown)
             more = f" and {others:,} more" if others else ""
@@ -209,38 +210,42 @@ def _show(out: Console, found: Forecast, notes: list[str]) -> None:
         out.print(Text(f"Note: {note}."))
 
 
-def chart(counts: list[int], start: Instant, width: int) -> list[str]:
+def draw_chart(counts: list[int], start: Instant, width: int) -> list[str]:
     """Draw bars of the busiest minute of each column, over an axis of hours."""
-    most = max(counts)
-    margin = len(f"{most:,}") + 2
-    room = max(width - margin, 10)
-    span = -(-len(counts) // room)
-    columns = [max(counts[at : at + span]) for at in range(0, len(counts), span)]
-    lines = ["runs per minute" + (f", the most in each {span} minutes" if span > 1 else "") + "; times are UTC"]
+    highest = max(counts)
+    margin = len(f"{highest:,}") + 2
+    width_left = max(width - margin, 10)
+    minutes_per_column = -(-len(counts) // width_left)
+    columns = [max(counts[at : at + minutes_per_column]) for at in range(0, len(counts), minutes_per_column)]
+    lines = [
+        "runs per minute"
+        + (f", highest of each {minutes_per_column} minutes" if minutes_per_column > 1 else "")
+        + "; times are UTC"
+    ]
     for row in reversed(range(_HEIGHT)):
         # In eighths of a row; a count above zero shows at least one.
-        eighths = [-(-column * _HEIGHT * 8 // most) - row * 8 for column in columns]
-        label = f"{most:,}" if row == _HEIGHT - 1 else "0" if row == 0 else ""
+        eighths = [-(-column * _HEIGHT * 8 // highest) - row * 8 for column in columns]
+        label = f"{highest:,}" if row == _HEIGHT - 1 else "0" if row == 0 else ""
         bars = "".join(_BLOCKS[max(0, min(eighth, 8))] for eighth in eighths)
         lines.append(f"{label:>{margin - 2}} ┤{bars}".rstrip())
-    return [*lines, *_axis(len(columns), span, start, margin, room)]
+    return [*lines, *_draw_axis(len(columns), minutes_per_column, start, margin, width_left)]
 
 
-def _axis(columns: int, span: int, start: Instant, margin: int, room: int) -> list[str]:
+def _draw_axis(columns: int, minutes_per_column: int, start: Instant, margin: int, width_left: int) -> list[str]:
     first = -start % HOUR // MINUTE
     # A label takes five columns and a space. Only steps that include midnight are used.
     steps = (1, 2, 3, 4, 6, 8, 12, 24, 48, 96, 168)
-    step = next((step for step in steps if step * 60 // span >= 7), steps[-1])
-    ticks, labels = ["─"] * columns, [" "] * room
-    for minute in range(first, columns * span, 60):
+    step = next((step for step in steps if step * 60 // minutes_per_column >= 7), steps[-1])
+    ticks, labels = ["─"] * columns, [" "] * width_left
+    for minute in range(first, columns * minutes_per_column, 60):
         at = start + minute * MINUTE
         if at // HOUR % step:
             continue
-        column = minute // span
+        column = minute // minutes_per_column
         ticks[column] = "┴"
         # Labels a day or more apart show the date, since their times would be equal.
         text = isoformat(at)[5:10] if step >= 24 else isoformat(at)[11:16]
-        if column + 5 <= room and set(labels[max(column - 1, 0) : column + 5]) == {" "}:
+        if column + 5 <= width_left and set(labels[max(column - 1, 0) : column + 5]) == {" "}:
             labels[column : column + 5] = text
     edge = " " * (margin - 1)
     return [f"{edge}└{''.join(ticks)}", f"{edge} {''.join(labels)}".rstrip()]

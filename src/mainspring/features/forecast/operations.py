@@ -14,12 +14,12 @@ from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.schemas.common import Name, Request, Time
 from mainspring.http.schemas.forecast import ForecastOut, MakerOut, PeakOut, SlotMaker, SlotOut
 
-forecasts = Resource("Forecast", "How many runs start in the coming hours, by the minute.")
+forecasts = Resource("Forecast", "The number of runs per minute in the coming hours.")
 
 #: Beyond this number only the newest schedules are counted.
-_MOST_SCHEDULES = 10_000
-_NAMED = 100
-_LONGEST = 8 * DAY
+_MAX_SCHEDULES = 10_000
+_MAX_NAMED = 100
+_MAX_AHEAD = 8 * DAY
 
 
 class ForecastQuery(Request):
@@ -45,7 +45,7 @@ async def get_forecast(api: Api, call: Call[Nothing, ForecastQuery]) -> Answer:
     key = (tenant, f"{hours}")
     found = api.forecasts.find(key)
     if found is None:
-        found = await _count(api, call, tenant, hours)
+        found = await _compute_forecast(api, call, tenant, hours)
         api.forecasts.keep(key, found, len(found.per_minute))
     return Answer(200, found)
 
@@ -61,9 +61,9 @@ async def get_slot(api: Api, call: Call[Nothing, SlotQuery]) -> Answer:
     now = await api.store.now()
     start = parse_instant(query.since, "since")
     start -= start % MINUTE
-    if not now - DAY <= start <= now + _LONGEST:
-        raise Invalid("since", "is not in the coming week", "a time within eight days")
-    planned, more = await _planned(api, call, tenant)
+    if not now - DAY <= start <= now + _MAX_AHEAD:
+        raise Invalid("since", "is not in the coming week", "use a time within eight days")
+    planned, more = await _read_planned_cached(api, call, tenant)
     parts = firing(planned, start, query.minutes)
     due = await api.store.due_by_minute(tenant, start, start + query.minutes * MINUTE)
     waiting = sum(count for _, count in due)
@@ -75,27 +75,31 @@ async def get_slot(api: Api, call: Call[Nothing, SlotQuery]) -> Answer:
         schedules=len(parts),
         makers=[
             SlotMaker(job_id=part.key, name=part.name, runs=part.runs, first=isoformat(part.first))
-            for part in parts[:_NAMED]
+            for part in parts[:_MAX_NAMED]
         ],
         complete=not more,
     )
     return Answer(200, out)
 
 
-async def _planned(api: Api, call: Call[Nothing, SlotQuery], tenant: str | None) -> tuple[list[Planned], bool]:
+async def _read_planned_cached(
+    api: Api, call: Call[Nothing, SlotQuery], tenant: str | None
+) -> tuple[list[Planned], bool]:
     """Read the schedules, cached because visitors look at several periods in succession."""
     found = api.planned.find((tenant, ""))
     if found is None:
         lists = api.listed_by(call.principal)
-        found = await read_planned(lists, api.closed_times, await api.store.places(), tenant, _MOST_SCHEDULES)
+        found = await read_planned(lists, api.closed_times, await api.store.places(), tenant, _MAX_SCHEDULES)
         api.planned.keep((tenant, ""), found, len(found[0]))
     return found
 
 
-async def _count(api: Api, call: Call[Nothing, ForecastQuery], tenant: str | None, hours: int) -> ForecastOut:
+async def _compute_forecast(
+    api: Api, call: Call[Nothing, ForecastQuery], tenant: str | None, hours: int
+) -> ForecastOut:
     now = await api.store.now()
     lists = api.listed_by(call.principal)
-    planned, more = await read_planned(lists, api.closed_times, await api.store.places(), tenant, _MOST_SCHEDULES)
+    planned, more = await read_planned(lists, api.closed_times, await api.store.places(), tenant, _MAX_SCHEDULES)
     begin = now - now % MINUTE
     waiting = await api.store.due_by_minute(tenant, begin, begin + hours * HOUR)
     found = forecast(planned, now, hours * 60, waiting)
@@ -108,12 +112,12 @@ async def _count(api: Api, call: Call[Nothing, ForecastQuery], tenant: str | Non
         complete=not more,
         per_minute=found.counts,
         peaks=[
-            PeakOut(at=isoformat(peak.at), runs=peak.runs, makers=_makers(peak.makers), others=peak.others)
+            PeakOut(at=isoformat(peak.at), runs=peak.runs, makers=_makers_out(peak.makers), others=peak.others)
             for peak in found.peaks
         ],
-        totals=_makers(found.totals),
+        totals=_makers_out(found.totals),
     )
 
 
-def _makers(shares: list[Share] | tuple[Share, ...]) -> list[MakerOut]:
+def _makers_out(shares: list[Share] | tuple[Share, ...]) -> list[MakerOut]:
     return [MakerOut(name=share.name, runs=share.runs) for share in shares]

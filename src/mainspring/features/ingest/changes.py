@@ -22,13 +22,13 @@ from mainspring.http.schemas.jobs import JobPatch
 T = TypeVar("T")
 Cursor = TypeVar("Cursor", JobId, RunId)
 
-_ON_ITS_WAY = frozenset(set(RunState) - ENDED)
-_OVER = frozenset(set(JobState) - {JobState.SCHEDULED, JobState.PAUSED})
+_UNFINISHED = frozenset(set(RunState) - ENDED)
+_ENDED_JOBS = frozenset(set(JobState) - {JobState.SCHEDULED, JobState.PAUSED})
 #: Jobs read per page.
 _PAGE = 1_000
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class JobChange(msgspec.Struct, frozen=True, kw_only=True):
     """An update or cancellation of an existing job."""
 
     tenant: str
@@ -37,64 +37,66 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     patch: JobPatch | None
 
 
-class Changes:
+class JobChanger:
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    async def apply(self, asked: Change, principal: Principal) -> None:
+    async def apply(self, change: JobChange, principal: Principal) -> None:
         """Apply the change. Cancelling an ended job does nothing, so a record that is read twice is harmless."""
-        reads = self._api.store.seen_by(asked.tenant)
-        found = await self._find(reads, asked)
-        live = [one for one in found if not _is_over(one)]
-        if asked.patch is None:
-            await self._cancel(live, Author(principal.name, asked.tenant))
+        reads = self._api.store.seen_by(change.tenant)
+        found = await self._find(reads, change)
+        unfinished = [one for one in found if not _has_ended(one)]
+        if change.patch is None:
+            await self._cancel(unfinished, Author(principal.name, change.tenant))
             return
-        if not live:
-            raise Conflict(f"the job {asked.job!r} has ended")
-        for one in live:
-            await self._change(reads, one, asked.patch, principal)
+        if not unfinished:
+            raise Conflict(f"the job {change.job!r} has ended")
+        for one in unfinished:
+            await self._change(reads, one, change.patch, principal)
 
-    async def _find(self, reads: Reads, asked: Change) -> list[Found]:
-        identifier = asked.job.replace("-", "").lower()
+    async def _find(self, reads: Reads, change: JobChange) -> list[Found]:
+        identifier = change.job.replace("-", "").lower()
         found: list[Found] = []
         if is_id(identifier):
             found += [job for job in await reads.jobs([JobId(identifier)]) if job is not None]
             found += [run for run in await reads.runs([RunId(identifier)]) if run is not None]
-        found = found or await self._find_tagged(reads, asked)
+        found = found or await self._find_tagged(reads, change)
         if not found:
-            raise NotFound(f"there is no job {asked.job!r:.80}")
+            raise NotFound(f"there is no job {change.job!r:.80}")
         return found
 
-    async def _find_tagged(self, reads: Reads, asked: Change) -> list[Found]:
+    async def _find_tagged(self, reads: Reads, change: JobChange) -> list[Found]:
         """Find all unfinished jobs with the tag; otherwise a finished one, so that only unknown jobs are refused."""
-        tag, tenant = JOB_TAG + asked.job, asked.tenant
-        live, ended = (RunFilter(tenant=tenant, tag=tag, states=states) for states in (_ON_ITS_WAY, ENDED))
+        tag, tenant = JOB_TAG + change.job, change.tenant
+        unfinished, ended = (RunFilter(tenant=tenant, tag=tag, states=states) for states in (_UNFINISHED, ENDED))
         jobs = await _read_all(lambda after: reads.list_jobs(JobFilter(tenant=tenant, tag=tag), after, _PAGE), JobId)
-        runs = await _read_all(lambda after: reads.list_runs(live, after, _PAGE), RunId)
+        runs = await _read_all(lambda after: reads.list_runs(unfinished, after, _PAGE), RunId)
         found: list[Found] = [*jobs, *runs]
         return found or [*(await reads.list_runs(ended, None, 1)).items]
 
-    async def _cancel(self, live: list[Found], author: Author) -> None:
-        if jobs := [one.id for one in live if isinstance(one, Job)]:
+    async def _cancel(self, unfinished: list[Found], author: Author) -> None:
+        if jobs := [one.id for one in unfinished if isinstance(one, Job)]:
             await self._api.jobs.cancel_jobs(jobs, author)
-        if runs := [one.id for one in live if isinstance(one, RunView)]:
+        if runs := [one.id for one in unfinished if isinstance(one, RunView)]:
             await self._api.jobs.cancel_runs(runs, author)
 
     async def _change(self, reads: Reads, found: Found, patch: JobPatch, principal: Principal) -> None:
         async def look() -> Found:
-            again: Found | None
+            current: Found | None
             if isinstance(found, Job):
-                again = (await reads.jobs([found.id]))[0]
+                current = (await reads.jobs([found.id]))[0]
             else:
-                again = (await reads.runs([found.id], payloads=True))[0]
-            if again is None:
-                raise NotFound("the job is not kept any more")
-            return again
+                current = (await reads.runs([found.id], payloads=True))[0]
+            if current is None:
+                raise NotFound("the job does not exist any more")
+            return current
 
         await change(self._api, principal, look, patch)
 
 
-async def _read_all(read: Callable[[Cursor | None], Awaitable[Page[T]]], cursor: Callable[[str], Cursor]) -> list[T]:
+async def _read_all(
+    read: Callable[[Cursor | None], Awaitable[Page[T]]], parse_cursor: Callable[[str], Cursor]
+) -> list[T]:
     found: list[T] = []
     after: Cursor | None = None
     while True:
@@ -102,8 +104,8 @@ async def _read_all(read: Callable[[Cursor | None], Awaitable[Page[T]]], cursor:
         found += page.items
         if page.after is None:
             return found
-        after = cursor(page.after)
+        after = parse_cursor(page.after)
 
 
-def _is_over(one: Found) -> bool:
-    return one.state in _OVER if isinstance(one, Job) else one.state in ENDED
+def _has_ended(one: Found) -> bool:
+    return one.state in _ENDED_JOBS if isinstance(one, Job) else one.state in ENDED

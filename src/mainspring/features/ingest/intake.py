@@ -15,8 +15,8 @@ from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.runs.traces import traced
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.ports.ingest import Ask, Refusal
-from mainspring.features.ingest.changes import Change, Changes
-from mainspring.features.ingest.mappings import action_of_record, change_of_record, job_of_record, tenant_of_record
+from mainspring.features.ingest.changes import JobChange, JobChanger
+from mainspring.features.ingest.mappings import build_job, build_patch, read_action, read_tenant
 from mainspring.http.context import Admitted, Api
 from mainspring.http.jobs.submission import conflict_of, new_job, new_run, put_answer
 from mainspring.http.problems import AsWritten, Problem, decode, problem_of, with_names_as_written
@@ -24,12 +24,12 @@ from mainspring.http.schemas.jobs import JobIn, check_key, is_recurring, past_of
 from mainspring.http.schemas.workflows import family_of
 
 #: Statuses that are not the request's fault: it is retried later.
-_LATER = (429, 503)
-_WHO = "ingest"
-_NO_ROOM = Admitted(0)
+_TEMPORARY = (429, 503)
+_AUTHOR = "ingest"
+_NO_QUOTA = Admitted(0)
 
 
-class JobMaker:
+class JobCreator:
     """Creates, updates and cancels jobs as the requests of a log ask.
 
     ``tenant``: the tenant of all requests; None if each request names its own. ``mappings``: for records of other
@@ -40,55 +40,55 @@ class JobMaker:
         self._api = api
         self._tenant = tenant
         self._mappings = mappings or {}
-        self._changes = Changes(api)
+        self._changer = JobChanger(api)
         #: Principals by tenant. Access to the log permits submitting jobs, and nothing else.
         self._principals: dict[str | None, Principal] = {}
 
-    async def make(self, asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
+    async def create(self, requests: Sequence[Ask], waiting: Mapping[str, Refusal]) -> list[Refusal | None]:
         """Make the jobs in order of arrival. Each answer is None if the job exists, or why it was not made.
 
         1. A repeated request with the same key makes no second job.
         2. When a tenant exceeds a quota, all its later requests of that quota wait, too: one may have the same ordering
            key or depend on the first.
-        3. ``held``: the quotas whose requests already wait, with the reason.
+        3. ``waiting``: the quotas whose requests already wait, with the reason.
         4. A request whose job was made before needs no room and does not wait.
         """
-        answers: list[Refusal | None] = [None] * len(asks)
-        batch = _Batch(answers, dict(held))
-        for place, ask in enumerate(asks):
+        answers: list[Refusal | None] = [None] * len(requests)
+        batch = _Batch(answers, dict(waiting))
+        for index, request in enumerate(requests):
             try:
-                new = await self._read(ask)
+                new = await self._build_request(request)
             except StoreUnavailable:
                 raise
             except Exception as error:
-                answers[place] = _refusal(error)
+                answers[index] = _build_refusal(error)
                 continue
             if isinstance(new, NewRun) and new.after is None:
-                batch.runs.append((place, new))
+                batch.runs.append((index, new))
             else:
                 # The job may depend on an earlier one of this batch.
                 await self._submit(batch)
-                await self._make_alone(place, new, batch)
+                await self._create_alone(index, new, batch)
         await self._submit(batch)
         return answers
 
-    async def _make_alone(self, place: int, new: NewRun | NewJob | Change, batch: "_Batch") -> None:
+    async def _create_alone(self, index: int, new: NewRun | NewJob | JobChange, batch: "_Batch") -> None:
         """Submit one request alone, so that a missing dependency of it fails no other request."""
         api = self._api
         try:
-            if isinstance(new, Change):
-                if batch.wait(place, new):
+            if isinstance(new, JobChange):
+                if batch.wait(index, new):
                     return
-                await self._changes.apply(new, Principal(name=_WHO, role=Role.OPERATOR, tenant=new.tenant))
+                await self._changer.apply(new, Principal(name=_AUTHOR, role=Role.OPERATOR, tenant=new.tenant))
                 return
-            if batch.holds(new):
-                room = _NO_ROOM
+            if batch.is_waiting(new):
+                room = _NO_QUOTA
             elif isinstance(new, NewJob):
                 room = await api.room_for_jobs(new.tenant, 1)
             else:
                 room = await api.room_for_runs(new.tenant, 1)
-            if not room.count and not await self._made([new]):
-                batch.delay(place, new, room)
+            if not room.count and not await self._find_existing([new]):
+                batch.delay(index, new, room)
             elif isinstance(new, NewJob):
                 [put] = await api.jobs.put_jobs([new])
                 put_answer(put, 201, [])
@@ -97,86 +97,86 @@ class JobMaker:
         except StoreUnavailable:
             raise
         except Exception as error:
-            batch.refuse(place, new, error)
+            batch.refuse(index, new, error)
 
-    async def _read(self, ask: Ask) -> NewRun | NewJob | Change:
-        if ask.record is None:
+    async def _build_request(self, request: Ask) -> NewRun | NewJob | JobChange:
+        if request.record is None:
             written: dict[str, str] = {}
-            fields: JobIn = decode(ask.body, JobIn, _decoder, written)
+            fields: JobIn = decode(request.body, JobIn, _decoder, written)
             try:
-                return await self._read_job(ask, fields)
+                return await self._build_job(request, fields)
             except Invalid as error:
                 raise with_names_as_written(error, written) from None
-        mapping = self._mappings[ask.topic]
-        action = action_of_record(mapping, ask.record)
+        mapping = self._mappings[request.topic]
+        action = read_action(mapping, request.record)
         if action == "create":
-            return await self._read_job(ask, job_of_record(mapping, ask.record))
-        principal = self._principal(self._tenant if self._tenant is not None else ask.tenant)
-        job = mapping.render_text("job", mapping.job, ask.record)
+            return await self._build_job(request, build_job(mapping, request.record))
+        principal = self._principal(self._tenant if self._tenant is not None else request.tenant)
+        job = mapping.render_text("job", mapping.job, request.record)
         if not job:
             raise AsWritten(mapping.setting("job"), f"is empty; the action is {action}")
-        return Change(
-            tenant=principal.choose_tenant(tenant_of_record(mapping, ask.record)) or DEFAULT_TENANT,
+        return JobChange(
+            tenant=principal.choose_tenant(read_tenant(mapping, request.record)) or DEFAULT_TENANT,
             job=job,
-            patch=None if action == "cancel" else change_of_record(mapping, ask.record),
+            patch=None if action == "cancel" else build_patch(mapping, request.record),
         )
 
-    async def _read_job(self, ask: Ask, fields: JobIn) -> NewRun | NewJob:
+    async def _build_job(self, request: Ask, fields: JobIn) -> NewRun | NewJob:
         api = self._api
-        principal = self._principal(self._tenant if self._tenant is not None else ask.tenant)
+        principal = self._principal(self._tenant if self._tenant is not None else request.tenant)
         tenant = principal.choose_tenant(None if fields.tenant is msgspec.UNSET else fields.tenant) or DEFAULT_TENANT
-        author = principal.name if ask.author is None else ask.author
-        key = ask.key if fields.idempotency_key is msgspec.UNSET else check_key(fields.idempotency_key, None)
+        author = principal.name if request.author is None else request.author
+        key = request.key if fields.idempotency_key is msgspec.UNSET else check_key(fields.idempotency_key, None)
         if is_recurring(fields):
             job = await new_job(api, fields, tenant, author, key)
             job.check()
             await api.check(principal, tenant, job.spec.queue, job.spec.task, job.payload)
             await api.check_calendars(tenant, job.spec.calendars)
             return job
-        run = self._named(await new_run(api, fields, tenant, author, key), ask.run)
+        run = self._apply_announced_id(await new_run(api, fields, tenant, author, key), request.run)
         # The request may have been in the log for long: compare with the time when it was sent.
-        past = past_of(run, ask.sent_at)
+        past = past_of(run, request.sent_at)
         if past is not None:
             raise past
         run = msgspec.structs.replace(run, after=family_of(fields))
-        if ask.trace:
-            run = msgspec.structs.replace(run, policy=traced(run.policy, ask.trace))
+        if request.trace:
+            run = msgspec.structs.replace(run, policy=traced(run.policy, request.trace))
         run.check()
         parents = () if run.after is None else run.after.parents
         await api.check(principal, tenant, run.queue, run.task, run.payload, parents)
         return run
 
-    def _named(self, run: NewRun, told: str | None) -> NewRun:
+    def _apply_announced_id(self, run: NewRun, announced: str | None) -> NewRun:
         """Set the run id that the sender announced. Its shard must be valid, and be that of the ordering key."""
-        if told is None:
+        if announced is None:
             return run
-        check_id("job", told)
-        shard = shard_of(told)
+        check_id("job", announced)
+        shard = shard_of(announced)
         if shard >= self._api.store.shards or (run.policy.ordering_key and shard != shard_of(run.id)):
-            raise Invalid("job", f"{told} is not an id for this", "leave the header out")
-        return msgspec.structs.replace(run, id=self._api.jobs.placed(RunId(told), run.tenant, run.placement))
+            raise Invalid("job", f"{announced} is not a valid id for this job", "omit the header")
+        return msgspec.structs.replace(run, id=self._api.jobs.placed(RunId(announced), run.tenant, run.placement))
 
-    async def _admitted(self, batch: "_Batch") -> list[tuple[int, NewRun]]:
+    async def _select_admitted(self, batch: "_Batch") -> list[tuple[int, NewRun]]:
         """Return the runs within the quotas, asked once per tenant, and the runs that were made before."""
-        counts = Counter(run.tenant for _, run in batch.runs if not batch.holds(run))
+        counts = Counter(run.tenant for _, run in batch.runs if not batch.is_waiting(run))
         room = {tenant: await self._api.room_for_runs(tenant, count) for tenant, count in counts.items()}
         left = Counter({tenant: admitted.count for tenant, admitted in room.items()})
-        kept, beyond = list[tuple[int, NewRun]](), list[tuple[int, NewRun]]()
-        for place, run in batch.runs:
+        admitted_runs, over_quota = list[tuple[int, NewRun]](), list[tuple[int, NewRun]]()
+        for index, run in batch.runs:
             left[run.tenant] -= 1
-            (beyond if left[run.tenant] < 0 else kept).append((place, run))
-        made = await self._made(run for _, run in beyond)
-        for place, run in beyond:
+            (over_quota if left[run.tenant] < 0 else admitted_runs).append((index, run))
+        made = await self._find_existing(run for _, run in over_quota)
+        for index, run in over_quota:
             if run.idempotency is not None and (run.tenant, run.idempotency.key) in made:
-                kept.append((place, run))
+                admitted_runs.append((index, run))
             else:
-                batch.delay(place, run, room.get(run.tenant, _NO_ROOM))
-        return kept
+                batch.delay(index, run, room.get(run.tenant, _NO_QUOTA))
+        return admitted_runs
 
-    async def _made(self, asked: Iterable[NewRun | NewJob]) -> set[tuple[str, str]]:
+    async def _find_existing(self, requests: Iterable[NewRun | NewJob]) -> set[tuple[str, str]]:
         """Return the tenants and keys of requests whose jobs already exist."""
         keys: dict[str, list[str]] = {}
-        for new in asked:
+        for new in requests:
             if new.idempotency is not None:
                 keys.setdefault(new.tenant, []).append(new.idempotency.key)
         return {
@@ -187,7 +187,7 @@ class JobMaker:
         """Submit the collected runs."""
         if not batch.runs:
             return
-        runs = await self._admitted(batch)
+        runs = await self._select_admitted(batch)
         batch.runs.clear()
         try:
             accepted = await self._api.jobs.submit_many([run for _, run in runs])
@@ -195,17 +195,17 @@ class JobMaker:
             raise
         except Exception:
             # Submit one by one, so that the run that caused the error does not fail the others.
-            for place, run in runs:
+            for index, run in runs:
                 try:
                     await self._submit_one(run)
                 except StoreUnavailable:
                     raise
                 except Exception as error:
-                    batch.refuse(place, run, error)
+                    batch.refuse(index, run, error)
             return
-        for (place, run), answer in zip(runs, accepted, strict=True):
+        for (index, run), answer in zip(runs, accepted, strict=True):
             if answer.conflict:
-                batch.refuse(place, run, conflict_of(run, answer))
+                batch.refuse(index, run, conflict_of(run, answer))
 
     async def _submit_one(self, run: NewRun) -> None:
         try:
@@ -220,7 +220,7 @@ class JobMaker:
         if found is None:
             if tenant is not None:
                 check_tenant("tenant", tenant)
-            found = Principal(name=_WHO, role=Role.SUBMITTER, tenant=tenant)
+            found = Principal(name=_AUTHOR, role=Role.SUBMITTER, tenant=tenant)
             if len(self._principals) < 1_000:
                 self._principals[tenant] = found
         return found
@@ -229,55 +229,55 @@ class JobMaker:
 class _Batch:
     """Requests in progress: the answers so far, the quotas with waiting requests, and the collected plain runs."""
 
-    def __init__(self, answers: list[Refusal | None], held: dict[str, Refusal]) -> None:
+    def __init__(self, answers: list[Refusal | None], waiting: dict[str, Refusal]) -> None:
         self.runs: list[tuple[int, NewRun]] = []
         self._answers = answers
-        self._held = held
+        self._held = waiting
 
-    def holds(self, new: NewRun | NewJob) -> bool:
+    def is_waiting(self, new: NewRun | NewJob) -> bool:
         """Whether an earlier request of the same quota waits."""
-        return _lane(new) in self._held
+        return _choose_quota(new) in self._held
 
-    def wait(self, place: int, change: Change) -> bool:
+    def wait(self, index: int, change: JobChange) -> bool:
         """Whether a change has to wait for earlier requests of its tenant, since it may refer to one of their jobs."""
-        lane = next((lane for lane in _lanes(change.tenant) if lane in self._held), None)
-        if lane is not None:
-            self._answers[place] = self._held[lane]
-        return lane is not None
+        quota = next((quota for quota in _list_quotas(change.tenant) if quota in self._held), None)
+        if quota is not None:
+            self._answers[index] = self._held[quota]
+        return quota is not None
 
-    def delay(self, place: int, new: NewRun | NewJob, room: Admitted) -> None:
+    def delay(self, index: int, new: NewRun | NewJob, room: Admitted) -> None:
         """Let a request wait, because earlier ones wait or because the quota has no room."""
-        lane = _lane(new)
-        if lane not in self._held:
+        quota = _choose_quota(new)
+        if quota not in self._held:
             assert room.why_not_more is not None
-            self._held[lane] = _refusal(room.why_not_more, lane)
-        self._answers[place] = self._held[lane]
+            self._held[quota] = _build_refusal(room.why_not_more, quota)
+        self._answers[index] = self._held[quota]
 
-    def refuse(self, place: int, new: NewRun | NewJob | Change, error: Exception) -> None:
-        refusal = self._answers[place] = _refusal(error, _lane(new))
+    def refuse(self, index: int, new: NewRun | NewJob | JobChange, error: Exception) -> None:
+        refusal = self._answers[index] = _build_refusal(error, _choose_quota(new))
         if refusal.later:
             self._held.setdefault(refusal.lane, refusal)
 
 
-def _lane(new: NewRun | NewJob | Change) -> str:
+def _choose_quota(new: NewRun | NewJob | JobChange) -> str:
     """Return the quota that a request counts against. Recurring jobs have their own, which may be full for long."""
-    of_runs, of_jobs = _lanes(new.tenant)
+    of_runs, of_jobs = _list_quotas(new.tenant)
     return of_jobs if isinstance(new, NewJob) else of_runs
 
 
-def _lanes(tenant: str) -> tuple[str, str]:
+def _list_quotas(tenant: str) -> tuple[str, str]:
     return f"runs of {tenant}", f"jobs of {tenant}"
 
 
-def _refusal(error: Exception, lane: str = "") -> Refusal:
+def _build_refusal(error: Exception, quota: str = "") -> Refusal:
     problem: Problem = problem_of(error)[0]
     return Refusal(
         title=problem.title,
         detail=problem.detail,
         field=problem.field,
         hint=problem.hint,
-        later=problem.status in _LATER,
-        lane=lane,
+        later=problem.status in _TEMPORARY,
+        lane=quota,
     )
 
 

@@ -47,32 +47,34 @@ def read_mappings(topics: Mapping[str, object]) -> dict[str, RecordMapping]:
     return {topic: _read_mapping(topic, table) for topic, table in topics.items()}
 
 
-def job_of_record(mapping: RecordMapping, record: Record) -> JobIn:
+def build_job(mapping: RecordMapping, record: Record) -> JobIn:
     """Build the job that a record asks for."""
-    fields = _rendered(mapping, record)
+    fields = _render_fields(mapping, record)
     if "payload" not in mapping.fields:
         fields["payload"] = render("{value}", record, mapping.setting("payload"))
-    if job := mapping.render_text("job", mapping.job, record):
+    if name := mapping.render_text("job", mapping.job, record):
         tags = fields.get("tags", [])
-        fields["tags"] = [*(tags if isinstance(tags, list) else [tags]), JOB_TAG + job]
-    made: JobIn = _decoded(mapping, fields, JobIn, _jobs)
-    return made
+        fields["tags"] = [*(tags if isinstance(tags, list) else [tags]), JOB_TAG + name]
+    job: JobIn = _decode_fields(mapping, fields, JobIn, _job_decoder)
+    return job
 
 
-def change_of_record(mapping: RecordMapping, record: Record) -> JobPatch:
+def build_patch(mapping: RecordMapping, record: Record) -> JobPatch:
     """Build the update that a record asks for."""
-    fields = {name: value for name, value in _rendered(mapping, record).items() if _ATTRIBUTES[name] in _CHANGEABLE}
-    changed: JobPatch = _decoded(mapping, fields, JobPatch, _patches)
+    fields = {
+        name: value for name, value in _render_fields(mapping, record).items() if _ATTRIBUTES[name] in _CHANGEABLE
+    }
+    changed: JobPatch = _decode_fields(mapping, fields, JobPatch, _patch_decoder)
     return changed
 
 
-def tenant_of_record(mapping: RecordMapping, record: Record) -> str | None:
+def read_tenant(mapping: RecordMapping, record: Record) -> str | None:
     """Return the tenant that a record names, or None."""
     template = mapping.fields.get("tenant", "")
     return mapping.render_text("tenant", template, record) or None if isinstance(template, str) else None
 
 
-def action_of_record(mapping: RecordMapping, record: Record) -> str:
+def read_action(mapping: RecordMapping, record: Record) -> str:
     word = mapping.render_text("action", mapping.action, record)
     try:
         return ACTIONS[word.lower()]
@@ -93,7 +95,7 @@ def _read_mapping(topic: str, table: object) -> RecordMapping:
                 f"did you mean {close[0]}?" if close else ", ".join(_WORDS),
             )
         check_template(template, mapping_setting(topic, name))
-    action, job = (_text(topic, name, table.get(name, "")) for name in ("action", "job"))
+    action, job = (_check_text(topic, name, table.get(name, "")) for name in ("action", "job"))
     mapping = RecordMapping(
         topic=topic,
         action=action,
@@ -113,12 +115,14 @@ def _check_mapping(mapping: RecordMapping) -> None:
         raise Invalid(mapping.setting("task"), "is missing", "the name of a task, or a template")
     # An error in a fixed value affects every record: reject it when the settings are read.
     fixed = {
-        _FIELDS[name]: _typed(name, value) for name, value in mapping.fields.items() if not _has_placeholder(value)
+        _FIELDS[name]: _convert_number(name, value)
+        for name, value in mapping.fields.items()
+        if not _has_placeholder(value)
     }
-    _decoded(mapping, fixed, JobIn, _jobs)
+    _decode_fields(mapping, fixed, JobIn, _job_decoder)
 
 
-def _text(topic: str, name: str, template: object) -> str:
+def _check_text(topic: str, name: str, template: object) -> str:
     if not isinstance(template, str):
         raise Invalid(mapping_setting(topic, name), f"{template!r:.80} is not a text")
     return template
@@ -132,24 +136,24 @@ def _has_placeholder(template: Template) -> bool:
     return isinstance(template, str) and "{" in template
 
 
-def _rendered(mapping: RecordMapping, record: Record) -> dict[str, object]:
+def _render_fields(mapping: RecordMapping, record: Record) -> dict[str, object]:
     """Fill the fields of a request, by their names over the wire, without optional ones that the record lacks."""
     found: dict[str, object] = {}
     for name, template in mapping.fields.items():
         value = render(template, record, mapping.setting(name))
         if value is not None or not (isinstance(template, str) and template.endswith("?}")):
-            found[_FIELDS[name]] = _typed(name, value)
+            found[_FIELDS[name]] = _convert_number(name, value)
     return found
 
 
-def _typed(name: str, value: object) -> object:
+def _convert_number(name: str, value: object) -> object:
     """Convert numbers to text in fields that only take text, such as a key."""
-    if name in _TEXTS and value is not None and not isinstance(value, str):
+    if name in _TEXT_FIELDS and value is not None and not isinstance(value, str):
         return format_value(value) or value
     return value
 
 
-def _decoded(
+def _decode_fields(
     mapping: RecordMapping, fields: Mapping[str, object], kind: Any, decoder: "msgspec.json.Decoder[Any]"
 ) -> Any:
     try:
@@ -161,25 +165,25 @@ def _decoded(
         raise AsWritten(setting, error.reason, error.hint) from None
 
 
-def _texts() -> frozenset[str]:
+def _list_text_fields() -> frozenset[str]:
     """Return the names of the fields that only take text."""
     found = set()
     info = inspect.type_info(JobIn)
     assert isinstance(info, inspect.StructType)
     for field in info.fields:
         types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
-        kinds = {type(_bare(one)) for one in types} - {inspect.NoneType}
+        kinds = {type(_unwrap(one)) for one in types} - {inspect.NoneType}
         if kinds == {inspect.StrType}:
             found.add(field.name)
     return frozenset(found)
 
 
-def _bare(kind: inspect.Type) -> inspect.Type:
+def _unwrap(kind: inspect.Type) -> inspect.Type:
     return kind.type if isinstance(kind, inspect.Metadata) else kind
 
 
-_TEXTS = _texts()
+_TEXT_FIELDS = _list_text_fields()
 _CHANGEABLE = frozenset(JobFields.__struct_fields__)
 #: Lax, because other programs write numbers as text.
-_jobs: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(JobIn, strict=False)
-_patches: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(JobPatch, strict=False)
+_job_decoder: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(JobIn, strict=False)
+_patch_decoder: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(JobPatch, strict=False)

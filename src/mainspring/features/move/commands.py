@@ -16,7 +16,7 @@ from mainspring.config.sections.addresses import hide_secrets
 from mainspring.core.model.base.instant import SECOND
 
 
-class MovedOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class MoveOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The output of ``--json``."""
 
     source: str
@@ -31,12 +31,15 @@ def register(application: typer.Typer) -> None:
 
 
 def move(
-    source: Annotated[str, typer.Option("--from", help="The SQLite file.", metavar="FILE", show_default=False)],
+    source: Annotated[str, typer.Option("--from", help="The SQLite file to move.", metavar="FILE", show_default=False)],
     target: Annotated[
         str, typer.Option("--to", help="The new store: postgresql://…", metavar="ADDRESS", show_default=False)
     ],
     schema: Annotated[
-        str | None, typer.Option("--schema", help="The schema there; that of the settings without.", show_default=False)
+        str | None,
+        typer.Option(
+            "--schema", help="The schema in the new store. Default: the configured schema.", show_default=False
+        ),
     ] = None,
     config: Config = None,
     json: AsJson = False,
@@ -63,23 +66,23 @@ def move(
         # Show no progress bar unless stderr is a terminal.
         disable=json or not sys.stderr.isatty(),
     ) as bars:
-        bar_of: dict[str, int] = {}
+        bars_by_kind: dict[str, int] = {}
 
-        def tell(kind: str, done: int, total: int) -> None:
-            if kind not in bar_of:
-                bar_of[kind] = int(bars.add_task(kind.replace("_", " ")))
-            bars.update(bars.task_ids[bar_of[kind]], completed=done, total=total)
+        def report(kind: str, done: int, total: int) -> None:
+            if kind not in bars_by_kind:
+                bars_by_kind[kind] = int(bars.add_task(kind.replace("_", " ")))
+            bars.update(bars.task_ids[bars_by_kind[kind]], completed=done, total=total)
 
         moved = asyncio.run(
             copy_store(
-                settings_of(None, config, store=source), settings_of(None, config, store=target, schema=schema), tell
+                settings_of(None, config, store=source), settings_of(None, config, store=target, schema=schema), report
             )
         )
     seconds = (clock.monotonic() - began) / SECOND
     rows = {kind: tally.rows for kind, tally in moved.tallies.items()}
     if json:
         target = hide_secrets(target)
-        echo_json(MovedOut(source=source, target=target, rows=rows, seconds=round(seconds, 3), resumed=moved.resumed))
+        echo_json(MoveOut(source=source, target=target, rows=rows, seconds=round(seconds, 3), resumed=moved.resumed))
         return
     shown = table("MOVED", "ROWS", right=("ROWS",))
     for kind, count in rows.items():
@@ -89,5 +92,5 @@ def move(
     rate = moved.rows / seconds
     typer.echo(f"{moved.rows:,} rows in {seconds:.1f} s ({rate:,.0f} a second); counts and checksums agree")
     if moved.resumed:
-        typer.echo("they were there already, from a move that was interrupted")
-    typer.echo(f"{source} is marked as left; start the processes with MAINSPRING_STORE={hide_secrets(target)}")
+        typer.echo("the rows were already copied by an interrupted move")
+    typer.echo(f"{source} is marked as moved; start the processes with MAINSPRING_STORE={hide_secrets(target)}")

@@ -8,7 +8,7 @@ from mainspring.core.model.base.errors import Conflict
 from mainspring.core.ports.upkeep.transfer import KINDS, Source, Tally, Target
 
 
-class Moved(msgspec.Struct, frozen=True, kw_only=True):
+class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
     #: By kind: what was read from the source and verified in the target.
     tallies: Mapping[str, Tally]
     #: Whether the copy existed already, from an interrupted move. It was compared, and the source was marked.
@@ -19,35 +19,35 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
         return sum(tally.rows for tally in self.tallies.values())
 
 
-async def transfer(source: Source, target: Target, to: str, tell: Callable[[str, int, int], None]) -> Moved:
+async def move_rows(source: Source, target: Target, to: str, report: Callable[[str, int, int], None]) -> MoveReport:
     """Move the source to the target.
 
-    ``to`` is the address of the target as people see it. ``tell`` gets the progress of each batch: kind, rows done,
+    ``to`` is the address of the target as people see it. ``report`` gets the progress of each batch: kind, rows done,
     rows in all. Raises ``Conflict`` if the copy differs; then nothing was moved.
     """
     try:
         facts = source.open()
         counts = source.counts()
         try:
-            is_there = await target.open(facts)
+            already_copied = await target.open(facts)
             tallies: dict[str, Tally] = {}
             for kind in KINDS:
                 tally = Tally()
                 for batch in source.batches(kind):
-                    if not is_there:
+                    if not already_copied:
                         await target.write(kind, batch)
                     tally = tally.plus(kind, batch)
-                    tell(kind, tally.rows, counts[kind])
+                    report(kind, tally.rows, counts[kind])
                 tallies[kind] = tally
             for kind, tally in tallies.items():
                 found = await target.tally(kind)
                 if found != tally:
-                    there = f"{found.rows:,} of {tally.rows:,}" if found.rows != tally.rows else "other"
-                    raise Conflict(f"there are {there} rows of {kind} in the new store; nothing was moved")
+                    found_rows = f"{found.rows:,} of {tally.rows:,}" if found.rows != tally.rows else "other"
+                    raise Conflict(f"the new store has {found_rows} rows of {kind}; nothing was moved")
             await target.commit()
         finally:
             await target.close()
         source.mark_moved(to)
-        return Moved(tallies=tallies, resumed=is_there)
+        return MoveReport(tallies=tallies, resumed=already_copied)
     finally:
         source.close()

@@ -19,12 +19,12 @@ from mainspring.web.formatting import describe_stranded, duration, instant, plur
 
 #: The start delay above which a run is late, in milliseconds.
 LATE_MS = 10_000
-_CLOCK_MS = 1_000
+_MAX_CLOCK_OFFSET_MS = 1_000
 #: The share of failed runs in the last hour that is reported, and the fewest runs for which it is meaningful.
-_HIGH_SHARE = 0.2
-_FEWEST = 20
+_HIGH_FAILURE_SHARE = 0.2
+_MIN_ENDED_RUNS = 20
 #: How many late runs are shown.
-_LATEST = 6
+_MAX_LATE_RUNS = 6
 
 
 class Finding(NamedTuple):
@@ -33,10 +33,10 @@ class Finding(NamedTuple):
     words: str
     #: The page to look at, relative to the base.
     path: str = ""
-    bad: bool = False
+    urgent: bool = False
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The data that the overview has read."""
 
     workers: Workers
@@ -56,21 +56,21 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     late: Sequence[tuple[RunOut, float]] = ()
 
 
-def findings(seen: Seen) -> list[Finding]:
+def list_findings(view: ClusterView) -> list[Finding]:
     """Return the problems of the cluster, worst first. Empty if all is well."""
     found = [
-        *_processes(seen),
-        *_queues(seen),
-        *_datacenters(seen),
-        *_runs(seen),
-        *_slos(seen),
-        *_budgets(seen),
-        *_clocks(seen),
+        *_find_missing_processes(view),
+        *_find_queue_problems(view),
+        *_find_data_center_problems(view),
+        *_find_run_problems(view),
+        *_find_missed_slos(view),
+        *_find_spent_budgets(view),
+        *_find_wrong_clocks(view),
     ]
-    return sorted(found, key=lambda finding: not finding.bad)
+    return sorted(found, key=lambda finding: not finding.urgent)
 
 
-def late_runs(runs: Sequence[RunOut], now: Instant, queues: Sequence[QueueOut] = ()) -> list[tuple[RunOut, float]]:
+def find_late_runs(runs: Sequence[RunOut], now: Instant, queues: Sequence[QueueOut] = ()) -> list[tuple[RunOut, float]]:
     """Return runs that started, or still wait, long after their due time, with the delay in seconds, longest first.
 
     Runs that wait for a data center without workers are omitted: they have a finding of their own.
@@ -86,80 +86,80 @@ def late_runs(runs: Sequence[RunOut], now: Instant, queues: Sequence[QueueOut] =
         late = (began - instant(run.scheduled_for)) / SECOND
         if late * 1_000 > LATE_MS:
             found[run.run_id] = (run, late)
-    return sorted(found.values(), key=lambda one: -one[1])[:_LATEST]
+    return sorted(found.values(), key=lambda one: -one[1])[:_MAX_LATE_RUNS]
 
 
-def _processes(seen: Seen) -> Iterator[Finding]:
-    if not seen.schedulers.items:
-        yield Finding("no scheduler is alive: nothing becomes due", bad=True)
-    elif seen.schedulers.lag_ms > LATE_MS:
-        yield Finding(f"schedulers are {duration(seen.schedulers.lag_ms / 1_000)} behind", bad=True)
-    if not seen.workers.items:
-        yield Finding("no worker is alive: nothing runs", bad=True)
+def _find_missing_processes(view: ClusterView) -> Iterator[Finding]:
+    if not view.schedulers.items:
+        yield Finding("no scheduler is alive: nothing becomes due", urgent=True)
+    elif view.schedulers.lag_ms > LATE_MS:
+        yield Finding(f"schedulers are {duration(view.schedulers.lag_ms / 1_000)} behind", urgent=True)
+    if not view.workers.items:
+        yield Finding("no worker is alive: nothing runs", urgent=True)
 
 
-def _queues(seen: Seen) -> Iterator[Finding]:
-    for queue in seen.queues:
+def _find_queue_problems(view: ClusterView) -> Iterator[Finding]:
+    for queue in view.queues:
         path = f"runs?status=queued&queue={quote(queue.name)}"
         waiting = plural(queue.queued, "run waits", "runs wait")
         if queue.paused:
             yield Finding(f"queue {queue.name} is paused" + (f": {waiting}" if queue.queued else ""), path)
-        elif queue.queued and not queue.workers and seen.workers.items:
-            yield Finding(f"queue {queue.name} has no workers: {waiting}", path, bad=True)
-        elif queue.lag_ms > LATE_MS and seen.workers.items:
+        elif queue.queued and not queue.workers and view.workers.items:
+            yield Finding(f"queue {queue.name} has no workers: {waiting}", path, urgent=True)
+        elif queue.lag_ms > LATE_MS and view.workers.items:
             yield Finding(f"queue {queue.name} is {duration(queue.lag_ms / 1_000)} late: {waiting}", path)
 
 
-def _datacenters(seen: Seen) -> Iterator[Finding]:
-    if not seen.workers.items:
+def _find_data_center_problems(view: ClusterView) -> Iterator[Finding]:
+    if not view.workers.items:
         return
-    absent = {place.name for place in seen.datacenters if place.health == "no-workers"}
+    absent = {data_center.name for data_center in view.datacenters if data_center.health == "no-workers"}
     waiting: Counter[str] = Counter()
-    for queue in seen.queues:
+    for queue in view.queues:
         for name, runs in queue.stranded.items():
             waiting[name] += runs
             if name not in absent and queue.workers:
                 path = f"runs?status=queued&queue={quote(queue.name)}"
-                yield Finding(describe_stranded(name, runs, queue.name), path, bad=True)
+                yield Finding(describe_stranded(name, runs, queue.name), path, urgent=True)
     for name in sorted(absent):
         if waiting[name]:
-            yield Finding(describe_stranded(name, waiting[name]), "datacenters", bad=True)
+            yield Finding(describe_stranded(name, waiting[name]), "datacenters", urgent=True)
         else:
             yield Finding(f"data center {name} has no workers", "datacenters")
 
 
-def _runs(seen: Seen) -> Iterator[Finding]:
-    hour = [point for point in seen.points if instant(point.time) > seen.now - HOUR]
-    failed = sum(point.failed for point in hour)
-    ended = failed + sum(point.succeeded for point in hour)
-    if ended >= _FEWEST and failed > ended * _HIGH_SHARE:
+def _find_run_problems(view: ClusterView) -> Iterator[Finding]:
+    last_hour = [point for point in view.points if instant(point.time) > view.now - HOUR]
+    failed = sum(point.failed for point in last_hour)
+    ended = failed + sum(point.succeeded for point in last_hour)
+    if ended >= _MIN_ENDED_RUNS and failed > ended * _HIGH_FAILURE_SHARE:
         words = f"{failed / ended:.0%} of the runs of the last hour failed: {failed:,} of {ended:,}"
-        yield Finding(words, "runs?status=failed", bad=True)
-    if dead := sum(group.trend[-1] for group in seen.groups if group.trend):
-        least = "at least " if seen.more_groups else ""
+        yield Finding(words, "runs?status=failed", urgent=True)
+    if dead := sum(group.trend[-1] for group in view.groups if group.trend):
+        least = "at least " if view.more_groups else ""
         yield Finding(f"{least}{plural(dead, 'dead letter')} in the last hour", "dead-letters")
-    if seen.late:
-        run, seconds = seen.late[0]
+    if view.late:
+        run, seconds = view.late[0]
         yield Finding(f"runs are up to {duration(seconds)} late", f"runs/{run.run_id}")
 
 
-def _slos(seen: Seen) -> Iterator[Finding]:
-    for job in seen.missed:
+def _find_missed_slos(view: ClusterView) -> Iterator[Finding]:
+    for job in view.missed:
         since = job.slo_state.missed_since
-        for_how_long = f" for {duration((seen.now - instant(since)) / SECOND)}" if since is not None else ""
-        yield Finding(f"{job.name} misses its objective{for_how_long}", f"jobs/{job.job_id}")
+        duration_words = f" for {duration((view.now - instant(since)) / SECOND)}" if since is not None else ""
+        yield Finding(f"{job.name} misses its objective{duration_words}", f"jobs/{job.job_id}")
 
 
-def _budgets(seen: Seen) -> Iterator[Finding]:
-    for budget in seen.budgets:
+def _find_spent_budgets(view: ClusterView) -> Iterator[Finding]:
+    for budget in view.budgets:
         if budget.state == "over":
             paused = f", and its {budget.of} is paused" if budget.held else ""
             path = f"tenants/{quote(budget.tenant, safe='')}"
-            yield Finding(f"budget {budget.name} of {budget.tenant} is spent{paused}", path, bad=budget.held)
+            yield Finding(f"budget {budget.name} of {budget.tenant} is used up{paused}", path, urgent=budget.held)
 
 
-def _clocks(seen: Seen) -> Iterator[Finding]:
-    offsets = [one.clock_offset_ms for one in seen.workers.items]
-    offsets += [one.clock_offset_ms for one in seen.schedulers.items]
-    if off := sum(abs(offset or 0) > _CLOCK_MS for offset in offsets):
-        yield Finding(f"the clocks of {plural(off, 'process', 'processes')} are wrong by over a second")
+def _find_wrong_clocks(view: ClusterView) -> Iterator[Finding]:
+    offsets = [one.clock_offset_ms for one in view.workers.items]
+    offsets += [one.clock_offset_ms for one in view.schedulers.items]
+    if wrong := sum(abs(offset or 0) > _MAX_CLOCK_OFFSET_MS for offset in offsets):
+        yield Finding(f"the clocks of {plural(wrong, 'process', 'processes')} are off by more than a second")

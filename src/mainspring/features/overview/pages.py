@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import DAY, HOUR, Instant, Micros, isoformat
-from mainspring.features.overview.findings import Seen, findings, late_runs
+from mainspring.features.overview.findings import ClusterView, find_late_runs, list_findings
 from mainspring.http.schemas.stats import Point, Stats
 from mainspring.web.charts import chart
 from mainspring.web.heat_map import busiest
@@ -20,10 +20,10 @@ overview = Pages()
 #: For each range: its length, the step of the statistics, and the step in seconds.
 _RANGES: dict[str, tuple[Micros, str, int]] = {"1h": (HOUR, "1m", 60), "24h": (DAY, "15m", 900)}
 #: How many queued and how many of the newest runs are searched for late ones.
-_LOOKED_AT = 30
+_MAX_RUNS = 30
 #: How many groups of dead letters of the last day are read, and how many of them the page shows.
-_GROUPS = 30
-_GROUPS_SHOWN = 6
+_MAX_GROUPS = 30
+_LISTED_GROUPS = 6
 
 
 class OverviewQuery(msgspec.Struct, frozen=True):
@@ -50,23 +50,23 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         visit.ask("list_queues"),
         visit.ask("list_workers"),
         visit.ask("list_schedulers"),
-        visit.ask("list_groups", query={"limit": _GROUPS, "since": isoformat(visit.now - DAY)}),
-        visit.ask("list_runs", query={"limit": _LOOKED_AT}),
-        visit.ask("list_runs", query={"limit": _LOOKED_AT, "status": "queued"}),
+        visit.ask("list_groups", query={"limit": _MAX_GROUPS, "since": isoformat(visit.now - DAY)}),
+        visit.ask("list_runs", query={"limit": _MAX_RUNS}),
+        visit.ask("list_runs", query={"limit": _MAX_RUNS, "status": "queued"}),
         visit.ask("get_forecast", query={"hours": 24}),
         visit.ask("list_budgets"),
         visit.ask("missed_slos"),
         visit.ask("list_datacenters"),
     )
-    late = late_runs([*waiting.items, *newest.items], visit.now, queues.items)
-    seen = Seen(
+    late = find_late_runs([*waiting.items, *newest.items], visit.now, queues.items)
+    view = ClusterView(
         workers=workers,
         schedulers=schedulers,
         now=visit.now,
         queues=queues.items,
         points=stats.points,
         groups=groups.items,
-        more_groups=len(groups.items) == _GROUPS,
+        more_groups=len(groups.items) == _MAX_GROUPS,
         budgets=budgets.items,
         missed=missed.items,
         datacenters=datacenters.items,
@@ -76,23 +76,23 @@ async def show_overview(visit: Visit[OverviewQuery]) -> Reply:
         "overview/page.html",
         range=visit.query.range,
         stats=stats,
-        figures=_figures(stats, seconds),
-        findings=findings(seen),
+        figures=_compute_summary(stats, seconds),
+        findings=list_findings(view),
         workers=len(workers.items),
         schedulers=len(schedulers.items),
         queues=sorted(queues.items, key=lambda queue: (-queue.queued, -queue.running, queue.name)),
-        groups=groups.items[:_GROUPS_SHOWN],
+        groups=groups.items[:_LISTED_GROUPS],
         late=late,
         peaks=busiest(forecast, visit.now, 5),
         coming=forecast,
         ended_chart=ended_chart(stats.points),
-        load_chart=load_chart(stats, visit.now),
-        late_chart=late_chart(stats, visit.now),
+        load_chart=build_load_chart(stats, visit.now),
+        late_chart=build_late_chart(stats, visit.now),
         took_chart=line_chart(stats.points, "took", "--running-fill"),
     )
 
 
-def _figures(stats: Stats, seconds: int) -> dict[str, Any]:
+def _compute_summary(stats: Stats, seconds: int) -> dict[str, Any]:
     points = stats.points
     ended = sum(point.succeeded + point.failed for point in points)
     failed = sum(point.failed for point in points)
@@ -104,38 +104,38 @@ def _figures(stats: Stats, seconds: int) -> dict[str, Any]:
         "failed_share": failed / ended * 100 if ended else 0.0,
         # Counts the attempts of retried runs and of failed ones.
         "failed_attempts": sum(point.retried for point in points),
-        "late_p50": _seconds(stats.late_ms_p50),
-        "late_p95": _seconds(stats.late_ms_p95),
-        "took_p50": _seconds(stats.took_ms_p50),
-        "took_p95": _seconds(stats.took_ms_p95),
+        "late_p50": _convert_to_seconds(stats.late_ms_p50),
+        "late_p95": _convert_to_seconds(stats.late_ms_p95),
+        "took_p50": _convert_to_seconds(stats.took_ms_p50),
+        "took_p95": _convert_to_seconds(stats.took_ms_p95),
     }
 
 
-def _seconds(ms: float | None) -> float | None:
+def _convert_to_seconds(ms: float | None) -> float | None:
     return None if ms is None else ms / 1_000
 
 
-def load_chart(stats: Stats, now: Instant) -> str:
+def build_load_chart(stats: Stats, now: Instant) -> str:
     """Build the chart of queued and running runs: each sample, and the current numbers."""
-    seen = _seen(stats)
+    view = _list_sampled_points(stats)
     series = [
-        {"name": "waiting", "colour": "--queued-fill", "values": [*(point.queued for point in seen), stats.queued]},
-        {"name": "running", "colour": "--running-fill", "values": [*(point.running for point in seen), stats.running]},
+        {"name": "waiting", "colour": "--queued-fill", "values": [*(point.queued for point in view), stats.queued]},
+        {"name": "running", "colour": "--running-fill", "values": [*(point.running for point in view), stats.running]},
     ]
-    return chart("lines", "at a time", [*(point.time for point in seen), isoformat(now)], series)
+    return chart("lines", "at a time", [*(point.time for point in view), isoformat(now)], series)
 
 
-def late_chart(stats: Stats, now: Instant) -> str:
+def build_late_chart(stats: Stats, now: Instant) -> str:
     """Build the chart of start delays, and of the age of the oldest due run that had not started."""
-    seen = _seen(stats)
-    lags = {"name": "lag", "colour": "--scheduled-fill", "values": [*(point.lag_ms for point in seen), stats.lag_ms]}
+    view = _list_sampled_points(stats)
+    lags = {"name": "lag", "colour": "--scheduled-fill", "values": [*(point.lag_ms for point in view), stats.lag_ms]}
     began = [
-        {**one, "values": [*one["values"][: len(seen)], None]} for one in _lines(stats.points, "late", "--late-fill")
+        {**one, "values": [*one["values"][: len(view)], None]} for one in _lines(stats.points, "late", "--late-fill")
     ]
-    return chart("lines", "ms", [*(point.time for point in seen), isoformat(now)], [lags, *began])
+    return chart("lines", "ms", [*(point.time for point in view), isoformat(now)], [lags, *began])
 
 
-def _seen(stats: Stats) -> Sequence[Point]:
+def _list_sampled_points(stats: Stats) -> Sequence[Point]:
     """Return the points, without the last one if it has no sample yet. The current numbers take its place."""
     points = stats.points
     return points[:-1] if points and points[-1].queued is None else points

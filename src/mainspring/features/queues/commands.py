@@ -14,10 +14,12 @@ from mainspring.cli.pausing import Until, Why, pause_of, until_of
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MILLISECOND
 
-group = typer.Typer(name="queues", help="See how queues are doing; pause, resume and limit them.", no_args_is_help=True)
+group = typer.Typer(name="queues", help="List, pause, resume and limit queues.", no_args_is_help=True)
 
 Names = Annotated[list[str] | None, typer.Argument(help="Queues.", metavar="[QUEUE…]")]
-All = Annotated[bool, typer.Option("--all", help="Everything, of all tenants: for administrators of all.")]
+All = Annotated[
+    bool, typer.Option("--all", help="All queues of all tenants. Requires an administrator of all tenants.")
+]
 
 
 def register(application: typer.Typer) -> None:
@@ -96,7 +98,7 @@ class Policy(msgspec.Struct, rename="camel"):
 
 @command(group, "show")
 async def show_queue(
-    api: Client, out: Output, name: Annotated[str, typer.Argument(help="Its name.", metavar="QUEUE")]
+    api: Client, out: Output, name: Annotated[str, typer.Argument(help="The name of the queue.", metavar="QUEUE")]
 ) -> None:
     """Show the policy of a queue.
 
@@ -110,25 +112,26 @@ async def show_queue(
 async def set_queue(
     api: Client,
     out: Output,
-    name: Annotated[str, typer.Argument(help="Its name.", metavar="QUEUE")],
+    name: Annotated[str, typer.Argument(help="The name of the queue.", metavar="QUEUE")],
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", help="At most so many at once, over all workers.", show_default=False)
+        int | None,
+        typer.Option("--concurrency", help="The maximum number of active runs, over all workers.", show_default=False),
     ] = None,
     retries: Annotated[
         str | None,
-        typer.Option("--retries", help="At most so many retries in a period, such as 10/s.", show_default=False),
+        typer.Option("--retries", help="The maximum rate of retries, such as 10/s.", show_default=False),
     ] = None,
-    fair: Annotated[bool, typer.Option("--fair", help="Tenants take turns.")] = False,
+    fair: Annotated[bool, typer.Option("--fair", help="Order runs fairly between tenants.")] = False,
     share: Annotated[
         list[str] | None,
         typer.Option(
             "--share",
-            help="How many turns a tenant gets where others get one; can be repeated.",
+            help="The share of a tenant, such as acme=3; others have 1. Repeatable.",
             metavar="TENANT=TURNS",
             show_default=False,
         ),
     ] = None,
-    why: Annotated[str, typer.Option("--why", help="For those who wonder.", show_default=False)] = "",
+    why: Annotated[str, typer.Option("--why", help="The reason, kept in the audit log.", show_default=False)] = "",
 ) -> None:
     """Replace the policy of a queue; options you omit are reset.
 
@@ -140,17 +143,23 @@ async def set_queue(
 
     mainspring queues set mail
     """
-    body = {"concurrency": concurrency, "retries": retries, "fair": fair, "shares": _shares(share or []), "why": why}
+    body = {
+        "concurrency": concurrency,
+        "retries": retries,
+        "fair": fair,
+        "shares": _parse_shares(share or []),
+        "why": why,
+    }
     answer = await api.ask("PUT", f"/v1/queues/{segment(name)}", body=body, repeatable=True)
     out.tell(answer, [name], lambda: _show_policy(out, read(answer, Policy)))
 
 
-def _shares(given: list[str]) -> dict[str, int]:
+def _parse_shares(given: list[str]) -> dict[str, int]:
     shares: dict[str, int] = {}
     for text in given:
         tenant, _, turns = text.rpartition("=")
         if not tenant or not turns.isascii() or not turns.isdigit() or len(turns) > 9:
-            raise Invalid("--share", f"{text[:40]!r} is not a tenant with its turns", "for example acme=3")
+            raise Invalid("--share", f"{text[:40]!r} is not a tenant with its share", "for example acme=3")
         shares[tenant] = int(turns)
     return shares
 
@@ -160,10 +169,10 @@ def _show_policy(out: Output, policy: Policy) -> None:
         out,
         [
             ("queue", policy.name),
-            ("at once", "as many as workers have slots" if policy.concurrency is None else policy.concurrency),
+            ("concurrency", "unlimited (slots of the workers)" if policy.concurrency is None else policy.concurrency),
             ("retries", policy.retries or "when they are due"),
-            ("turns", "by tenant" if policy.fair else "by rank"),
-            ("shares", ", ".join(f"{tenant}={turns}" for tenant, turns in sorted(policy.shares.items()))),
+            ("order", "fair between tenants" if policy.fair else "by priority"),
+            ("shares", ", ".join(f"{tenant}={share}" for tenant, share in sorted(policy.shares.items()))),
         ],
     )
 
@@ -186,17 +195,17 @@ async def pause(
 
     mainspring queues pause --all --yes
     """
-    asked = pause_of(until, why, api.clock.now())
-    if _is_all(api, names, everything):
-        confirm("pause everything, of all tenants", yes)
-        answer = await api.ask("POST", "/v1/pause", body=asked, repeatable=True)
-        out.tell(answer, ["*"], lambda: out.print("everything is paused; to go on: mainspring queues resume --all"))
+    pause_body = pause_of(until, why, api.clock.now())
+    if _check_selection(api, names, everything):
+        confirm("pause all queues of all tenants", yes)
+        answer = await api.ask("POST", "/v1/pause", body=pause_body, repeatable=True)
+        out.tell(answer, ["*"], lambda: out.print("all queues are paused; to resume: mainspring queues resume --all"))
         return
 
     async def one(name: str) -> tuple[Raw, str, str]:
-        body = {**asked, "tenant": api.tenant}
+        body = {**pause_body, "tenant": api.tenant}
         answer = await api.ask("POST", f"/v1/queues/{segment(name)}/pause", body=body, repeatable=True)
-        return answer, name, f"queue {name} is paused{_whose(api)}{until_of(answer)}"
+        return answer, name, f"queue {name} is paused{_describe_tenant(api)}{until_of(answer)}"
 
     await each(out, names or [], one)
 
@@ -207,26 +216,26 @@ async def resume(api: Client, out: Output, names: Names = None, everything: All 
 
     Example: mainspring queues resume mail
     """
-    if _is_all(api, names, everything):
+    if _check_selection(api, names, everything):
         answer = await api.ask("POST", "/v1/resume", repeatable=True)
-        out.tell(answer, ["*"], lambda: out.print("the pause of everything is lifted"))
+        out.tell(answer, ["*"], lambda: out.print("the pause of all queues is lifted"))
         return
 
     async def one(name: str) -> tuple[Raw, str, str]:
         body = {"tenant": api.tenant}
         answer = await api.ask("POST", f"/v1/queues/{segment(name)}/resume", body=body, repeatable=True)
-        return answer, name, f"queue {name} goes on{_whose(api)}"
+        return answer, name, f"queue {name} is resumed{_describe_tenant(api)}"
 
     await each(out, names or [], one)
 
 
-def _is_all(api: Client, names: list[str] | None, everything: bool) -> bool:
+def _check_selection(api: Client, names: list[str] | None, everything: bool) -> bool:
     if bool(names) == everything:
-        raise Invalid("queue", "nothing says which are meant" if not names else "contradicts --all", "names, or --all")
+        raise Invalid("queue", "no selection" if not names else "contradicts --all", "pass names, or --all")
     if everything and api.tenant is not None:
-        raise Invalid("--all", "is for all tenants", "leave out --tenant")
+        raise Invalid("--all", "applies to all tenants", "omit --tenant")
     return everything
 
 
-def _whose(api: Client) -> str:
+def _describe_tenant(api: Client) -> str:
     return "" if api.tenant is None else f" for tenant {api.tenant}"

@@ -26,15 +26,15 @@ from mainspring.web.stat_charts import ended_chart, line_chart
 
 queues = Pages()
 
-_RUNS = 8
+_MAX_RUNS = 8
 #: How many blocked runs are read, and for how many limits the holders are shown.
-_BLOCKED = 100
-_EXPLAINED = 5
+_MAX_BLOCKED = 100
+_MAX_EXPLAINED = 5
 #: The durations of a pause that the form offers.
 PAUSES: dict[str, Micros] = {"15 minutes": 15 * MINUTE, "an hour": HOUR, "4 hours": 4 * HOUR, "a day": DAY}
 
 
-class Held(NamedTuple):
+class Blockage(NamedTuple):
     """A limit or ordering key that blocks runs of a queue."""
 
     words: str
@@ -67,21 +67,25 @@ async def show_queues(visit: Visit[Any]) -> Reply:
 
 @queues.page("POST", "/queues/pause", permission=Permission.ADMINISTER_ALL)
 async def do_pause_everything(visit: Visit[Any]) -> Reply:
-    await visit.ask(pause_everything, body=_pause(visit))
-    return Done(words="Everything is paused: nothing more is started.", to="queues", undo="queues/resume")
+    await visit.ask(pause_everything, body=_read_pause(visit))
+    return Done(words="All queues paused. No run is started.", to="queues", undo="queues/resume")
 
 
 @queues.page("POST", "/queues/resume", permission=Permission.ADMINISTER_ALL)
 async def do_resume_everything(visit: Visit[Any]) -> Reply:
     await visit.ask(resume_everything)
-    return Done(words="It goes on. Queues that were paused by themselves stay so.", to="queues", undo="queues/pause")
+    return Done(
+        words="Pause of all queues lifted. Queues that were paused individually stay paused.",
+        to="queues",
+        undo="queues/pause",
+    )
 
 
 @queues.page("GET", "/queues/{name}", permission=Permission.READ)
 async def show_queue(visit: Visit[Any]) -> Reply:
     name = visit.path["name"]
-    newest = {"queue": name, "limit": _RUNS}
-    policy, found, stats, scale, workers, running, queued, held = await asyncio.gather(
+    newest = {"queue": name, "limit": _MAX_RUNS}
+    policy, found, stats, scale, workers, running, queued, blockages = await asyncio.gather(
         visit.ask(get_queue_policy, path=visit.path),
         visit.ask(list_queues),
         visit.ask("get_stats", query={"since": isoformat(visit.now - HOUR), "step": "1m", "queue": name}),
@@ -89,7 +93,7 @@ async def show_queue(visit: Visit[Any]) -> Reply:
         visit.ask("list_workers"),
         visit.ask("list_runs", query={**newest, "status": "running,cancelling"}),
         visit.ask("list_runs", query={**newest, "status": "queued"}),
-        _held(visit, name),
+        _list_blockages(visit, name),
     )
     known = next((queue for queue in found.items if queue.name == name), None)
     empty = QueueOut(name=name, queued=0, running=0, workers=0, lag_ms=0.0, rate_per_s=0.0, paused=False)
@@ -101,12 +105,12 @@ async def show_queue(visit: Visit[Any]) -> Reply:
         known=known is not None,
         everything_paused=found.everything_paused,
         policy=policy,
-        shares=_shares_text(policy),
+        shares=_format_shares(policy),
         scale=scale.queues[0],
         workers=[worker for worker in workers.items if name in worker.queues],
         running=running.items,
         queued=queued.items,
-        held=held,
+        blockages=blockages,
         ended_chart=ended_chart(stats.points),
         ended=sum(point.succeeded + point.failed for point in stats.points),
         late_chart=line_chart(stats.points, "late", "--late-fill"),
@@ -115,16 +119,16 @@ async def show_queue(visit: Visit[Any]) -> Reply:
 
 @queues.page("POST", "/queues/{name}/pause", permission=Permission.OPERATE)
 async def do_pause(visit: Visit[Any]) -> Reply:
-    await visit.ask(pause_queue, path=visit.path, body=_pause(visit))
-    here = f"queues/{quote(visit.path['name'], safe='')}"
-    return Done(words="Paused: what runs goes on, nothing more is started.", to=here, undo=f"{here}/resume")
+    await visit.ask(pause_queue, path=visit.path, body=_read_pause(visit))
+    path = f"queues/{quote(visit.path['name'], safe='')}"
+    return Done(words="Queue paused. Active runs continue.", to=path, undo=f"{path}/resume")
 
 
 @queues.page("POST", "/queues/{name}/resume", permission=Permission.OPERATE)
 async def do_resume(visit: Visit[Any]) -> Reply:
     await visit.ask(resume_queue, path=visit.path)
-    here = f"queues/{quote(visit.path['name'], safe='')}"
-    return Done(words="Resumed.", to=here, undo=f"{here}/pause")
+    path = f"queues/{quote(visit.path['name'], safe='')}"
+    return Done(words="Queue resumed.", to=path, undo=f"{path}/pause")
 
 
 @queues.page("POST", "/queues/{name}/policy", permission=Permission.ADMINISTER_ALL)
@@ -137,45 +141,45 @@ async def do_put_policy(visit: Visit[Any]) -> Reply:
         "concurrency": int(concurrency) if concurrency else None,
         "retries": form.get("retries", "").strip() or None,
         "fair": form.get("fair") == "on",
-        "shares": _shares(form.get("shares", "")),
+        "shares": _parse_shares(form.get("shares", "")),
         "why": form.get("why", "").strip(),
     }
     await visit.ask(put_queue_policy, path=visit.path, body=body)
-    return Done(words="The policy holds from now on.", to=f"queues/{quote(visit.path['name'], safe='')}")
+    return Done(words="Policy saved.", to=f"queues/{quote(visit.path['name'], safe='')}")
 
 
-async def _held(visit: Visit[Any], queue: str) -> list[Held]:
+async def _list_blockages(visit: Visit[Any], queue: str) -> list[Blockage]:
     """Return what blocks runs of a queue, most blocked runs first."""
-    page = await visit.ask("list_runs", query={"queue": queue, "status": "blocked", "limit": _BLOCKED})
+    page = await visit.ask("list_runs", query={"queue": queue, "status": "blocked", "limit": _MAX_BLOCKED})
     by_words: dict[str, list[RunOut]] = {}
     for run in page.items:
         by_words.setdefault(run.reason, []).append(run)
-    most = sorted(by_words.items(), key=lambda pair: -len(pair[1]))
-    explained = await asyncio.gather(*[_explained(visit, words, runs) for words, runs in most[:_EXPLAINED]])
-    return [*explained, *[Held(words, len(runs), runs[-1]) for words, runs in most[_EXPLAINED:]]]
+    largest = sorted(by_words.items(), key=lambda pair: -len(pair[1]))
+    explained = await asyncio.gather(*[_explain(visit, words, runs) for words, runs in largest[:_MAX_EXPLAINED]])
+    return [*explained, *[Blockage(words, len(runs), runs[-1]) for words, runs in largest[_MAX_EXPLAINED:]]]
 
 
-async def _explained(visit: Visit[Any], words: str, runs: Sequence[RunOut]) -> Held:
+async def _explain(visit: Visit[Any], words: str, runs: Sequence[RunOut]) -> Blockage:
     # Explain the oldest run: the first one to come is the first to go.
-    held = Held(words, len(runs), runs[-1])
+    blockage = Blockage(words, len(runs), runs[-1])
     try:
-        found = await visit.ask("explain_run", path={"id": held.run.run_id})
+        found = await visit.ask("explain_run", path={"id": blockage.run.run_id})
     except NotFound:
-        return held
+        return blockage
     if not found.because:
-        return held
+        return blockage
     first = found.because[0]
-    return held._replace(holders=[one for one in first.holders if one.kind == "run"], until=first.until)
+    return blockage._replace(holders=[one for one in first.holders if one.kind == "run"], until=first.until)
 
 
-def _pause(visit: Visit[Any]) -> dict[str, str]:
-    said = {"why": visit.form.get("why", "").strip()}
+def _read_pause(visit: Visit[Any]) -> dict[str, str]:
+    body = {"why": visit.form.get("why", "").strip()}
     if length := PAUSES.get(visit.form.get("for", "")):
-        said["until"] = isoformat(visit.now + length)
-    return said
+        body["until"] = isoformat(visit.now + length)
+    return body
 
 
-def _shares(text: str) -> dict[str, int]:
+def _parse_shares(text: str) -> dict[str, int]:
     """Parse shares such as ``acme=3, globex=2``."""
     shares: dict[str, int] = {}
     for word in text.replace("\n", ",").split(","):
@@ -188,5 +192,5 @@ def _shares(text: str) -> dict[str, int]:
     return shares
 
 
-def _shares_text(policy: PolicyOut) -> str:
+def _format_shares(policy: PolicyOut) -> str:
     return ", ".join(f"{tenant}={share}" for tenant, share in sorted(policy.shares.items()))

@@ -33,27 +33,27 @@ from mainspring.cli.tables.runs import Attempt, Shown, show_runs
 from mainspring.core.model.base.errors import Invalid, NotFound
 from mainspring.core.model.runs.run import Outcome
 
-group = typer.Typer(name="runs", help="Look at runs, stop them, run them again.", no_args_is_help=True)
+group = typer.Typer(name="runs", help="List, inspect, cancel and retry runs.", no_args_is_help=True)
 
 Run: TypeAlias = Annotated[
-    str, typer.Argument(help="The run's id, or the last characters of it.", metavar="RUN", show_default=False)
+    str, typer.Argument(help="The run's id, or the last characters of the id.", metavar="RUN", show_default=False)
 ]
-Follow: TypeAlias = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")]
+Follow: TypeAlias = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")]
 
 
 def register(application: typer.Typer) -> None:
     application.add_typer(group)
 
 
-class Line(msgspec.Struct, rename="camel"):
+class LogLineOut(msgspec.Struct, rename="camel"):
     position: int
     time: str
     attempt_number: int
     text: str
 
 
-class Log(msgspec.Struct, rename="camel"):
-    items: list[Line]
+class LogPage(msgspec.Struct, rename="camel"):
+    items: list[LogLineOut]
     next_after: int
 
 
@@ -63,7 +63,7 @@ async def list_runs(
     out: Output,
     status_: Status = None,
     job: Annotated[
-        str | None, typer.Option("--job", help="Only of this recurring job: id or name.", show_default=False)
+        str | None, typer.Option("--job", help="Only runs of this recurring job: id or name.", show_default=False)
     ] = None,
     task: Task = None,
     queue: Queue = None,
@@ -112,7 +112,7 @@ async def show_run(api: Client, out: Output, run: Run, wait: Wait = False) -> No
         await wait_for(api, out, identifier)
         return
     answer = await api.ask("GET", f"/v1/runs/{identifier}")
-    out.tell(answer, [identifier], lambda: _details(out, read(answer, Shown)))
+    out.tell(answer, [identifier], lambda: _show_details(out, read(answer, Shown)))
 
 
 @command(group, "cancel")
@@ -120,11 +120,11 @@ async def cancel(
     api: Client,
     out: Output,
     runs: Annotated[
-        list[str] | None, typer.Argument(help="Ids, or the last characters of ids.", metavar="[RUN…]")
+        list[str] | None, typer.Argument(help="Run ids, or the last characters of ids.", metavar="[RUN…]")
     ] = None,
     status_: Status = None,
     job: Annotated[
-        str | None, typer.Option("--job", help="Those of this recurring job: id or name.", show_default=False)
+        str | None, typer.Option("--job", help="Only runs of this recurring job: id or name.", show_default=False)
     ] = None,
     task: Task = None,
     queue: Queue = None,
@@ -156,7 +156,7 @@ async def cancel(
         await on_many(api, out, "cancel", "runs", filters, dry_run=dry_run, yes=yes)
         return
     if any(filters.values()) or job is not None or dry_run:
-        raise Invalid("run", "cannot be named together with a filter")
+        raise Invalid("run", "cannot be combined with a filter")
 
     async def one(text: str) -> tuple[Raw, str, str]:
         identifier = await api.run(text)
@@ -173,19 +173,19 @@ async def retry(api: Client, out: Output, run: Run, payload: Payload = None, wai
     Example: mainspring runs retry 3f2a90c14b7e --wait
     """
     body = {} if payload is None else {"payload": payload_of(payload)}
-    made = await api.ask("POST", f"/v1/runs/{await api.run(run)}/retry", body=body)
-    new = read(made, _Made)
+    answer = await api.ask("POST", f"/v1/runs/{await api.run(run)}/retry", body=body)
+    new = read(answer, _RunOut)
     if wait:
         await wait_for(api, out, new.run_id)
     else:
-        out.tell(made, [new.run_id], lambda: out.print(f"run {new.run_id} is {new.status}"))
+        out.tell(answer, [new.run_id], lambda: out.print(f"run {new.run_id} is {new.status}"))
 
 
 @command(group, "logs")
 async def logs(
     api: Client,
     out: Output,
-    run: Annotated[str, typer.Argument(help="A run, or a job: then its newest run that has begun.", metavar="RUN")],
+    run: Annotated[str, typer.Argument(help="A run, or a job for its newest started run.", metavar="RUN")],
     follow: Follow = False,
 ) -> None:
     """Show the log output of a run. --follow streams it until the run ends, and reconnects if the connection breaks.
@@ -196,13 +196,13 @@ async def logs(
 
     mainspring runs logs weekly-report --follow
     """
-    identifier = await _run_or_newest(api, run)
+    identifier = await _find_run(api, run)
     if follow:
         async with aclosing(api.events(f"/v1/runs/{identifier}/logs/follow")) as events:
             async for kind, data in events:
                 if kind == "line":
-                    line = read(data, Line)
-                    out.line(data, _text(out, line))
+                    line = read(data, LogLineOut)
+                    out.line(data, _format_line(out, line))
                 elif kind == "end":
                     out.say(f"run {identifier} {read(data, dict[str, str])['status']}")
                     return
@@ -211,12 +211,12 @@ async def logs(
     items: list[Raw] = []
     while True:
         answer = await api.ask("GET", f"/v1/runs/{identifier}/logs", query={"after": after, "limit": 1_000})
-        page = read(answer, Log)
-        items += read(answer, _RawLog).items
+        page = read(answer, LogPage)
+        items += read(answer, _RawLogPage).items
         after = page.next_after
         if out.for_people:
             for line in page.items:
-                out.line(line, _text(out, line))
+                out.line(line, _format_line(out, line))
         if len(page.items) < 1_000:
             break
     if not out.for_people:
@@ -238,21 +238,21 @@ async def explain(api: Client, out: Output, run: Run) -> None:
         for reason in found.reasons:
             out.print(f"  {reason}")
         if found.position is not None:
-            out.print(f"  {found.position} ahead of it in its queue")
+            out.print(f"  {found.position} runs ahead in the queue")
         if found.estimated_start is not None:
-            out.print(f"  about to start {out.time(found.estimated_start)}")
+            out.print(f"  estimated start {out.time(found.estimated_start)}")
         for hint in found.hints:
             out.print(f"  try: {hint}")
 
     out.tell(answer, [identifier], show)
 
 
-class _Made(msgspec.Struct, rename="camel"):
+class _RunOut(msgspec.Struct, rename="camel"):
     run_id: str
     status: str
 
 
-class _RawLog(msgspec.Struct):
+class _RawLogPage(msgspec.Struct):
     items: list[Raw]
 
 
@@ -264,11 +264,11 @@ class _Explanation(msgspec.Struct, rename="camel"):
     estimated_start: str | None = None
 
 
-class _Newest(msgspec.Struct, rename="camel"):
+class _NewestRun(msgspec.Struct, rename="camel"):
     run_id: str = ""
 
 
-async def _run_or_newest(api: Client, text: str) -> str:
+async def _find_run(api: Client, text: str) -> str:
     """Return the id of a run, or of the newest started run of a job.
 
     A one-off job has the id of its run, so the run is tried first.
@@ -279,19 +279,19 @@ async def _run_or_newest(api: Client, text: str) -> str:
         return identifier
     except NotFound:
         job = await api.job(text)
-    newest = read(await api.ask("GET", f"/v1/jobs/{job}/logs", query={"limit": 1}), _Newest).run_id
+    newest = read(await api.ask("GET", f"/v1/jobs/{job}/logs", query={"limit": 1}), _NewestRun).run_id
     if not newest:
-        raise NotFound(f"no run of {text!r} has begun")
+        raise NotFound(f"no run of {text!r} has started")
     return newest
 
 
-def _text(out: Output, line: Line) -> str:
+def _format_line(out: Output, line: LogLineOut) -> str:
     return f"{line.time}  {line.text}" if out.shows_utc else line.text
 
 
-def _details(out: Output, run: Shown) -> None:
+def _show_details(out: Output, run: Shown) -> None:
     # The start and due time of a fan-out in progress are those of its latest poll, so show when it was submitted.
-    whole = run.began != run.start_time
+    is_fan_out = run.began != run.start_time
     details(
         out,
         [
@@ -304,8 +304,8 @@ def _details(out: Output, run: Shown) -> None:
             ("progress", f"{run.progress} {run.progress_note or ''}".strip() if run.progress else ""),
             ("queue", f"{run.queue}, priority {run.priority}"),
             ("tick", run.tick),
-            ("due", "" if whole else f"{run.scheduled_for}  {out.time(run.scheduled_for)}"),
-            ("submitted" if whole else "started", run.began and f"{run.began}  {out.time(run.began)}"),
+            ("due", "" if is_fan_out else f"{run.scheduled_for}  {out.time(run.scheduled_for)}"),
+            ("submitted" if is_fan_out else "started", run.began and f"{run.began}  {out.time(run.began)}"),
             ("ended", run.end_time and f"{run.end_time}  {out.time(run.end_time)}"),
             ("took", took(run.began, run.end_time)),
             ("try", f"{run.attempt_number} of {run.max_retries + 1}"),
@@ -332,13 +332,13 @@ def _details(out: Output, run: Shown) -> None:
                     took(attempt.start_time, attempt.end_time),
                     last_line(attempt.error_message) or attempt.reason,
                 )
-                for attempt in _told_once(run.attempts)
+                for attempt in _merge_polls(run.attempts)
             ],
             right=("TRY", "TOOK"),
         )
 
 
-def _told_once(attempts: Sequence[Attempt]) -> list[Attempt]:
+def _merge_polls(attempts: Sequence[Attempt]) -> list[Attempt]:
     """Merge consecutive releases for the same reason into the last one: a fan-out may have hundreds of polls."""
     return [
         attempt

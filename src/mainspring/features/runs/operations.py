@@ -43,8 +43,8 @@ from mainspring.http.search import Search
 runs = Resource("Runs", "Single executions: of a one-off job, of a tick, of a manual run or of a backfill.")
 
 
-class ListRuns(Request):
-    status: Annotated[str, Meta(max_length=200, description="One or several, with commas.")] | None = None
+class ListRunsQuery(Request):
+    status: Annotated[str, Meta(max_length=200, description="One or several states, comma-separated.")] | None = None
     job_id: Id | None = None
     ids: Ids | None = None
     task: Name | None = None
@@ -59,14 +59,14 @@ class ListRuns(Request):
 
 
 class LogQuery(Request):
-    after: Annotated[int, Meta(ge=0, le=2**62, description="Lines with a greater position.")] = 0
+    after: Annotated[int, Meta(ge=0, le=2**62, description="Only lines with a greater position.")] = 0
     limit: Limit = 500
-    url: Annotated[bool, Meta(description="An address of the whole log instead, where there is one.")] = False
+    url: Annotated[bool, Meta(description="Return the address of the whole log instead of its lines.")] = False
 
 
 class LogPageQuery(LogQuery):
-    before: Annotated[int, Meta(ge=0, le=LOG_END, description="Lines with a smaller position.")] = LOG_END
-    last: Annotated[bool, Meta(description="The last of these lines instead of the first.")] = False
+    before: Annotated[int, Meta(ge=0, le=LOG_END, description="Only lines with a smaller position.")] = LOG_END
+    last: Annotated[bool, Meta(description="Return the last of these lines instead of the first.")] = False
 
 
 class RetryIn(Request):
@@ -83,13 +83,13 @@ class LogPage(Wire):
     """An address where anyone can read the whole log for five minutes: JSON lines, gzip. `items` is then empty."""
 
 
-class Stopped(Wire):
+class CancelRunOut(Wire):
     run_id: str
     status: str
 
 
-@runs.operation("GET", "/v1/runs", permission=Permission.READ, query=ListRuns, answers={200: Page[RunOut]})
-async def list_runs(api: Api, call: Call[Nothing, ListRuns]) -> Answer:
+@runs.operation("GET", "/v1/runs", permission=Permission.READ, query=ListRunsQuery, answers={200: Page[RunOut]})
+async def list_runs(api: Api, call: Call[Nothing, ListRunsQuery]) -> Answer:
     """List runs, newest first.
 
     A run must match every filter. `searchedBackTo` is set if the search took too long to fill the page; pass
@@ -97,8 +97,8 @@ async def list_runs(api: Api, call: Call[Nothing, ListRuns]) -> Answer:
     """
     query = call.query
     if query.ids is not None:
-        chosen = [RunId(run) for run in chosen_ids(query, query.ids)]
-        found = await api.listed_by(call.principal).runs(chosen)
+        ids = [RunId(run) for run in chosen_ids(query, query.ids)]
+        found = await api.listed_by(call.principal).runs(ids)
         return Answer(200, Page(items=[run_out(run) for run in found if run is not None]))
     page = await Search(api.clock).runs(
         api.listed_by(call.principal),
@@ -136,7 +136,7 @@ async def get_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     "POST",
     "/v1/runs/{id}/cancel",
     permission=Permission.OPERATE,
-    answers={200: Stopped, 202: Stopped, 404: Problem, 409: Problem},
+    answers={200: CancelRunOut, 202: CancelRunOut, 404: Problem, 409: Problem},
 )
 async def cancel_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """Cancel a run.
@@ -147,8 +147,8 @@ async def cancel_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     run = await find_run(api, call)
     state = (await api.jobs.cancel_runs([run.id], Author(call.principal.name, run.tenant))).get(run.id, run.state)
     if state in ENDED - {RunState.CANCELLED}:
-        raise Conflict(f"the run has {state.value} already")
-    return Answer(200 if state is RunState.CANCELLED else 202, Stopped(run_id=run.id, status=state.value))
+        raise Conflict(f"the run has already {state.value}")
+    return Answer(200 if state is RunState.CANCELLED else 202, CancelRunOut(run_id=run.id, status=state.value))
 
 
 @runs.operation(
@@ -167,7 +167,7 @@ async def retry_run(api: Api, call: Call[RetryIn, Nothing]) -> Answer:
     """
     run = await find_run(api, call, payload=True)
     if run.state not in ENDED:
-        raise Conflict(f"the run is {run.state.value}; only one that has ended can be retried")
+        raise Conflict(f"the run is {run.state.value}; only an ended run can be retried")
     payload = run.payload if call.body.payload is msgspec.UNSET else bytes(call.body.payload)
     replay = api.replay_of(run, payload, call.principal.name)
     edited = None if call.body.payload is msgspec.UNSET else call.body.payload
@@ -176,7 +176,7 @@ async def retry_run(api: Api, call: Call[RetryIn, Nothing]) -> Answer:
     await api.admit(call.principal, replay)
     accepted = await api.jobs.submit(replay)
     if accepted.conflict:
-        raise Conflict(f"this idempotency key was used for something else, {accepted.id}")
+        raise Conflict(f"this idempotency key was used for another request, {accepted.id}")
     out = RunMade(job_id=run.job_id or accepted.id, run_id=accepted.id, status=accepted.state.value)
     return Answer(201, out, {"location": f"/v1/runs/{accepted.id}"})
 
@@ -219,7 +219,7 @@ async def run_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
     whole log instead; 409 if the log is not in a bucket.
     """
     run = await find_run(api, call)
-    return Answer(200, await _log_page(api, run, call.query))
+    return Answer(200, await _read_log_page(api, run, call.query))
 
 
 @runs.operation(
@@ -235,14 +235,14 @@ async def job_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
     Returns an empty page if no run has started. The parameters are those of the logs of a run.
     """
     found = await find(api, call)
-    begun = await newest_begun(api, call, found)
-    if begun is None and isinstance(found, RunView):
-        begun = found
-    if begun is None:
+    newest = await newest_begun(api, call, found)
+    if newest is None and isinstance(found, RunView):
+        newest = found
+    if newest is None:
         if call.query.url:
-            raise _no_address("the job has not run yet")
+            raise _build_no_url_error("the job has not run yet")
         return Answer(200, LogPage(run_id="", items=[], next_after=0))
-    return Answer(200, await _log_page(api, begun, call.query))
+    return Answer(200, await _read_log_page(api, newest, call.query))
 
 
 @runs.operation(
@@ -266,27 +266,27 @@ async def follow_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
     return Answer(200, api.stream(call.principal, api.tail.follow(run, after)))
 
 
-async def _log_page(api: Api, run: RunView, query: LogPageQuery) -> LogPage:
+async def _read_log_page(api: Api, run: RunView, query: LogPageQuery) -> LogPage:
     if query.url:
         url = await api.logs.url(run)
         if url is None:
             why = "the run has not ended" if run.state not in ENDED else "this log is not in a bucket"
-            raise _no_address(why)
+            raise _build_no_url_error(why)
         return LogPage(run_id=run.id, items=[], next_after=query.after, ended=True, url=url)
     if query.last:
         found = await api.logs.lines_before(run, query.before, query.limit)
     else:
         found = await api.logs.lines(run, query.after, query.limit)
     lines = [line for line in found if query.after < line.position < query.before]
-    reaches_the_end = query.before == LOG_END and (query.last or len(lines) < query.limit)
+    is_last_page = query.before == LOG_END and (query.last or len(lines) < query.limit)
     return LogPage(
         run_id=run.id,
         items=[line_out(line) for line in lines],
         next_after=lines[-1].position if lines else query.after,
-        ended=run.state in ENDED and reaches_the_end,
+        ended=run.state in ENDED and is_last_page,
     )
 
 
-def _no_address(why: str) -> Refused:
-    hint = "leave out url to read the lines; settings run_logs.* keep the logs of ended runs in a bucket"
-    return Refused(409, "No address", f"there is no address of a log: {why}", hint=hint)
+def _build_no_url_error(why: str) -> Refused:
+    hint = "omit url to read the lines; the settings run_logs.* store the logs of ended runs in a bucket"
+    return Refused(409, "No address", f"the log has no address: {why}", hint=hint)

@@ -20,10 +20,10 @@ from mainspring.core.runtime.metrics.run_metrics import Figures
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import Reading
 
-_EVERY: Micros = 2 * SECOND
+_INTERVAL: Micros = 2 * SECOND
 _LIMIT = 100
 #: Reasons of ticks without a run that do not count against an objective.
-_EXCUSES = ("paused", "schedule changed", "cancelled", "calendar: ")
+_EXCUSED_REASONS = ("paused", "schedule changed", "cancelled", "calendar: ")
 
 
 class SloStore(Slos, Reading, Protocol):
@@ -37,38 +37,38 @@ class SloKeeper(TickingService):
     accepts one of them.
     """
 
-    def __init__(self, store: SloStore, wakeups: Wakeups, clock: Clock, figures: Figures | None = None) -> None:
+    def __init__(self, store: SloStore, wakeups: Wakeups, clock: Clock, metrics: Figures | None = None) -> None:
         super().__init__("slos", clock, wakeups.listen([]))
         self._store = store
-        self._figures = figures
+        self._metrics = metrics
 
     async def tick(self) -> Micros:
         due = await self._store.slos_due(_LIMIT)
         if not due:
-            return _EVERY
+            return _INTERVAL
         now = await self._store.now()
-        settled = await asyncio.gather(*(self._judge(one, now) for one in due))
-        await self._store.settle_slos(settled)
-        for one, verdict in zip(due, settled, strict=True):
-            for event in verdict.events:
+        results = await asyncio.gather(*(self._check_job(one, now) for one in due))
+        await self._store.settle_slos(results)
+        for one, result in zip(due, results, strict=True):
+            for event in result.events:
                 self.log.warning(event, job=one.job.id, job_name=one.job.spec.name)
-                if self._figures is not None:
-                    self._figures.slo_changed(event)
-        return 0 if len(due) == _LIMIT else _EVERY
+                if self._metrics is not None:
+                    self._metrics.slo_changed(event)
+        return 0 if len(due) == _LIMIT else _INTERVAL
 
-    async def _judge(self, due: SloDue, now: Instant) -> SloSettled:
+    async def _check_job(self, due: SloDue, now: Instant) -> SloSettled:
         job, slo = due.job, due.job.spec.slo
         if slo is None or job.state is JobState.CANCELLED:
             judged = slos.close(due.state)
         elif job.state is JobState.PAUSED:
             judged = slos.rest(due.state, now)
         else:
-            judged = await self._judged(due, slo, now)
+            judged = await self._judge_job(due, slo, now)
         return SloSettled(
             job=job.id, rev=due.rev, state=judged.state, next_check=judged.next_check, events=judged.events
         )
 
-    async def _judged(self, due: SloDue, slo: slos.Slo, now: Instant) -> Judged:
+    async def _judge_job(self, due: SloDue, slo: slos.Slo, now: Instant) -> Judged:
         job, state = due.job, due.state
         ticks: list[Instant] = []
         following: Instant | None = None
@@ -76,33 +76,33 @@ class SloKeeper(TickingService):
         if slo.start_within is not None:
             schedule, until = job.spec.schedule, now - slo.start_within - 1
             changed = max(state.judged, state.rescheduled_at or 0)
-            ticks = await self._former_ticks(job, state.judged, min(changed, until))
+            ticks = await self._read_former_ticks(job, state.judged, min(changed, until))
             ticks += ticks_between(schedule, changed, until, job.id, slos.MOST_TICKS)
             following = next_after(schedule, max(until, changed), job.id)
         if ticks:
             entries = await self._store.ledger(job.id, ticks[0], ticks[-1] + 1, slos.MOST_TICKS * MOST_OF_A_TICK)
             # A tick that no scheduler has fired yet is delayed by its jitter as well.
             facts = {tick: TickFact(None, due_of(job.spec.schedule, tick, job.id)) for tick in ticks}
-            facts |= await self._facts(job, entries)
+            facts |= await self._read_facts(job, entries)
         # A finished schedule ended when its last tick fired.
         ended_at = job.updated_at if job.state is JobState.FINISHED else None
         return slos.judge(slo, state, ticks, following, facts, due.last_success, now, ended_at)
 
-    async def _former_ticks(self, job: Job, after: Instant, until: Instant) -> list[Instant]:
+    async def _read_former_ticks(self, job: Job, after: Instant, until: Instant) -> list[Instant]:
         """Return the ticks of former schedules. The ledger has them all: changing a schedule records due ticks."""
         if until <= after:
             return []
         entries = await self._store.ledger(job.id, after + 1, until + 1, slos.MOST_TICKS * MOST_OF_A_TICK)
         return sorted({entry.scheduled_at for entry in entries})
 
-    async def _facts(self, job: Job, entries: Sequence[LedgerEntry]) -> dict[Instant, TickFact]:
+    async def _read_facts(self, job: Job, entries: Sequence[LedgerEntry]) -> dict[Instant, TickFact]:
         runs = await self._store.runs([entry.run_id for entry in entries if entry.run_id is not None])
         by_id = {run.id: run for run in runs if run is not None}
         facts: dict[Instant, TickFact] = {}
         for entry in entries:
             if entry.decision == "run" and entry.run_id is not None:
-                fact = await self._fact(job, entry, by_id.get(entry.run_id))
-            elif entry.reason.startswith(_EXCUSES):
+                fact = await self._read_fact(job, entry, by_id.get(entry.run_id))
+            elif entry.reason.startswith(_EXCUSED_REASONS):
                 fact = TickFact(None, entry.scheduled_at, excused=True)
             else:
                 continue
@@ -110,7 +110,7 @@ class SloKeeper(TickingService):
             facts[entry.scheduled_at] = slos.worse(facts.get(entry.scheduled_at), fact)
         return facts
 
-    async def _fact(self, job: Job, entry: LedgerEntry, run: RunView | None) -> TickFact:
+    async def _read_fact(self, job: Job, entry: LedgerEntry, run: RunView | None) -> TickFact:
         if run is None:
             # Retention has deleted the run: it is too old to be judged.
             return TickFact(None, entry.scheduled_at, excused=True)
@@ -123,8 +123,8 @@ class SloKeeper(TickingService):
             changed = entry.job_version != job.version
             return TickFact(run.started_at, run.due if moved or changed else due, excused=cancelled)
         # The store does not keep the time at which a calendar allowed the first attempt.
-        return TickFact(await self._first_start(run.id), due, excused=moved or cancelled)
+        return TickFact(await self._read_first_start(run.id), due, excused=moved or cancelled)
 
-    async def _first_start(self, run: RunId) -> Instant | None:
+    async def _read_first_start(self, run: RunId) -> Instant | None:
         starts = [attempt.started_at for attempt in await self._store.attempts(run) if attempt.started_at is not None]
         return min(starts, default=None)

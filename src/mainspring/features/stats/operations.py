@@ -23,10 +23,10 @@ from mainspring.http.schemas.stats import Histories, History, MissedSlo, MissedS
 
 stats = Resource("Statistics", "Time series and counts for charts.")
 
-_AT_ONCE = 10_000
+_MAX_POINTS = 10_000
 #: For how many jobs one request returns the latest ticks.
-_MOST_JOBS = 100
-_ON_ITS_WAY = frozenset(set(RunState) - ENDED)
+_MAX_JOBS = 100
+_UNFINISHED = frozenset(set(RunState) - ENDED)
 _STEPS: dict[str, Micros] = {"1m": MINUTE, "5m": 5 * MINUTE, "15m": 15 * MINUTE, "1h": HOUR, "1d": DAY}
 
 
@@ -45,7 +45,9 @@ class CountQuery(Request):
 
 
 class TicksQuery(Request):
-    jobs: Annotated[str, Meta(max_length=4_000, description="Their ids, with commas; the first hundred.")]
+    jobs: Annotated[
+        str, Meta(max_length=4_000, description="Ids of jobs, comma-separated; only the first hundred count.")
+    ]
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
 
 
@@ -70,7 +72,7 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
     since = instant_of(query.since, "since")
     since = until - HOUR if since is None else since
     if since >= until or (until - since) // step > 10_000:
-        raise Invalid("since", "gives no points, or more than 10000", "a later since, or a larger step")
+        raise Invalid("since", "selects no points, or more than 10000", "use a later since, or a larger step")
     reads = api.listed_by(call.principal)
     ended: dict[int, list[Minute]] = {}
     for minute in await reads.minutes(tenant, since, until, step):
@@ -92,14 +94,16 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
     took_most = max((minute.took_most for minute in counted), default=0)
     out = Stats(
         step=query.step,
-        points=[_point(at, ended.get(at, []), loads.get(at, [])) for at in range(since // step * step, until, step)],
+        points=[
+            _point_out(at, ended.get(at, []), loads.get(at, [])) for at in range(since // step * step, until, step)
+        ],
         queued=sum(depth.queued for depth in depths),
         running=sum(depth.running for depth in depths),
         lag_ms=max(now - min(dues), 0) / MILLISECOND if dues else 0.0,
-        late_ms_p50=_ms(percentile(timings.late, 0.5, late_most)),
-        late_ms_p95=_ms(percentile(timings.late, 0.95, late_most)),
-        took_ms_p50=_ms(percentile(timings.took, 0.5, took_most)),
-        took_ms_p95=_ms(percentile(timings.took, 0.95, took_most)),
+        late_ms_p50=_convert_to_ms(percentile(timings.late, 0.5, late_most)),
+        late_ms_p95=_convert_to_ms(percentile(timings.late, 0.95, late_most)),
+        took_ms_p50=_convert_to_ms(percentile(timings.took, 0.5, took_most)),
+        took_ms_p95=_convert_to_ms(percentile(timings.took, 0.95, took_most)),
     )
     return Answer(200, out)
 
@@ -144,20 +148,20 @@ async def last_ticks(api: Api, call: Call[Nothing, TicksQuery]) -> Answer:
 
     `jobs` takes ids, separated by commas. Jobs that do not exist or that your key cannot read are left out.
     """
-    jobs = [JobId(known) for word in call.query.jobs.split(",") if is_id(known := word.strip())][:_MOST_JOBS]
+    jobs = [JobId(known) for word in call.query.jobs.split(",") if is_id(known := word.strip())][:_MAX_JOBS]
     reads = api.listed_by(call.principal)
     ledgers = await reads.last_ticks(jobs, call.query.limit)
     ids = [RunId(entry.run_id) for ledger in ledgers for entry in ledger if entry.run_id is not None]
     runs = {run.id: run for run in await reads.runs(ids) if run is not None} if ids else {}
     items = [
-        History(job_id=job, ticks=[_tick(entry, runs) for entry in ledger])
+        History(job_id=job, ticks=[_tick_out(entry, runs) for entry in ledger])
         for job, ledger in zip(jobs, ledgers, strict=True)
         if ledger
     ]
     return Answer(200, Histories(items=items))
 
 
-def _tick(entry: LedgerEntry, runs: dict[RunId, RunView]) -> TickEnd:
+def _tick_out(entry: LedgerEntry, runs: dict[RunId, RunView]) -> TickEnd:
     run = None if entry.run_id is None else runs.get(RunId(entry.run_id))
     late = None if run is None or run.started_at is None else max(run.started_at - entry.scheduled_at, 0)
     took = (
@@ -176,11 +180,11 @@ def _tick(entry: LedgerEntry, runs: dict[RunId, RunView]) -> TickEnd:
     )
 
 
-def _ms(span: Micros | None) -> float | None:
+def _convert_to_ms(span: Micros | None) -> float | None:
     return None if span is None else span / MILLISECOND
 
 
-def _point(at: int, minutes: list[Minute], loads: list[Load]) -> Point:
+def _point_out(at: int, minutes: list[Minute], loads: list[Load]) -> Point:
     started = sum(minute.started for minute in minutes) or 1
     return Point(
         time=isoformat(at),

@@ -13,7 +13,7 @@ from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.schemas.common import Wire
 
-system = Resource("System", "Settings, versions and findings, for administrators that are bound to no tenant.")
+system = Resource("System", "Settings, versions and findings. Requires an administrator of all tenants.")
 
 
 class SettingOut(Wire):

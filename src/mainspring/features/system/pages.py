@@ -12,7 +12,7 @@ system = Pages()
 
 
 @system.page("GET", "/system", permission=Permission.ADMINISTER_ALL)
-async def look_at_system(visit: Visit[Any]) -> Reply:
+async def show_system_page(visit: Visit[Any]) -> Reply:
     found, workers, schedulers = await asyncio.gather(
         visit.ask(show_system), visit.ask("list_workers"), visit.ask("list_schedulers")
     )
@@ -28,7 +28,7 @@ async def look_at_system(visit: Visit[Any]) -> Reply:
 
 
 @system.page("GET", "/system/findings", permission=Permission.ADMINISTER_ALL)
-async def look_closely(visit: Visit[Any]) -> Reply:
+async def show_findings(visit: Visit[Any]) -> Reply:
     """Render the findings. The page loads them separately, because the doctor takes longer than a page may."""
     found = await visit.ask(consult_doctor)
     order = {"problem": 0, "warning": 1, "ok": 2}

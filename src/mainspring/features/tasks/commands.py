@@ -42,7 +42,7 @@ class Task(msgspec.Struct, rename="camel"):
     arguments: dict[str, Any] = {}
 
 
-class _List(msgspec.Struct):
+class _TaskList(msgspec.Struct):
     items: list[Task]
 
 
@@ -51,7 +51,7 @@ async def list_tasks(
     api: Client,
     out: Output,
     text: Annotated[
-        str | None, typer.Option("--text", help="Part of the name or the description.", show_default=False)
+        str | None, typer.Option("--text", help="A part of the name or the description.", show_default=False)
     ] = None,
 ) -> None:
     """List the tasks that workers have registered, with the options that jobs start from.
@@ -59,7 +59,7 @@ async def list_tasks(
     Example: mainspring tasks list
     """
     answer = await api.ask("GET", "/v1/tasks", query={"text": text})
-    found = read(answer, _List).items
+    found = read(answer, _TaskList).items
 
     def show() -> None:
         out.rows(
@@ -85,7 +85,7 @@ async def list_tasks(
 
 @command(group, "show")
 async def show_task(
-    api: Client, out: Output, name: Annotated[str, typer.Argument(help="The task.", metavar="NAME")]
+    api: Client, out: Output, name: Annotated[str, typer.Argument(help="The name of the task.", metavar="NAME")]
 ) -> None:
     """Show a task: its options, its arguments, and which worker registered it.
 
@@ -98,22 +98,22 @@ async def show_task(
     with naming("task", name):
         answer = await api.ask("GET", f"/v1/tasks/{segment(name)}")
     task = read(answer, Task)
-    out.tell(answer, [task.name], lambda: _show(out, task))
+    out.tell(answer, [task.name], lambda: _show_details(out, task))
 
 
-def _show(out: Output, task: Task) -> None:
+def _show_details(out: Output, task: Task) -> None:
     details(
         out,
         [
             ("task", task.name),
             ("description", task.description),
-            ("arguments", "\n".join(argument_lines(task.arguments)) or "none"),
+            ("arguments", "\n".join(describe_arguments(task.arguments)) or "none"),
             ("queue", f"{task.queue}, priority {task.priority}"),
             ("retries", task.max_retries),
             ("timeout", task.timeout if task.preset is None else f"{task.timeout}, by priority (preset {task.preset})"),
             ("guarantee", task.guarantee),
             ("requires", ", ".join(f"{name}={value}" for name, value in task.requires.items())),
-            ("limits", ", ".join(map(_limit, task.limits))),
+            ("limits", ", ".join(map(_describe_limit, task.limits))),
             ("breaker", task.breaker and str(task.breaker)),
             ("weight", task.weight if task.weight > 1 else None),
             ("retention", task.retention),
@@ -125,12 +125,12 @@ def _show(out: Output, task: Task) -> None:
     )
 
 
-def argument_lines(schema: Mapping[str, Any]) -> list[str]:
+def describe_arguments(schema: Mapping[str, Any]) -> list[str]:
     """Describe each argument in a line: its name, its type, and whether it is required."""
     required = schema.get("required", ())
     lines = []
     for name, argument in schema.get("properties", {}).items():
-        words = f"{name}: {_type(argument, schema)}"
+        words = f"{name}: {_describe_type(argument, schema)}"
         if name in required:
             words += ", required"
         elif "default" in argument:
@@ -139,20 +139,20 @@ def argument_lines(schema: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _type(argument: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+def _describe_type(argument: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     if "$ref" in argument:
         name = str(argument["$ref"]).rpartition("/")[2]
         inner = schema.get("$defs", {}).get(name, {})
-        return _type(inner, schema) if "enum" in inner else name
+        return _describe_type(inner, schema) if "enum" in inner else name
     if "enum" in argument:
         return " | ".join(msgspec.json.encode(value).decode() for value in argument["enum"])
     if "anyOf" in argument:
-        return " | ".join(dict.fromkeys(_type(choice, schema) for choice in argument["anyOf"]))
+        return " | ".join(dict.fromkeys(_describe_type(choice, schema) for choice in argument["anyOf"]))
     if argument.get("type") == "array":
-        return f"array of {_type(argument['items'], schema)}" if argument.get("items") else "array"
+        return f"array of {_describe_type(argument['items'], schema)}" if argument.get("items") else "array"
     return str(argument.get("type", "any"))
 
 
-def _limit(limit: Mapping[str, Any]) -> str:
+def _describe_limit(limit: Mapping[str, Any]) -> str:
     per = f" per {limit['per']}" if limit.get("per") else " at a time"
     return f"{limit['most']} of {limit['key']}{per}"

@@ -24,16 +24,16 @@ tasks = Resource(
 )
 
 
-class ListTasks(Request):
-    text: Annotated[str, Meta(max_length=200, description="Part of the name or the description.")] | None = None
+class ListTasksQuery(Request):
+    text: Annotated[str, Meta(max_length=200, description="A part of the name or the description.")] | None = None
 
 
 class TasksOut(Wire):
     items: list[TaskOut]
 
 
-@tasks.operation("GET", "/v1/tasks", permission=Permission.READ, query=ListTasks, answers={200: TasksOut})
-async def list_tasks(api: Api, call: Call[Nothing, ListTasks]) -> Answer:
+@tasks.operation("GET", "/v1/tasks", permission=Permission.READ, query=ListTasksQuery, answers={200: TasksOut})
+async def list_tasks(api: Api, call: Call[Nothing, ListTasksQuery]) -> Answer:
     """List the tasks that workers have registered, by name.
 
     The catalog belongs to the whole installation: workers run tasks for every tenant.

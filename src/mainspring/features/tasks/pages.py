@@ -17,9 +17,9 @@ class TasksQuery(msgspec.Struct, frozen=True):
 
 @tasks.page("GET", "/tasks", permission=Permission.READ, query=TasksQuery)
 async def show_tasks(visit: Visit[TasksQuery]) -> Reply:
-    found: TasksOut = await visit.ask(list_tasks, query=_query(visit.query))
+    found: TasksOut = await visit.ask(list_tasks, query=_build_query(visit.query))
     return visit.show("tasks/page.html", tasks=found.items, given=visit.query)
 
 
-def _query(query: TasksQuery) -> dict[str, Any]:
+def _build_query(query: TasksQuery) -> dict[str, Any]:
     return {"text": query.text} if query.text else {}

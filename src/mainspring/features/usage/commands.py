@@ -10,7 +10,7 @@ from mainspring.cli.client.target import Client, command, read, segment
 from mainspring.cli.output import Output, span
 from mainspring.core.model.base.instant import SECOND
 
-group = typer.Typer(name="budgets", help="See and set what work may cost.", no_args_is_help=True)
+group = typer.Typer(name="budgets", help="List and set budgets.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:
@@ -25,9 +25,9 @@ class _Cost(msgspec.Struct, rename="camel"):
     units: dict[str, float] = {}
 
     @property
-    def shown(self) -> tuple[str, ...]:
+    def columns(self) -> tuple[str, ...]:
         units = ", ".join(f"{amount:,.12g} {unit}" for unit, amount in self.units.items())
-        return f"{self.attempts:,}", _seconds(self.wall_seconds), _seconds(self.cpu_seconds), units
+        return f"{self.attempts:,}", _format_seconds(self.wall_seconds), _format_seconds(self.cpu_seconds), units
 
 
 class _Line(msgspec.Struct, rename="camel"):
@@ -47,11 +47,13 @@ class _Usage(msgspec.Struct, rename="camel"):
 async def usage(
     api: Client,
     out: Output,
-    by: Annotated[Literal["job", "task", "tenant"], typer.Option("--by", help="What is summed.")] = "task",
+    by: Annotated[
+        Literal["job", "task", "tenant"], typer.Option("--by", help="Sum the usage by job, task or tenant.")
+    ] = "task",
     since: Annotated[
-        str | None, typer.Option("--since", help="From this day on, such as 2026-01-01; 30 days without.")
+        str | None, typer.Option("--since", help="Start on this day, such as 2026-01-01. Default: the last 30 days.")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="To before this day.", show_default=False)] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Stop before this day.", show_default=False)] = None,
     only: Annotated[
         str | None, typer.Option("--only", help="Only this task, tenant or job (by name or id).", show_default=False)
     ] = None,
@@ -73,12 +75,12 @@ async def usage(
     def show() -> None:
         numbers = ("ATTEMPTS", "WALL", "CPU")
         rows = [
-            (line.day, line.tenant, line.name or line.key or "(one-offs)", *line.cost.shown) for line in found.items
+            (line.day, line.tenant, line.name or line.key or "(one-offs)", *line.cost.columns) for line in found.items
         ]
-        total = ("total", "", "", *found.total.shown)
+        total = ("total", "", "", *found.total.columns)
         out.rows(("DAY", "TENANT", by.upper(), *numbers, "UNITS"), [*rows, total] if rows else [], right=numbers)
         if found.more:
-            out.say("there is more than this: ask for fewer days, or use --only")
+            out.say("the list is incomplete: choose fewer days, or use --only")
 
     out.tell(answer, [line.key for line in found.items], show)
 
@@ -98,11 +100,11 @@ class _Budget(msgspec.Struct, rename="camel"):
     until: str | None = None
 
     @property
-    def use(self) -> str:
+    def usage(self) -> str:
         return f"{self.spent:,.12g} of {self.limit:,.12g} {self.unit} a {self.period}"
 
     @property
-    def standing(self) -> Text:
+    def state_text(self) -> Text:
         words = {"ok": "ok", "warned": "nearly used up", "over": "used up"}.get(self.state, self.state)
         words = f"{words}, paused" if self.held else words
         return Text(words, {"warned": "yellow", "over": "red"}.get(self.state, ""))
@@ -129,9 +131,9 @@ async def list_budgets(api: Client, out: Output) -> None:
                     budget.name,
                     budget.tenant,
                     budget.of if budget.target is None else f"{budget.of} {budget.target}",
-                    budget.use,
+                    budget.usage,
                     budget.then,
-                    budget.standing,
+                    budget.state_text,
                 )
                 for budget in found
             ],
@@ -144,20 +146,22 @@ async def list_budgets(api: Client, out: Output) -> None:
 async def set_budget(
     api: Client,
     out: Output,
-    name: Annotated[str, typer.Argument(help="What to call it.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="The name of the budget.", metavar="NAME")],
     unit: Annotated[str, typer.Option("--unit", help="wall or cpu (seconds), attempts, or a unit of your own.")],
-    limit: Annotated[float, typer.Option("--limit", help="How much in a period.")],
-    period: Annotated[Literal["day", "month"], typer.Option("--period", help="A day or a month of UTC.")] = "month",
+    limit: Annotated[float, typer.Option("--limit", help="The limit of one period.")],
+    period: Annotated[Literal["day", "month"], typer.Option("--period", help="A day or a month, in UTC.")] = "month",
     job: Annotated[
-        str | None, typer.Option("--job", help="For this job, by name, and not the tenant.", show_default=False)
+        str | None, typer.Option("--job", help="Limit this job, by name, instead of the tenant.", show_default=False)
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="For this task, and not the tenant.", show_default=False)
+        str | None, typer.Option("--task", help="Limit this task instead of the tenant.", show_default=False)
     ] = None,
-    warn_at: Annotated[float, typer.Option("--warn-at", help="Warn at this part of the limit.")] = 0.8,
+    warn_at: Annotated[float, typer.Option("--warn-at", help="Warn at this fraction of the limit.")] = 0.8,
     then: Annotated[
         Literal["warn", "lower", "pause"],
-        typer.Option("--then", help="When it is used up, until the period ends. A task cannot be paused."),
+        typer.Option(
+            "--then", help="The action when the budget is used up, until the period ends. A task cannot be paused."
+        ),
     ] = "warn",
 ) -> None:
     """Set a budget, or change one.
@@ -179,20 +183,20 @@ async def set_budget(
         "tenant": api.tenant,
     }
     answer = await api.ask("PUT", f"/v1/budgets/{segment(name)}", body=body, repeatable=True)
-    out.tell(answer, [name], lambda: out.print(f"budget {name}: {read(answer, _Budget).use}"))
+    out.tell(answer, [name], lambda: out.print(f"budget {name}: {read(answer, _Budget).usage}"))
 
 
 @command(group, "delete")
 async def delete_budget(
-    api: Client, out: Output, name: Annotated[str, typer.Argument(help="The budget.", metavar="NAME")]
+    api: Client, out: Output, name: Annotated[str, typer.Argument(help="The name of the budget.", metavar="NAME")]
 ) -> None:
     """Delete a budget; what is paused because of it resumes.
 
     Example: mainspring budgets delete tokens
     """
     answer = await api.ask("DELETE", f"/v1/budgets/{segment(name)}", query={"tenant": api.tenant}, repeatable=True)
-    out.tell(answer, [name], lambda: out.print(f"budget {name} is gone"))
+    out.tell(answer, [name], lambda: out.print(f"budget {name} deleted"))
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return span(round(seconds * SECOND)) if seconds else ""

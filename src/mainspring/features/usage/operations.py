@@ -13,18 +13,18 @@ from mainspring.core.model.base.instant import DAY, SECOND, Instant, isoformat, 
 from mainspring.core.model.limits.budget import Budget, BudgetStatus, period_of
 from mainspring.core.model.runs.usage import CPU, WALL, UsageLine, by_line, day_of
 from mainspring.core.ports.storage.access import Author
-from mainspring.features.usage.service import release
+from mainspring.features.usage.service import release_work
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Missing, Problem, Refused
 from mainspring.http.schemas.common import Day, Name, Request, time_of
 from mainspring.http.schemas.usage import BudgetOut, Budgets, Cost, UsageOut, UsagePage
 
-usage = Resource("Usage", "What work has cost, by day, and budgets. Up to 15 seconds old.")
+usage = Resource("Usage", "Usage by day, and budgets. The numbers are up to 15 seconds old.")
 
 #: The most rows of one answer, each the sum of one unit. If there are more, the answer says so.
-_MOST = 20_000
-_NAMED = 1_000
+_MAX_ROWS = 20_000
+_MAX_NAMED = 1_000
 
 
 class UsageQuery(Request):
@@ -60,12 +60,12 @@ async def get_usage(api: Api, call: Call[Nothing, UsageQuery]) -> Answer:
 
     Largest total duration first. Covers the last 30 days, unless you set `since`.
     """
-    lines, more = await _lines(api, call)
+    lines, more = await _read_lines(api, call)
     items = [
-        UsageOut(day=_day(line.day), tenant=line.tenant, key=line.key, name=name, cost=_total([line]))
+        UsageOut(day=_format_day(line.day), tenant=line.tenant, key=line.key, name=name, cost=_sum_cost([line]))
         for line, name in lines
     ]
-    return Answer(200, UsagePage(items=items, total=_total([line for line, _ in lines]), more=more))
+    return Answer(200, UsagePage(items=items, total=_sum_cost([line for line, _ in lines]), more=more))
 
 
 @usage.operation(
@@ -81,7 +81,7 @@ async def get_usage_csv(api: Api, call: Call[Nothing, UsageQuery]) -> Answer:
 
     Has the lines of `/v1/usage`, with a column for each unit.
     """
-    lines, _ = await _lines(api, call)
+    lines, _ = await _read_lines(api, call)
     units = sorted({unit for line, _ in lines for unit in line.units})
     text = io.StringIO()
     table = csv.writer(text)
@@ -89,8 +89,8 @@ async def get_usage_csv(api: Api, call: Call[Nothing, UsageQuery]) -> Answer:
     for line, name in lines:
         seconds = [line.wall / SECOND, line.cpu / SECOND]
         amounts = [line.units.get(unit, 0) for unit in units]
-        words = [_plain(word) for word in (line.tenant, line.key, name)]
-        table.writerow([_day(line.day), *words, line.attempts, *seconds, *amounts])
+        words = [_escape_formula(word) for word in (line.tenant, line.key, name)]
+        table.writerow([_format_day(line.day), *words, line.attempts, *seconds, *amounts])
     return Answer(200, raw=text.getvalue().encode())
 
 
@@ -123,7 +123,7 @@ async def put_budget(api: Api, call: Call[BudgetIn, Nothing]) -> Answer:
         tenant=await _choose_owner(api, call.principal, body.tenant),
         name=call.path["name"],
         unit=body.unit,
-        limit=body.limit * _scale(body.unit),
+        limit=body.limit * _get_scale(body.unit),
         period=body.period,
         of=body.of,
         target=body.target or "",
@@ -157,49 +157,49 @@ async def delete_budget(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
     if not await api.store.drop_budget(tenant, status.budget.name, Author(call.principal.name, tenant)):
         raise Missing
     if status.held:
-        await release(api.store, api.wakeups, status)
+        await release_work(api.store, api.wakeups, status)
     return Answer(200, _budget_out(status))
 
 
-async def _lines(api: Api, call: Call[Nothing, UsageQuery]) -> tuple[list[tuple[UsageLine, str]], bool]:
-    """Return the lines with the names of up to ``_NAMED`` jobs, and whether there are more lines."""
+async def _read_lines(api: Api, call: Call[Nothing, UsageQuery]) -> tuple[list[tuple[UsageLine, str]], bool]:
+    """Return the lines with the names of up to ``_MAX_NAMED`` jobs, and whether there are more lines."""
     query = call.query
     today = day_of(await api.store.now())
-    since = today - 29 * DAY if query.since is None else _instant(query.since, "since")
-    until = today + DAY if query.until is None else _instant(query.until, "until")
+    since = today - 29 * DAY if query.since is None else _parse_day(query.since, "since")
+    until = today + DAY if query.until is None else _parse_day(query.until, "until")
     if until <= since:
         raise Invalid("until", "is not after since")
-    seen = api.seen_by(call.principal)
+    reads = api.seen_by(call.principal)
     tenant = api.scope(call.principal, query.tenant)
-    found = await seen.usage(tenant, since, until, query.by, key=query.key or "", limit=_MOST)
+    found = await reads.usage(tenant, since, until, query.by, key=query.key or "", limit=_MAX_ROWS)
     lines = by_line(found)
     names: dict[str, str] = {}
     if query.by == "job":
-        keys = list(dict.fromkeys(line.key for line in lines if line.key))[:_NAMED]
-        names = {job.id: job.spec.name for job in await seen.jobs([JobId(key) for key in keys]) if job is not None}
-    return [(line, names.get(line.key, "")) for line in lines], len(found) == _MOST
+        keys = list(dict.fromkeys(line.key for line in lines if line.key))[:_MAX_NAMED]
+        names = {job.id: job.spec.name for job in await reads.jobs([JobId(key) for key in keys]) if job is not None}
+    return [(line, names.get(line.key, "")) for line in lines], len(found) == _MAX_ROWS
 
 
-async def _choose_owner(api: Api, principal: Principal, asked: str | None) -> str:
+async def _choose_owner(api: Api, principal: Principal, requested_tenant: str | None) -> str:
     if not principal.reaches(()):
-        raise Refused(403, "Forbidden", "a budget is for a tenant, and this key is bound to queues")
-    return await api.choose_owner(principal, asked)
+        raise Refused(403, "Forbidden", "a budget belongs to a tenant, and this key is limited to queues")
+    return await api.choose_owner(principal, requested_tenant)
 
 
-def _instant(day: str, field: str) -> Instant:
+def _parse_day(day: str, field: str) -> Instant:
     return parse_instant(f"{day}T00:00:00Z", field)
 
 
-def _day(day: Instant) -> str:
+def _format_day(day: Instant) -> str:
     return isoformat(day)[:10]
 
 
-def _scale(unit: str) -> int:
+def _get_scale(unit: str) -> int:
     """Return the factor from a unit of the API to one of the store: seconds become microseconds."""
     return SECOND if unit in (WALL, CPU) else 1
 
 
-def _total(lines: list[UsageLine]) -> Cost:
+def _sum_cost(lines: list[UsageLine]) -> Cost:
     units: dict[str, float] = {}
     for line in lines:
         for unit, amount in line.units.items():
@@ -212,14 +212,14 @@ def _total(lines: list[UsageLine]) -> Cost:
     )
 
 
-def _plain(word: str) -> str:
+def _escape_formula(word: str) -> str:
     """Prefix a name that spreadsheet programs would take for a formula."""
     return f"'{word}" if word[:1] in ("=", "+", "-", "@", "\t") else word
 
 
 def _budget_out(status: BudgetStatus) -> BudgetOut:
     budget = status.budget
-    scale = _scale(budget.unit)
+    scale = _get_scale(budget.unit)
     return BudgetOut(
         name=budget.name,
         budget_id=status.id,

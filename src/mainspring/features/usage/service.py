@@ -17,7 +17,7 @@ from mainspring.core.ports.wakeups import Wakeups, queue_topic
 from mainspring.core.runtime.service import TickingService
 from mainspring.core.store import Directory, Reading, Submissions
 
-_EVERY: Micros = 5 * SECOND
+_INTERVAL: Micros = 5 * SECOND
 #: At most this many runs of a budget are lowered in one tick. The next tick lowers more.
 _LIMIT = 5_000
 
@@ -41,31 +41,31 @@ class BudgetKeeper(TickingService):
 
     async def tick(self) -> Micros:
         for status in await self._store.budgets(None):
-            await self._look_at(status)
-        return round(_EVERY * (0.75 + self._random.random() / 2))
+            await self._check_budget(status)
+        return round(_INTERVAL * (0.75 + self._random.random() / 2))
 
-    async def _look_at(self, before: BudgetStatus) -> None:
-        store, budget = self._store, before.budget
+    async def _check_budget(self, status: BudgetStatus) -> None:
+        store, budget = self._store, status.budget
         now = await store.now()
         since, _ = period_of(budget, now)
-        after = judge(before, await store.spent(before, since), now)
-        hold = after.state == "over" and budget.then == "pause"
-        after = msgspec.structs.replace(after, held=hold)
-        if before.held and not hold:
+        checked = judge(status, await store.spent(status, since), now)
+        is_held = checked.state == "over" and budget.then == "pause"
+        checked = msgspec.structs.replace(checked, held=is_held)
+        if status.held and not is_held:
             # Release first, then mark: after a crash in between, the next tick releases again.
-            await release(store, self._wakeups, before)
-        if after != before:
-            told = news(before, after)
-            if await store.mark_budget(before, after, told) and told:
-                self.log.warning("a budget", name=budget.name, tenant=budget.tenant, state=after.state)
-        if hold:
-            await self._hold(after)
-        if after.state == "over" and budget.then == "lower":
+            await release_work(store, self._wakeups, status)
+        if checked != status:
+            change = news(status, checked)
+            if await store.mark_budget(status, checked, change) and change:
+                self.log.warning("budget state changed", budget=budget.name, tenant=budget.tenant, state=checked.state)
+        if is_held:
+            await self._pause_work(checked)
+        if checked.state == "over" and budget.then == "lower":
             await store.lower(budget, _LIMIT)
 
-    async def _hold(self, status: BudgetStatus) -> None:
+    async def _pause_work(self, status: BudgetStatus) -> None:
         budget = status.budget
-        author = _author(status)
+        author = _build_author(status)
         if budget.of == "tenant":
             await self._store.pause(Pause(tenant=budget.tenant, queue=None), author)
             return
@@ -74,13 +74,13 @@ class BudgetKeeper(TickingService):
             await self._store.set_jobs_state([job], JobState.PAUSED, author)
 
 
-async def release(store: BudgetStore, wakeups: Wakeups, status: BudgetStatus) -> None:
+async def release_work(store: BudgetStore, wakeups: Wakeups, status: BudgetStatus) -> None:
     """Resume what a budget has paused. Pauses by other authors stay."""
     budget = status.budget
-    author = _author(status)
+    author = _build_author(status)
     if budget.of == "tenant":
-        mine = [p for p in await store.pauses() if p.tenant == budget.tenant and p.queue is None]
-        if any(pause.author == author.name for pause in mine):
+        pauses = [p for p in await store.pauses() if p.tenant == budget.tenant and p.queue is None]
+        if any(pause.author == author.name for pause in pauses):
             await store.resume(budget.tenant, None, author)
             wakeups.notify([queue_topic(depth.queue) for depth in await store.depths(budget.tenant)])
         return
@@ -89,7 +89,7 @@ async def release(store: BudgetStore, wakeups: Wakeups, status: BudgetStatus) ->
         await store.set_jobs_state([job], JobState.SCHEDULED, author)
 
 
-def _author(status: BudgetStatus) -> Author:
+def _build_author(status: BudgetStatus) -> Author:
     budget = status.budget
     why = f"over budget {budget.name!r}: {amount_words(budget.unit, budget.limit)} a {budget.period}"
     return Author(author_name(budget.name), budget.tenant, why)

@@ -21,7 +21,7 @@ policies = Resource(
 Rate: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=explained(r"^[0-9]{1,9}/[0-9a-z. ]+$", "is not so many in a period", "for example 100/m or 600/5m"),
+        pattern=explained(r"^[0-9]{1,9}/[0-9a-z. ]+$", "is not a rate", "for example 100/m or 600/5m"),
         max_length=40,
         examples=["100/m"],
     ),
@@ -60,7 +60,7 @@ async def get_queue_policy(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     policy = (await api.store.queue_policies()).get(name, NO_POLICY)
     tenant = call.principal.tenant
     shares = {whose: share for whose, share in policy.shares.items() if tenant in (None, whose)}
-    return Answer(200, _out(name, policy, shares))
+    return Answer(200, _policy_out(name, policy, shares))
 
 
 @policies.operation(
@@ -88,10 +88,10 @@ async def put_queue_policy(api: Api, call: Call[PolicyIn, Nothing]) -> Answer:
     policy.check()
     await api.store.put_queue_policy(name, policy, Author(call.principal.name, None, said.why))
     api.wakeups.notify([queue_topic(name)])
-    return Answer(200, _out(name, policy, policy.shares))
+    return Answer(200, _policy_out(name, policy, policy.shares))
 
 
-def _out(name: str, policy: QueuePolicy, shares: dict[str, int]) -> PolicyOut:
+def _policy_out(name: str, policy: QueuePolicy, shares: dict[str, int]) -> PolicyOut:
     return PolicyOut(
         name=name,
         concurrency=policy.concurrency,

@@ -19,7 +19,7 @@ from mainspring.http.schemas.queues import QueueOut
 queues = Resource("Queues", "Named queues that workers subscribe to.")
 
 
-class ListQueues(Request):
+class ListQueuesQuery(Request):
     tenant: Name | None = None
 
 
@@ -29,12 +29,12 @@ class Queues(Wire):
     """Whether all queues are paused, so that no worker starts a run."""
 
 
-class PauseOf(PauseIn):
+class PauseQueueIn(PauseIn):
     tenant: Name | None = None
     """Pause only runs of this tenant. Default: every tenant that you have access to."""
 
 
-class Whose(Request):
+class TenantIn(Request):
     tenant: Name | None = None
 
 
@@ -44,8 +44,8 @@ class QueueState(Wire):
     resume_at: str | None = None
 
 
-@queues.operation("GET", "/v1/queues", permission=Permission.READ, query=ListQueues, answers={200: Queues})
-async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
+@queues.operation("GET", "/v1/queues", permission=Permission.READ, query=ListQueuesQuery, answers={200: Queues})
+async def list_queues(api: Api, call: Call[Nothing, ListQueuesQuery]) -> Answer:
     """List queues that have runs or workers.
 
     Each queue has its depth, its lag, its rate and its pause.
@@ -62,7 +62,7 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
     names = (
         set(depths)
         | set(ended)
-        | ({queue for w in workers for queue in w.queues} if _sees_all(call.principal) else set())
+        | ({queue for w in workers for queue in w.queues} if _is_unrestricted(call.principal) else set())
     )
     items = []
     for name in sorted(names):
@@ -85,19 +85,19 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueues]) -> Answer:
                 fair=policy.fair,
             )
         )
-    everything = any(pause.tenant is None and pause.queue is None for pause in pauses)
-    return Answer(200, Queues(items=items, everything_paused=everything))
+    everything_paused = any(pause.tenant is None and pause.queue is None for pause in pauses)
+    return Answer(200, Queues(items=items, everything_paused=everything_paused))
 
 
 @queues.operation(
     "POST",
     "/v1/queues/{name}/pause",
     permission=Permission.OPERATE,
-    body=PauseOf,
+    body=PauseQueueIn,
     body_optional=True,
     answers={200: QueueState},
 )
-async def pause_queue(api: Api, call: Call[PauseOf, Nothing]) -> Answer:
+async def pause_queue(api: Api, call: Call[PauseQueueIn, Nothing]) -> Answer:
     """Pause a queue.
 
     Workers start no more runs of it; active runs continue. With `until` the queue resumes at that time. A key that
@@ -113,11 +113,11 @@ async def pause_queue(api: Api, call: Call[PauseOf, Nothing]) -> Answer:
     "POST",
     "/v1/queues/{name}/resume",
     permission=Permission.OPERATE,
-    body=Whose,
+    body=TenantIn,
     body_optional=True,
     answers={200: QueueState},
 )
-async def resume_queue(api: Api, call: Call[Whose, Nothing]) -> Answer:
+async def resume_queue(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
     """Resume a queue.
 
     Waiting runs start at once. The request also succeeds if the queue is not paused. A pause of everything stays in
@@ -165,5 +165,5 @@ async def resume_everything(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     return Answer(200, QueueState(name="*", paused=False))
 
 
-def _sees_all(principal: Principal) -> bool:
+def _is_unrestricted(principal: Principal) -> bool:
     return principal.tenant is None

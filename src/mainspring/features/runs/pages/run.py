@@ -19,15 +19,15 @@ from mainspring.web.page import Done, Download, Pages, Reply, Visit, json_field
 run = Pages()
 
 #: Lines in one part of the log. A piece may have several lines, and the last piece is shown in full.
-_LINES = 500
-_DOWNLOADED = 1_000
+_MAX_LINES = 500
+_DOWNLOAD_PAGE = 1_000
 #: How many dependents are counted, and how many are shown. Their own page lists all.
-_RELATIVES = 100
-_RELATIVES_SHOWN = 20
+_MAX_RELATIVES = 100
+_LISTED_RELATIVES = 20
 ENDED_STATES = frozenset(state.value for state in ENDED)
 _WIDTH = 1_000
 #: Narrower bars would be invisible.
-_NARROWEST = 3.0
+_MIN_BAR_WIDTH = 3.0
 
 
 class LogQuery(msgspec.Struct, frozen=True):
@@ -46,9 +46,9 @@ class LogPart(NamedTuple):
     #: The position to continue from. ``None`` if no lines follow.
     after: int | None
     #: Whether more lines can be read at once.
-    hurry: bool = False
+    has_more: bool = False
     #: Whether a person asked for these lines.
-    wanted: bool = False
+    requested: bool = False
 
 
 class Bar(NamedTuple):
@@ -65,8 +65,8 @@ async def show_run(visit: Visit[Any]) -> Reply:
     found: RunOut = await visit.ask(get_run, path=visit.path)
     explanation, log, children, parents = await asyncio.gather(
         visit.ask(explain_run, path=visit.path),
-        _last_lines(visit),
-        visit.ask("run_children", path=visit.path, query={"limit": _RELATIVES}),
+        _read_last_lines(visit),
+        visit.ask("run_children", path=visit.path, query={"limit": _MAX_RELATIVES}),
         visit.ask("run_parents", path=visit.path),
     )
     ended = found.status in ENDED_STATES
@@ -77,54 +77,54 @@ async def show_run(visit: Visit[Any]) -> Reply:
         ended=ended,
         waits=found.status in WAITING,
         retried=was_retried(found),
-        begin=begin_of(found),
-        attempts=attempts_of(found),
-        bars=timeline(found, visit.now),
+        begin=get_begin(found),
+        attempts=list_attempts(found),
+        bars=build_timeline(found, visit.now),
         explanation=explanation,
         log=log,
         parents=parents.items,
         children=children.items,
-        shown=_RELATIVES_SHOWN,
+        shown=_LISTED_RELATIVES,
         more_children=children.next_cursor is not None,
         recurring=found.job_id != found.run_id,
         editable=found.job_id == found.run_id and found.status in WAITING and not found.attempt_number,
     )
 
 
-async def _last_lines(visit: Visit[Any]) -> LogPart | None:
+async def _read_last_lines(visit: Visit[Any]) -> LogPart | None:
     """Read the end of the log. ``None`` if the blob store is unavailable: the rest of the page does not need it."""
     try:
-        log: LogPage = await visit.ask(run_logs, path=visit.path, query={"last": "true", "limit": _LINES + 1})
+        log: LogPage = await visit.ask(run_logs, path=visit.path, query={"last": "true", "limit": _MAX_LINES + 1})
     except BlobsUnavailable:
         return None
-    shown = _so_many(log.items[::-1])[::-1]
+    shown = _limit_lines(log.items[::-1])[::-1]
     return LogPart(log.run_id, shown, len(shown) < len(log.items), None if log.ended else log.next_after)
 
 
 @run.page("GET", "/runs/{id}/log", permission=Permission.READ, query=LogQuery)
 async def more_log(visit: Visit[LogQuery]) -> Reply:
     """Render the lines after a position, with the request for later ones; or the lines before a position."""
-    query: dict[str, object] = {"after": visit.query.after, "limit": _LINES + 1}
+    query: dict[str, object] = {"after": visit.query.after, "limit": _MAX_LINES + 1}
     if visit.query.before:
         query |= {"last": "true", "before": visit.query.before}
     log: LogPage = await visit.ask(run_logs, path=visit.path, query=query)
     if visit.query.before:
-        shown = _so_many(log.items[::-1])[::-1]
-        part = LogPart(log.run_id, shown, len(shown) < len(log.items), None, wanted=True)
+        shown = _limit_lines(log.items[::-1])[::-1]
+        part = LogPart(log.run_id, shown, len(shown) < len(log.items), None, requested=True)
     else:
-        shown = _so_many(log.items)
+        shown = _limit_lines(log.items)
         cut = len(shown) < len(log.items)
         after = shown[-1].position if shown else log.next_after
-        part = LogPart(log.run_id, shown, None, None if log.ended and not cut else after, hurry=cut)
+        part = LogPart(log.run_id, shown, None, None if log.ended and not cut else after, has_more=cut)
     return visit.show("runs/log_lines.html", log=part)
 
 
-def _so_many(pieces: Sequence[LogLineOut]) -> list[LogLineOut]:
+def _limit_lines(pieces: Sequence[LogLineOut]) -> list[LogLineOut]:
     """Return the first pieces, up to the limit of lines."""
     found: list[LogLineOut] = []
     lines = 0
-    for piece in pieces[:_LINES]:
-        if lines >= _LINES:
+    for piece in pieces[:_MAX_LINES]:
+        if lines >= _MAX_LINES:
             break
         found.append(piece)
         lines += piece.text.count("\n") + 1
@@ -136,17 +136,17 @@ async def whole_log(visit: Visit[Any]) -> Reply:
     lines: list[str] = []
     after = 0
     while True:
-        log: LogPage = await visit.ask(run_logs, path=visit.path, query={"after": after, "limit": _DOWNLOADED})
+        log: LogPage = await visit.ask(run_logs, path=visit.path, query={"after": after, "limit": _DOWNLOAD_PAGE})
         lines += [f"{line.time} {line.text.rstrip()}" for line in log.items]
-        if len(log.items) < _DOWNLOADED:
+        if len(log.items) < _DOWNLOAD_PAGE:
             return Download(f"{visit.path['id']}.log", "\n".join([*lines, ""]))
         after = log.next_after
 
 
 @run.page("POST", "/runs/{id}/cancel", permission=Permission.OPERATE)
 async def do_cancel(visit: Visit[Any]) -> Reply:
-    stopped = await visit.ask(cancel_run, path=visit.path)
-    words = "The run is cancelled." if stopped.status == "cancelled" else "The run is being stopped."
+    cancelled = await visit.ask(cancel_run, path=visit.path)
+    words = "Run cancelled." if cancelled.status == "cancelled" else "Cancel requested. The run is stopping."
     return Done(words=words, to=f"runs/{visit.path['id']}")
 
 
@@ -154,7 +154,7 @@ async def do_cancel(visit: Visit[Any]) -> Reply:
 async def do_retry(visit: Visit[Any]) -> Reply:
     payload = json_field(visit.form, "payload")
     made = await visit.ask(retry_run, path=visit.path, body=None if payload is None else {"payload": payload})
-    return Done(words="Runs again, as a new run.", to=f"runs/{made.run_id}", leave=True)
+    return Done(words="New run created.", to=f"runs/{made.run_id}", leave=True)
 
 
 def was_retried(found: RunOut) -> bool:
@@ -162,12 +162,12 @@ def was_retried(found: RunOut) -> bool:
     return found.attempt_number > (0 if found.status in WAITING else 1)
 
 
-def begin_of(found: RunOut) -> str:
+def get_begin(found: RunOut) -> str:
     """Return when the run was first due, or when it was created if the due time is now that of a retry."""
     return (found.tick or found.created_at) if was_retried(found) else found.scheduled_for
 
 
-def attempts_of(found: RunOut) -> list[AttemptOut]:
+def list_attempts(found: RunOut) -> list[AttemptOut]:
     """Return the attempts that did not succeed, followed by the one that did."""
     known = [] if isinstance(found.attempts, msgspec.UnsetType) else found.attempts
     if not known or found.status != "succeeded" or found.start_time is None or found.end_time is None:
@@ -182,10 +182,10 @@ def attempts_of(found: RunOut) -> list[AttemptOut]:
     return [*known, last]
 
 
-def timeline(found: RunOut, now: Instant) -> list[Bar]:
+def build_timeline(found: RunOut, now: Instant) -> list[Bar]:
     """Build the bars of waiting times, attempts and back-offs, in proportion."""
-    begin = min(instant(begin_of(found)), instant(found.queued_at or found.scheduled_for))
-    attempts = attempts_of(found)
+    begin = min(instant(get_begin(found)), instant(found.queued_at or found.scheduled_for))
+    attempts = list_attempts(found)
     pieces: list[tuple[Instant, Instant, str, str]] = []
     at = begin
     for attempt in attempts:
@@ -203,14 +203,14 @@ def timeline(found: RunOut, now: Instant) -> list[Bar]:
         start, end = instant(found.start_time), instant(found.end_time)
         pieces += [(at, start, "waiting", ""), (start, end, f"is-{found.status}", found.status)]
     first, last = begin, max((end for _, end, _, _ in pieces), default=begin)
-    whole = max(last - first, 1)
+    total = max(last - first, 1)
     bars: list[Bar] = []
     for start, end, kind, words in pieces:
         if end < start:
             continue
         name = words or ("back-off" if kind == "backoff" else "waiting")
-        x = (start - first) / whole * _WIDTH
-        width = max((end - start) / whole * _WIDTH, _NARROWEST if words else 0)
+        x = (start - first) / total * _WIDTH
+        width = max((end - start) / total * _WIDTH, _MIN_BAR_WIDTH if words else 0)
         if width:
             x = min(x, _WIDTH - width)
             bars.append(Bar(round(x, 1), round(width, 1), kind, f"{name}, {duration((end - start) / 1e6)}"))

@@ -42,7 +42,7 @@ class RunsQuery(msgspec.Struct, frozen=True):
     ids: str = ""
     cursor: str = ""
 
-    def given(self) -> dict[str, object]:
+    def as_query(self) -> dict[str, object]:
         """Return the query as it is in the address."""
         return msgspec.structs.asdict(self)
 
@@ -50,10 +50,10 @@ class RunsQuery(msgspec.Struct, frozen=True):
 @runs.page("GET", "/runs", permission=Permission.READ, query=RunsQuery)
 async def show_runs(visit: Visit[RunsQuery]) -> Reply:
     query = visit.query
-    asked = {**query.given(), "jobId": query.job, "limit": _PAGE}
+    asked = {**query.as_query(), "jobId": query.job, "limit": _PAGE}
     del asked["job"], asked["ids"]
     listed, counts = await asyncio.gather(
-        read_steadily(visit, list_runs, asked, lambda run: str(run.run_id)), _counts(visit)
+        read_steadily(visit, list_runs, asked, lambda run: str(run.run_id)), _count_by_state(visit)
     )
     chosen = frozenset(state.value for state in run_states(query.status))
     return visit.show(
@@ -61,7 +61,7 @@ async def show_runs(visit: Visit[RunsQuery]) -> Reply:
         page=listed.page,
         items=listed.items,
         fresh=listed.fresh,
-        given=query.given(),
+        given=query.as_query(),
         filtered=any((query.text, query.task, query.queue, query.tag, query.job)),
         tabs=[
             {
@@ -80,30 +80,30 @@ async def show_runs(visit: Visit[RunsQuery]) -> Reply:
 
 @runs.page("GET", "/runs/cancel-all", permission=Permission.OPERATE, query=RunsQuery)
 async def ask_cancel(visit: Visit[RunsQuery]) -> Reply:
-    return await _ask(visit, "cancel")
+    return await _confirm(visit, "cancel")
 
 
 @runs.page("POST", "/runs/cancel-all", permission=Permission.OPERATE, query=RunsQuery)
 async def cancel_all(visit: Visit[RunsQuery]) -> Reply:
-    done = await visit.ask("act_on_many", body=_chosen("cancel", visit.query))
+    done = await visit.ask("act_on_many", body=_build_bulk_body("cancel", visit.query))
     more = "; there are more" if done.more else ""
-    return Done(words=f"{plural(done.changed, 'run')} cancelled{more}.", to=_list_of(visit.query), leave=True)
+    return Done(words=f"{plural(done.changed, 'run')} cancelled{more}.", to=_build_list_path(visit.query), leave=True)
 
 
 @runs.page("GET", "/runs/retry-all", permission=Permission.OPERATE, query=RunsQuery)
 async def ask_retry(visit: Visit[RunsQuery]) -> Reply:
-    return await _ask(visit, "retry")
+    return await _confirm(visit, "retry")
 
 
 @runs.page("POST", "/runs/retry-all", permission=Permission.OPERATE, query=RunsQuery)
 async def retry_all(visit: Visit[RunsQuery]) -> Reply:
-    done = await visit.ask("act_on_many", body=_chosen("retry", visit.query))
+    done = await visit.ask("act_on_many", body=_build_bulk_body("retry", visit.query))
     before = done.matched - done.changed
-    more = "; the quotas allow no more" if done.more else f"; {before} had been before" if before else ""
-    return Done(words=f"{plural(done.changed, 'run')} made again{more}.", to=_list_of(visit.query), leave=True)
+    more = "; the quotas allow no more" if done.more else f"; {before} had been retried before" if before else ""
+    return Done(words=f"{plural(done.changed, 'run')} retried{more}.", to=_build_list_path(visit.query), leave=True)
 
 
-async def _counts(visit: Visit[RunsQuery]) -> RunCounts:
+async def _count_by_state(visit: Visit[RunsQuery]) -> RunCounts:
     """Count runs by state. Empty if the filter has a text, a task, a tag or a job, which cannot be counted."""
     query = visit.query
     if any((query.text, query.task, query.tag, query.job)):
@@ -112,23 +112,23 @@ async def _counts(visit: Visit[RunsQuery]) -> RunCounts:
     return found
 
 
-async def _ask(visit: Visit[RunsQuery], action: str) -> Reply:
+async def _confirm(visit: Visit[RunsQuery], action: str) -> Reply:
     """Ask for confirmation, with the number of runs."""
-    found = await visit.ask("act_on_many", body={**_chosen(action, visit.query), "dryRun": True})
-    given = visit.query.given()
+    found = await visit.ask("act_on_many", body={**_build_bulk_body(action, visit.query), "dryRun": True})
+    given = visit.query.as_query()
     ticked = len(visit.query.ids.split(",")) if visit.query.ids else 0
     return visit.show("runs/act_on_all.html", found=found, given=given, action=action, ticked=ticked)
 
 
-def _list_of(query: RunsQuery) -> str:
+def _build_list_path(query: RunsQuery) -> str:
     """Return the first page of the list from which the runs were selected."""
-    said = {name: value for name, value in query.given().items() if value and name not in ("ids", "cursor")}
+    said = {name: value for name, value in query.as_query().items() if value and name not in ("ids", "cursor")}
     return f"runs?{urlencode(said)}" if said else "runs"
 
 
-def _chosen(action: str, query: RunsQuery) -> dict[str, object]:
+def _build_bulk_body(action: str, query: RunsQuery) -> dict[str, object]:
     """Return the body of a bulk action on the selected runs, or on all runs that match the filter."""
     if query.ids:
         return {"action": action, "target": "runs", "ids": query.ids.split(",")}
-    said = {name: value for name, value in query.given().items() if value and name not in ("job", "cursor")}
+    said = {name: value for name, value in query.as_query().items() if value and name not in ("job", "cursor")}
     return {"action": action, "target": "runs", **said, **({"jobId": query.job} if query.job else {})}
