@@ -32,7 +32,7 @@ _WIDTH = 118
 def render() -> str:
     parts = [
         "# The Python SDK\n",
-        "Generated from the code by `make reference`. For a start read [the tutorial](../tutorial.md).\n",
+        "Generated from the code by `make reference`. For a start read [the tutorial](../get-started/tutorial.md).\n",
         _DURATION,
     ]
     for module_name in MODULES:

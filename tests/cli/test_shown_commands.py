@@ -17,8 +17,8 @@ from mainspring.cli.main import build_application
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
-#: A line of a script, also with a prompt or with variables in front.
-_LINE = re.compile(r"^\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(mainspring [a-z].*)", re.MULTILINE)
+#: A line of a script or of a Procfile, also with a prompt or with variables in front.
+_LINE = re.compile(r"^\s*(?:\$ |[a-z]+: )?(?:[A-Z_]+=\S+ )*(mainspring [a-z].*)", re.MULTILINE)
 _END = re.compile(r" \|{1,2} | && | [0-9]?>+ | < | &$|; ")
 #: In a sentence: the command ends where the sentence continues.
 _MENTION = re.compile(r"(?<![\w./-])mainspring((?: [a-z][a-z-]*)+(?: [A-Z:]+| --?[a-z-]+| \S*=\S*)*)")
@@ -79,7 +79,7 @@ def find_scripts() -> Iterator[tuple[str, str]]:
     """Return the commands in code blocks. Blocks of plain text show output, except in the reference of commands."""
     for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
         for kind, block in _FENCE.findall(path.read_text()):
-            if kind in ("sh", "bash", "console", "shell") or path.name == "cli.md":
+            if kind in ("sh", "bash", "console", "shell", "procfile") or path.name == "cli.md":
                 for line in _LINE.findall(block.replace("\\\n", " ")):
                     yield path.name, _END.split(line)[0]
 
