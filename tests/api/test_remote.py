@@ -14,8 +14,8 @@ from mainspring.core.model.runs.new_run import JobRef, NewRun
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime.tracing.spans import Tracing
-from mainspring.features.workers.operations.remote import Claim
-from mainspring.features.workers.operations.remote import claim as claim_handler
+from mainspring.features.workers.operations.remote_claims import ClaimIn
+from mainspring.features.workers.operations.remote_claims import claim as claim_handler
 from mainspring.http.operation import Call, Nothing
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
@@ -342,8 +342,8 @@ async def test_runs_claimed_for_a_client_that_hung_up_are_released(
         monkeypatch.setattr(service.store, "claim", claim_slowly)
         owner = (await service.store.sessions("worker"))[0].owner
         principal = Principal(name=owner, role=Role.ADMIN, tenant=None)
-        call: Call[Claim, Any] = Call(
-            Permission.WORK, principal, {"id": worker}, Nothing(), Claim(wait_seconds=5), {}, left
+        call: Call[ClaimIn, Any] = Call(
+            Permission.WORK, principal, {"id": worker}, Nothing(), ClaimIn(wait_seconds=5), {}, left
         )
         answer = await claim_handler(service.api, call)
         assert answer.body.runs == []

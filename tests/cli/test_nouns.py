@@ -213,7 +213,7 @@ def test_workflows_list_has_them_newest_first(here: Here) -> None:
         [made[2], f"{text}-2"],
         [made[1], f"{text}-1"],
     ]
-    assert "there are more than these 2" in shown.err
+    assert "more than 2 workflows match" in shown.err
 
 
 def test_a_recurring_job_is_paused_updated_run_listed_and_cancelled(here: Here) -> None:
@@ -251,7 +251,7 @@ def test_a_recurring_job_is_paused_updated_run_listed_and_cancelled(here: Here) 
 
 def test_a_backfill_creates_a_run_for_each_past_tick(here: Here) -> None:
     dry = here.run("jobs", "backfill", "weekly-report", *LAST_MONTH, "--dry-run").out.splitlines()
-    assert dry[0] in ("4 ticks, 0 had a run, 4 would be made", "4 ticks, 4 had a run, 0 would be made")
+    assert dry[0] in ("4 ticks, 0 had a run, 4 would be created", "4 ticks, 4 had a run, 0 would be created")
     found = here.json("jobs", "backfill", "weekly-report", *LAST_MONTH)
     assert found["ticks"] == 4
     assert here.json("jobs", "backfill", "weekly-report", *LAST_MONTH)["made"] == 0
@@ -267,7 +267,7 @@ def test_a_list_is_as_long_as_its_limit_over_several_pages(here: Here, monkeypat
     assert len(every_id) >= 5
     some = here.run("jobs", "list", "--tag", "paged", "--limit", "3")
     assert len(some.out.splitlines()) == 4
-    assert "there are more than these 3: --limit" in some.err
+    assert "more than 3 jobs match; use --limit" in some.err
     assert [job["jobId"] for job in here.json("jobs", "list", "--tag", "paged", "-n", "3")["items"]] == every_id[:3]
 
 
@@ -587,10 +587,10 @@ def test_an_invalid_address_is_refused(site: Site, words: list[str], message: st
         (["jobs", "submit", "send", "--payload", "@nowhere"], 2, "nowhere cannot be read"),
         (["jobs", "submit", "send", "--arg", "x"], 2, "--arg: 'x' has no name"),
         (["jobs", "submit", "send", "--arg", "a=1", "--payload", "1"], 2, "--arg: contradicts --payload"),
-        (["jobs", "submit", "send", "--every", "1h", "--wait"], 2, "--wait: is for a job that runs once"),
+        (["jobs", "submit", "send", "--every", "1h", "--wait"], 2, "--wait: applies to one-off jobs only"),
         (["jobs", "submit", "send", "--set", "nope=1"], 2, "nope: is no field of this"),
         (["jobs", "submit"], 2, "task: is missing"),
-        (["jobs", "update", "weekly-report"], 2, "--set: nothing says what to change"),
+        (["jobs", "update", "weekly-report"], 2, "--set: no change given"),
         (["jobs", "cancel"], 2, "nothing says which are meant"),
         (["jobs", "list", "--status", "odd"], 2, "status: 'odd' is no status"),
         (["jobs", "list", "--json", "--quiet"], 2, "--quiet: contradicts --json"),

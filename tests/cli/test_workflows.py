@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.cli.tables.runs import Attempt
 from mainspring.features.runs.commands import _merge_polls
-from mainspring.features.workflows.commands import _Node, drawn
+from mainspring.features.workflows.commands import _Node, draw_layers
 from tests.support.command_line import Site, running_site
 
 FLOW = """
@@ -43,7 +43,7 @@ def test_a_workflow_is_submitted_shown_retried_and_cancelled(site: Site, tmp_pat
     assert shown[1:4] == ["  1 │ ✓ first", "  2 │ ✗ bad", "  3 │ - last"]
     assert shown[4].startswith("bad failed (error): mainspring runs show ")
     again = site.run("workflows", "retry", workflow, "--from", "bad", *where)
-    assert again.out == "2 nodes run again: bad, last\n"
+    assert again.out == "2 nodes retried: bad, last\n"
     cancelled = site.call("workflows", "cancel", workflow, *where)
     assert cancelled.code in (0, 1, 5), cancelled
 
@@ -83,7 +83,7 @@ def test_a_wide_layer_fits_a_terminal() -> None:
     nodes = [_Node("top", "0", "succeeded")]
     nodes += [_Node(f"part-{number}", "0", "queued" if number % 2 else "succeeded", ("top",)) for number in range(500)]
     nodes += [_Node("x" * 200, "0", "blocked", tuple(node.name for node in nodes[1:]))]
-    lines = list(drawn(nodes, 80))
+    lines = list(draw_layers(nodes, 80))
     assert all(line.cell_len <= 80 for line in lines)
     assert lines[0].plain == "  1 │ ✓ top"
     assert len(lines) == 7

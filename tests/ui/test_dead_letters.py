@@ -77,7 +77,7 @@ def test_a_replay_is_stopped_by_the_user(site: Site, ids: dict[str, str], page: 
     page.get_by_role("button", name="Stop").first.click()
     page.get_by_label("Why").fill("the wrong ones")
     page.get_by_role("button", name="Stop the replay").click()
-    expect(page.locator(".toast")).to_contain_text("Stopped")
+    expect(page.locator(".toast")).to_contain_text("Replay stopped")
     expect(page.locator(".head .badge")).to_have_text("stopped")
     expect(page.locator(".health")).to_contain_text("the wrong ones")
 

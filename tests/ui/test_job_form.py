@@ -159,7 +159,7 @@ def test_a_schedule_is_changed_compared_and_restored(site: Site, ids: dict[str, 
     expect(versions).to_contain_text("more often")
     expect(versions.locator(".is").first).to_be_visible()
     versions.get_by_role("button", name="Restore").click()
-    expect(page.locator(".toast").last).to_contain_text("Version 1 is restored")
+    expect(page.locator(".toast").last).to_contain_text("Version 1 restored")
     expect(page.get_by_label("Details")).to_contain_text("every day at 04:00")
     expect(page.get_by_label("Details")).to_contain_text("audit")
     found = site.ask("GET", f"v1/jobs/{job}")

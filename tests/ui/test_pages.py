@@ -193,7 +193,7 @@ def test_the_log_of_a_running_run_is_followed_until_it_is_cancelled(
     expect(page.locator(".log .line:visible").nth(3)).to_be_visible()
     page.get_by_role("button", name="Cancel").first.click()
     page.get_by_role("button", name="Cancel the run").click()
-    expect(page.locator(".toast")).to_contain_text(re.compile("stopped|cancelled"))
+    expect(page.locator(".toast")).to_contain_text(re.compile("stopping|cancelled"))
     expect(page.locator(".head .badge")).to_have_text("cancelled")
 
 
@@ -292,7 +292,7 @@ def test_a_schedule_is_paused_resumed_and_run_now(site: Site, ids: dict[str, str
     page.get_by_role("button", name="Pause").first.click()
     page.locator("dialog[open]").get_by_label("Why").fill("stock-taking")
     page.locator("dialog[open]").get_by_role("button", name="Pause").click()
-    expect(page.locator(".toast")).to_contain_text("Paused")
+    expect(page.locator(".toast")).to_contain_text("Job paused")
     expect(page.locator(".health")).to_contain_text("stock-taking")
     page.locator(".toast").get_by_role("button", name="Undo").click()
     expect(page.locator(".head .badge")).to_have_text("scheduled")
@@ -321,7 +321,7 @@ def test_cancel_of_a_job_shows_its_effect_and_stores_the_reason(site: Site, ids:
     assert serious_findings(page) == []
     dialog.get_by_label("Why").fill("it is not needed")
     dialog.get_by_role("button", name="Cancel the job").click()
-    expect(page.locator(".toast")).to_contain_text("The job is cancelled, with 2 waiting runs")
+    expect(page.locator(".toast")).to_contain_text("Job cancelled, with 2 waiting runs")
     expect(page.locator(".head .badge")).to_have_text("cancelled")
     [entry] = site.ask("GET", f"v1/audit?target={job}&action=jobs.cancel")["items"]
     assert entry["why"] == "it is not needed"
@@ -333,7 +333,7 @@ def test_a_toast_appears_even_if_the_button_is_gone(site: Site, ids: dict[str, s
     page.goto(f"jobs/{job}")
     # A refresh between the click and the response removes the form like this.
     page.evaluate("const form = document.querySelector('form[action$=resume]'); form.requestSubmit(); form.remove()")
-    expect(page.locator("#toasts .toast")).to_contain_text("Resumed")
+    expect(page.locator("#toasts .toast")).to_contain_text("Job resumed")
 
 
 def test_an_old_version_of_a_job_is_restored(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -342,7 +342,7 @@ def test_an_old_version_of_a_job_is_restored(site: Site, ids: dict[str, str], pa
     page.goto(f"jobs/{job}")
     expect(page.locator(".diffs").first).to_contain_text("0 0 10 * * TUE")
     page.get_by_role("button", name="Restore").last.click()
-    expect(page.locator(".toast")).to_contain_text("is restored")
+    expect(page.locator(".toast")).to_contain_text("restored")
     expect(page.get_by_label("Details")).to_contain_text("every Monday at 09:30")
 
 

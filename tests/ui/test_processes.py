@@ -69,7 +69,7 @@ def test_a_worker_is_drained_from_its_page(site: Site, ids: dict[str, str], page
     expect(page.get_by_label("Details")).to_contain_text("gpu=a100")
     page.get_by_role("button", name="Drain").first.click()
     page.locator("dialog[open]").get_by_role("button", name="Drain").click()
-    expect(page.locator(".toast")).to_contain_text("then it leaves")
+    expect(page.locator(".toast")).to_contain_text("It leaves after its active runs")
     expect(page.locator(".head .badge")).to_have_text("leaving")
     # The list warns of two versions at once.
     page.goto("workers")

@@ -71,12 +71,12 @@ def test_a_workflow_is_followed_cancelled_and_retried(site: Site, ids: dict[str,
     expect(page.get_by_label("second: running")).to_be_visible()
     page.get_by_role("button", name="Cancel").first.click()
     page.get_by_role("button", name="Cancel the workflow").click()
-    expect(page.locator(".toast")).to_contain_text("2 nodes are cancelled")
+    expect(page.locator(".toast")).to_contain_text("2 nodes cancelled")
     expect(page.locator(".head .badge")).to_have_text("cancelled")
     # Reload the page of the cancelled workflow.
     page.reload()
     page.get_by_role("button", name="Run what failed again").click()
-    expect(page.locator(".toast").last).to_contain_text("2 nodes run again")
+    expect(page.locator(".toast").last).to_contain_text("2 nodes retried")
     expect(page.get_by_label("second: running")).to_be_visible()
     expect(page.get_by_label("first: succeeded")).to_be_visible()
     # The retried workflow can be cancelled again.

@@ -5,14 +5,14 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from mainspring.core.model.base.instant import HOUR, parse_instant
-from mainspring.features.workflows.graph import HEIGHT, MOST_BOXES, WIDEST, Box, Spot, draw
+from mainspring.features.workflows.graph import HEIGHT, MAX_BOXES, MAX_WIDTH, Box, GraphNode, lay_out
 from mainspring.web import heat_map as heat
 
 PARIS = ZoneInfo("Europe/Paris")
 
 
-def spot(name: str, *after: str, state: str = "succeeded", kind: str = "t") -> Spot:
-    return Spot(name, kind, state, after)
+def node(name: str, *after: str, state: str = "succeeded", kind: str = "t") -> GraphNode:
+    return GraphNode(name, kind, state, after)
 
 
 def overlap(one: Box, other: Box) -> bool:
@@ -20,8 +20,8 @@ def overlap(one: Box, other: Box) -> bool:
 
 
 def test_layers_run_from_left_to_right_and_boxes_do_not_overlap() -> None:
-    drawing = draw(
-        [spot("a"), spot("b"), spot("c", "a", "b"), spot("d", "c"), spot("e", "a", "d"), spot("f", "b", state="failed")]
+    drawing = lay_out(
+        [node("a"), node("b"), node("c", "a", "b"), node("d", "c"), node("e", "a", "d"), node("f", "b", state="failed")]
     )
     assert drawing is not None
     boxes = {box.names[0]: box for box in drawing.boxes}
@@ -35,8 +35,8 @@ def test_layers_run_from_left_to_right_and_boxes_do_not_overlap() -> None:
 
 
 def test_similar_nodes_of_a_wide_layer_share_one_box() -> None:
-    many = [spot(f"n{number}", "a", state="failed" if number == 7 else "succeeded") for number in range(9_990)]
-    drawing = draw([spot("a"), *many, spot("z", *(one.name for one in many[:1_000]))])
+    many = [node(f"n{number}", "a", state="failed" if number == 7 else "succeeded") for number in range(9_990)]
+    drawing = lay_out([node("a"), *many, node("z", *(one.name for one in many[:1_000]))])
     assert drawing is not None
     assert [len(box.names) for box in drawing.boxes] == [1, 9_990, 1]
     wide = drawing.boxes[1]
@@ -45,16 +45,16 @@ def test_similar_nodes_of_a_wide_layer_share_one_box() -> None:
 
 
 def test_a_layer_has_a_maximum_number_of_boxes() -> None:
-    drawing = draw([spot(f"n{number}", kind=f"t{number}") for number in range(50)])
+    drawing = lay_out([node(f"n{number}", kind=f"t{number}") for number in range(50)])
     assert drawing is not None
-    assert len(drawing.boxes) == WIDEST
+    assert len(drawing.boxes) == MAX_WIDTH
     assert sum(len(box.names) for box in drawing.boxes) == 50
 
 
 def test_a_graph_that_is_too_long_is_not_drawn() -> None:
-    chain = [spot("n0"), *(spot(f"n{number}", f"n{number - 1}") for number in range(1, MOST_BOXES + 1))]
-    assert draw(chain[:-1]) is not None
-    assert draw(chain) is None
+    chain = [node("n0"), *(node(f"n{number}", f"n{number - 1}") for number in range(1, MAX_BOXES + 1))]
+    assert lay_out(chain[:-1]) is not None
+    assert lay_out(chain) is None
 
 
 def test_a_week_is_laid_out_in_local_time() -> None:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 #: The commands that each module registers, in the order of the help.
 _MODULES = {
     "cli.processes": ("up", "scheduler", "worker", "api"),
+    "features.jobs.commands.submit": ("jobs",),
     "features.jobs.commands.jobs": ("jobs",),
+    "features.jobs.commands.ticks": ("jobs",),
     "features.jobs.commands.explain": ("jobs",),
     "features.jobs.commands.versions": ("jobs",),
     "features.schedules.commands.schedules": ("schedules",),

@@ -28,7 +28,9 @@ from mainspring.features.system.operations import system
 from mainspring.features.tasks.operations import tasks
 from mainspring.features.usage.operations import usage
 from mainspring.features.workers.operations.processes import processes
-from mainspring.features.workers.operations.remote import remote
+from mainspring.features.workers.operations.remote_claims import remote_claims
+from mainspring.features.workers.operations.remote_reports import remote_reports
+from mainspring.features.workers.operations.remote_sessions import remote_sessions
 from mainspring.features.workflows.operations.parts import workflow_parts
 from mainspring.features.workflows.operations.workflows import workflows
 from mainspring.http.health_operations import health
@@ -58,7 +60,11 @@ RESOURCES = (
     processes,
     datacenters,
     autoscaling,
-    remote,
+    Resource(
+        "Remote workers",
+        "The protocol of workers in any language: register, claim, heartbeat, report. `curl` is enough.",
+        parts=(remote_sessions, remote_claims, remote_reports),
+    ),
     drills,
     events,
     notifications,

@@ -133,9 +133,9 @@ def make_workflow_handler(runtime: "Runtime | Callable[[], Awaitable[Runtime]]")
 
     async def invoke(held: HeldRun) -> bytes | None:
         # Imported here: the import is slow, and most processes create no workflows.
-        from mainspring.features.workflows.task import workflow_handler
+        from mainspring.features.workflows.task import build_workflow_handler
 
-        return await workflow_handler(opened).invoke(held)
+        return await build_workflow_handler(opened).invoke(held)
 
     return AsyncHandler(WORKFLOW, invoke, harmless=True)
 

@@ -16,11 +16,11 @@ from mainspring.web.page import Done, Pages, Reply, Visit
 processes = Pages()
 
 #: The active runs of a worker are searched among this many of the newest runs.
-_RUNNING = 500
+_MAX_RUNNING = 500
 #: A clock offset above this is reported as wrong, in milliseconds.
-CLOCK_MS = 1_000
+MAX_CLOCK_OFFSET_MS = 1_000
 #: A process is late if this fraction of its lease has passed since its last heartbeat.
-_LATE = 0.75
+_LATE_SHARE = 0.75
 
 
 @processes.page("GET", "/workers", permission=Permission.READ)
@@ -37,10 +37,10 @@ async def show_workers(visit: Visit[Any]) -> Reply:
         leaving=sum(worker.draining for worker in items),
         recommended=load.recommended_workers,
         queues=len({queue for worker in items for queue in worker.queues}),
-        versions=_counted(worker.version for worker in items),
-        places=_counted(worker.datacenter for worker in items),
-        late=_late(items, visit.now),
-        clock_ms=CLOCK_MS,
+        versions=_count_words(worker.version for worker in items),
+        places=_count_words(worker.datacenter for worker in items),
+        late=_list_late(items, visit.now),
+        clock_ms=MAX_CLOCK_OFFSET_MS,
     )
 
 
@@ -49,7 +49,7 @@ async def show_worker(visit: Visit[Any]) -> Reply:
     identifier = visit.path["id"]
     workers, runs = await asyncio.gather(
         visit.ask(list_workers),
-        visit.ask("list_runs", query={"status": "running,cancelling", "limit": _RUNNING}),
+        visit.ask("list_runs", query={"status": "running,cancelling", "limit": _MAX_RUNNING}),
     )
     worker: WorkerOut | None = next((one for one in workers.items if one.worker_id == identifier), None)
     if worker is None:
@@ -61,15 +61,15 @@ async def show_worker(visit: Visit[Any]) -> Reply:
         "processes/worker.html",
         worker=worker,
         runs=mine[:50],
-        late=bool(_late([worker], visit.now)),
-        clock_ms=CLOCK_MS,
+        late=bool(_list_late([worker], visit.now)),
+        clock_ms=MAX_CLOCK_OFFSET_MS,
     )
 
 
 @processes.page("POST", "/workers/{id}/drain", permission=Permission.ADMINISTER_ALL)
 async def do_drain(visit: Visit[Any]) -> Reply:
     await visit.ask(drain_worker, path=visit.path)
-    return Done(words="It finishes what it runs, then it leaves.", to=f"workers/{visit.path['id']}")
+    return Done(words="Worker draining. It leaves after its active runs.", to=f"workers/{visit.path['id']}")
 
 
 @processes.page("GET", "/schedulers", permission=Permission.READ)
@@ -81,23 +81,23 @@ async def show_schedulers(visit: Visit[Any]) -> Reply:
         schedulers=items,
         lag_ms=found.lag_ms,
         shards=sum(one.shards for one in items),
-        versions=_counted(one.version for one in items),
-        late=_late(items, visit.now),
+        versions=_count_words(one.version for one in items),
+        late=_list_late(items, visit.now),
         worst_clock=max((abs(one.clock_offset_ms) for one in items if one.clock_offset_ms is not None), default=None),
-        clock_ms=CLOCK_MS,
+        clock_ms=MAX_CLOCK_OFFSET_MS,
     )
 
 
-def _counted(words: Iterable[str]) -> list[tuple[str, int]]:
+def _count_words(words: Iterable[str]) -> list[tuple[str, int]]:
     """Count the non-empty words, most frequent first."""
     return Counter(word for word in words if word).most_common()
 
 
-def _late(found: "Iterable[WorkerOut | SchedulerOut]", now: Instant) -> set[str]:
+def _list_late(found: "Iterable[WorkerOut | SchedulerOut]", now: Instant) -> set[str]:
     """Return the names of processes whose lease has nearly expired."""
     late: set[str] = set()
     for one in found:
         beat, end = instant(one.last_heartbeat_at), instant(one.lease_until)
-        if now - beat > (end - beat) * _LATE:
+        if now - beat > (end - beat) * _LATE_SHARE:
             late.add(one.name)
     return late

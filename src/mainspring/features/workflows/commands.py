@@ -17,7 +17,7 @@ from mainspring.cli.output import Output, cut, status
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.workflows.workflow import layers
 
-group = typer.Typer(name="workflows", help="Submit, look at and change workflows.", no_args_is_help=True)
+group = typer.Typer(name="workflows", help="Submit, list, cancel and retry workflows.", no_args_is_help=True)
 
 Workflow: TypeAlias = Annotated[str, typer.Argument(help="The id of the workflow.", metavar="WORKFLOW")]
 
@@ -32,18 +32,18 @@ _MARKS = {
     "scheduled": "◷",
     "blocked": "·",
 }
-_LINES_A_LAYER = 4
-_MOST_TOLD = 10
+_MAX_LINES_PER_LAYER = 4
+_MAX_LISTED_FAILURES = 10
 _PAGE = 1_000
 #: The most workflows on one page of the API.
-_LISTED = 100
+_MAX_LISTED = 100
 
 
 def register(application: typer.Typer) -> None:
     application.add_typer(group)
 
 
-class _Made(msgspec.Struct, rename="camel"):
+class _WorkflowOut(msgspec.Struct, rename="camel"):
     workflow_id: str
     name: str
     nodes: dict[str, str]
@@ -58,7 +58,7 @@ class _Node(msgspec.Struct, rename="camel"):
     reason: str = ""
 
 
-class _Shown(msgspec.Struct, rename="camel"):
+class _WorkflowDetails(msgspec.Struct, rename="camel"):
     workflow_id: str
     name: str
     status: str
@@ -67,7 +67,7 @@ class _Shown(msgspec.Struct, rename="camel"):
     next_cursor: str | None = None
 
 
-class _Listed(msgspec.Struct, rename="camel"):
+class _WorkflowSummary(msgspec.Struct, rename="camel"):
     workflow_id: str
     name: str
     created_at: str
@@ -83,7 +83,8 @@ async def submit(
     api: Client,
     out: Output,
     file: Annotated[
-        str, typer.Option("--file", "-f", help="YAML or JSON with a name and nodes; - is stdin.", metavar="FILE")
+        str,
+        typer.Option("--file", "-f", help="A YAML or JSON file with a name and nodes; - reads stdin.", metavar="FILE"),
     ],
 ) -> None:
     """Create a workflow from a file. All of its jobs are committed when this returns; if it is refused, none is.
@@ -94,14 +95,14 @@ async def submit(
 
     mainspring workflows submit -f - < nightly.json
     """
-    body = {"tenant": api.tenant, "idempotencyKey": uuid.uuid4().hex, **_read(file)}
+    body = {"tenant": api.tenant, "idempotencyKey": uuid.uuid4().hex, **_read_file(file)}
     given = {field: value for field, value in body.items() if value is not None}
     answer = await api.ask("POST", "/v1/workflows", body=given, repeatable=True)
-    made = read(answer, _Made)
-    for warning in made.warnings:
+    created = read(answer, _WorkflowOut)
+    for warning in created.warnings:
         out.warn(warning)
-    words = f"workflow {made.workflow_id} has {len(made.nodes):,} nodes"
-    out.tell(answer, [made.workflow_id], lambda: out.print(words))
+    words = f"workflow {created.workflow_id} has {len(created.nodes):,} nodes"
+    out.tell(answer, [created.workflow_id], lambda: out.print(words))
 
 
 @command(group, "list")
@@ -114,8 +115,8 @@ async def list_workflows(api: Client, out: Output, text: Contains = None, limit:
 
     mainspring workflows list --text nightly --limit 10
     """
-    found = await api.pages("/v1/workflows", {"text": text, "tenant": api.tenant}, limit, largest=_LISTED)
-    listed = [read(item, _Listed) for item in found.items]
+    found = await api.pages("/v1/workflows", {"text": text, "tenant": api.tenant}, limit, largest=_MAX_LISTED)
+    listed = [read(item, _WorkflowSummary) for item in found.items]
 
     def draw() -> None:
         out.rows(
@@ -135,7 +136,7 @@ async def list_workflows(api: Client, out: Output, text: Contains = None, limit:
             right=("NODES",),
         )
         if found.next_cursor is not None:
-            out.say(f"there are more than these {len(listed)}: --limit")
+            out.say(f"more than {len(listed)} workflows match; use --limit")
 
     out.tell(found, [one.workflow_id for one in listed], draw)
 
@@ -152,20 +153,20 @@ async def show(api: Client, out: Output, workflow: Workflow) -> None:
         query = {"limit": _PAGE, "cursor": cursor}
         with naming("workflow", workflow):
             pages.append(await api.ask("GET", f"/v1/workflows/{segment(workflow)}", query=query))
-        cursor = read(pages[-1], _Shown).next_cursor
+        cursor = read(pages[-1], _WorkflowDetails).next_cursor
         if cursor is None:
             break
-    found = read(pages[-1], _Shown)
-    nodes = [node for page in pages for node in read(page, _Shown).nodes]
+    found = read(pages[-1], _WorkflowDetails)
+    nodes = [node for page in pages for node in read(page, _WorkflowDetails).nodes]
     whole = {**read(pages[-1], dict[str, Any]), "nodes": [n for p in pages for n in read(p, dict[str, Any])["nodes"]]}
 
     def draw() -> None:
         counts = ", ".join(f"{count:,} {word}" for word, count in sorted(found.counts.items()))
         out.print(Text(f"{found.name}  ", "bold") + status(found.status) + f"  {counts}")
-        for line in drawn(nodes, min(out.console.width, 80)):
+        for line in draw_layers(nodes, min(out.console.width, 80)):
             out.print(line)
         wrong = [node for node in nodes if node.status == "failed"]
-        for node in wrong[:_MOST_TOLD]:
+        for node in wrong[:_MAX_LISTED_FAILURES]:
             out.print(f"{node.name} failed ({node.reason}): mainspring runs show {node.run_id}")
 
     out.tell(whole, [node.run_id for node in nodes], draw)
@@ -190,7 +191,7 @@ async def retry(
     workflow: Workflow,
     node: Annotated[
         str | None,
-        typer.Option("--from", help="Begin with this node; without: all that failed.", metavar="NODE"),
+        typer.Option("--from", help="Retry from this node. Default: all failed nodes.", metavar="NODE"),
     ] = None,
 ) -> None:
     """Retry a workflow from a node on, or from all nodes that failed or were cancelled. Succeeded nodes are not
@@ -203,44 +204,44 @@ async def retry(
     mainspring workflows retry 019a8c4b6f2c70008042b1c2d3e4f506 --from transform
     """
     answer = await api.ask("POST", f"/v1/workflows/{workflow}/retry", body={} if node is None else {"node": node})
-    made = read(answer, _Made)
-    words = f"{len(made.nodes):,} nodes run again: {cut(', '.join(made.nodes), 60)}"
-    out.tell(answer, list(made.nodes.values()), lambda: out.print(words))
+    created = read(answer, _WorkflowOut)
+    words = f"{len(created.nodes):,} nodes retried: {cut(', '.join(created.nodes), 60)}"
+    out.tell(answer, list(created.nodes.values()), lambda: out.print(words))
 
 
-def drawn(nodes: Sequence[_Node], width: int) -> Iterator[Text]:
+def draw_layers(nodes: Sequence[_Node], width: int) -> Iterator[Text]:
     """Render the nodes layer by layer from the top, each layer in a few lines."""
     by_name = {node.name: node for node in nodes}
     for number, layer in enumerate(layers({node.name: node.after for node in nodes}), 1):
-        cells = [_cell(by_name[name], width - 6) for name in layer]
-        lines, left = _flowed(cells, width - 6)
+        cells = [_format_cell(by_name[name], width - 6) for name in layer]
+        lines, left = _arrange_cells(cells, width - 6)
         for place, line in enumerate(lines):
             yield Text(f"{number if place == 0 else '':>3} │ ", "dim") + line
         if left:
             counts = Counter(by_name[name].status for name in layer[-left:])
-            said = ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items()))
-            yield Text("    │ ", "dim") + f"… {left:,} more: {said}"
+            counts_text = ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items()))
+            yield Text("    │ ", "dim") + f"… {left:,} more: {counts_text}"
 
 
-def _cell(node: _Node, width: int) -> Text:
+def _format_cell(node: _Node, width: int) -> Text:
     shown = status(node.status)
     return Text(f"{_MARKS.get(node.status, '?')} {cut(node.name, width - 2)}", shown.style)
 
 
-def _flowed(cells: Sequence[Text], width: int) -> tuple[list[Text], int]:
+def _arrange_cells(cells: Sequence[Text], width: int) -> tuple[list[Text], int]:
     """Arrange cells in a few lines. Returns the lines, and the number of cells that did not fit."""
     lines: list[Text] = []
     for place, cell in enumerate(cells):
         if lines and lines[-1].cell_len + 2 + cell.cell_len <= width:
             lines[-1] = lines[-1] + "  " + cell
-        elif len(lines) == _LINES_A_LAYER:
+        elif len(lines) == _MAX_LINES_PER_LAYER:
             return lines, len(cells) - place
         else:
             lines.append(cell)
     return lines, 0
 
 
-def _read(file: str) -> dict[str, Any]:
+def _read_file(file: str) -> dict[str, Any]:
     # Import here: most commands read no YAML.
     from mainspring.core.runtime.plain_yaml import read_yaml
 
@@ -251,5 +252,5 @@ def _read(file: str) -> dict[str, Any]:
     # JSON is valid YAML as well.
     documents = read_yaml(text, file)
     if len(documents) != 1 or not isinstance(documents[0], dict):
-        raise Invalid("--file", f"{file} is not one workflow", "a mapping with name and nodes")
+        raise Invalid("--file", f"{file} is not a workflow", "a mapping with name and nodes")
     return documents[0]

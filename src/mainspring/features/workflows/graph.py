@@ -14,16 +14,16 @@ from mainspring.core.model.workflows.workflow import layers
 
 WIDTH, HEIGHT = 176, 40
 _GAP_X, _GAP_Y = 48, 12
-_PASSING = 6
+_WAYPOINT = 6
 #: Wider layers are merged into fewer boxes. A workflow with more boxes in all is not drawn.
-WIDEST = 12
-MOST_BOXES = 400
+MAX_WIDTH = 12
+MAX_BOXES = 400
 _SWEEPS = 4
 #: Order of severity. A box of several nodes has the first of these states that one of them is in.
-_WORST = ("failed", "running", "cancelling", "retrying", "queued", "scheduled", "blocked", "cancelled", "skipped")
+_BY_SEVERITY = ("failed", "running", "cancelling", "retrying", "queued", "scheduled", "blocked", "cancelled", "skipped")
 
 
-class Spot(NamedTuple):
+class GraphNode(NamedTuple):
     """A node as the layout needs it."""
 
     name: str
@@ -53,61 +53,66 @@ class Drawing(NamedTuple):
 _Key: TypeAlias = tuple[int, str]
 
 
-def draw(spots: Sequence[Spot]) -> Drawing | None:
+def lay_out(nodes: Sequence[GraphNode]) -> Drawing | None:
     """Lay out a workflow. ``None`` if it has too many boxes."""
-    rows, boxes, parents = _boxes({spot.name: spot for spot in spots})
-    if len(boxes) > MOST_BOXES:
+    rows, boxes, parents = _build_boxes({node.name: node for node in nodes})
+    if len(boxes) > MAX_BOXES:
         return None
-    links, chains = _links(rows, parents)
-    _order(rows, links)
-    ys = _heights(rows, links, boxes)
+    links, chains = _connect(rows, parents)
+    _reduce_crossings(rows, links)
+    ys = _place_boxes(rows, links, boxes)
     low = min(ys.values(), default=0)
-    bottom = max((ys[key] + _size(key, boxes) for key in ys), default=0)
+    bottom = max((ys[key] + _measure(key, boxes) for key in ys), default=0)
     return Drawing(
         width=len(rows) * (WIDTH + _GAP_X) - _GAP_X,
         height=round(bottom - low),
         boxes=[
-            Box(key[0] * (WIDTH + _GAP_X), round(ys[key] - low), tuple(spot.name for spot in held), *_states(held))
+            Box(
+                key[0] * (WIDTH + _GAP_X),
+                round(ys[key] - low),
+                tuple(node.name for node in held),
+                *_summarize_states(held),
+            )
             for key, held in boxes.items()
         ],
-        edges=[_path([(key[0], ys[key] - low + _size(key, boxes) / 2) for key in chain]) for chain in chains],
+        edges=[_build_path([(key[0], ys[key] - low + _measure(key, boxes) / 2) for key in chain]) for chain in chains],
     )
 
 
-def _states(held: Sequence[Spot]) -> tuple[str, dict[str, int]]:
-    counts = Counter(spot.state for spot in held)
-    return next((state for state in _WORST if counts[state]), "succeeded"), dict(counts)
+def _summarize_states(held: Sequence[GraphNode]) -> tuple[str, dict[str, int]]:
+    counts = Counter(node.state for node in held)
+    return next((state for state in _BY_SEVERITY if counts[state]), "succeeded"), dict(counts)
 
 
-def _boxes(
-    spots: Mapping[str, Spot],
-) -> tuple[list[list[_Key]], dict[_Key, list[Spot]], dict[_Key, set[_Key]]]:
+def _build_boxes(
+    nodes: Mapping[str, GraphNode],
+) -> tuple[list[list[_Key]], dict[_Key, list[GraphNode]], dict[_Key, set[_Key]]]:
     """Group the nodes into boxes. Returns the boxes of each layer, the nodes of each box, and its parent boxes."""
-    boxes: dict[_Key, list[Spot]] = {}
+    boxes: dict[_Key, list[GraphNode]] = {}
     parents: dict[_Key, set[_Key]] = {}
     box_of: dict[str, _Key] = {}
     rows: list[list[_Key]] = []
-    for depth, names in enumerate(layers({name: spot.after for name, spot in spots.items()})):
-        alike: dict[object, list[Spot]] = {}
+    for depth, names in enumerate(layers({name: node.after for name, node in nodes.items()})):
+        alike: dict[object, list[GraphNode]] = {}
         for name in names:
-            spot = spots[name]
-            before = frozenset(box_of[parent] for parent in spot.after if parent in box_of)
-            alike.setdefault((spot.kind, before) if len(names) > WIDEST else name, []).append(spot)
+            node = nodes[name]
+            before = frozenset(box_of[parent] for parent in node.after if parent in box_of)
+            alike.setdefault((node.kind, before) if len(names) > MAX_WIDTH else name, []).append(node)
         held = list(alike.values())
-        if len(held) > WIDEST:
-            held = [*held[: WIDEST - 1], [spot for some in held[WIDEST - 1 :] for spot in some]]
+        if len(held) > MAX_WIDTH:
+            held = [*held[: MAX_WIDTH - 1], [node for some in held[MAX_WIDTH - 1 :] for node in some]]
         row = []
         for some in held:
             key = (depth, some[0].name)
             row.append(key)
             boxes[key] = some
-            parents[key] = {box_of[parent] for spot in some for parent in spot.after if parent in box_of}
-        box_of |= {spot.name: key for key in row for spot in boxes[key]}
+            parents[key] = {box_of[parent] for node in some for parent in node.after if parent in box_of}
+        box_of |= {node.name: key for key in row for node in boxes[key]}
         rows.append(row)
     return rows, boxes, parents
 
 
-def _links(
+def _connect(
     rows: list[list[_Key]], parents: Mapping[_Key, set[_Key]]
 ) -> tuple[dict[_Key, list[_Key]], list[list[_Key]]]:
     """Connect the layers, and add the waypoints of long edges to them.
@@ -133,7 +138,7 @@ def _links(
     return links, chains
 
 
-def _order(rows: list[list[_Key]], links: Mapping[_Key, list[_Key]]) -> None:
+def _reduce_crossings(rows: list[list[_Key]], links: Mapping[_Key, list[_Key]]) -> None:
     """Move each box near the middle of its neighbors, which reduces crossings."""
     children: dict[_Key, list[_Key]] = {}
     for key, before in links.items():
@@ -150,18 +155,19 @@ def _order(rows: list[list[_Key]], links: Mapping[_Key, list[_Key]]) -> None:
             row.sort(key=middles.__getitem__)
 
 
-def _size(key: _Key, boxes: Mapping[_Key, object]) -> int:
-    return HEIGHT if key in boxes else _PASSING
+def _measure(key: _Key, boxes: Mapping[_Key, object]) -> int:
+    return HEIGHT if key in boxes else _WAYPOINT
 
 
-def _heights(
+def _place_boxes(
     rows: list[list[_Key]], links: Mapping[_Key, list[_Key]], boxes: Mapping[_Key, object]
 ) -> dict[_Key, float]:
     """Place each box as level with its predecessors as the order allows."""
     ys: dict[_Key, float] = {}
     for row in rows:
         wanted = {
-            key: sum(ys[one] + _size(one, boxes) / 2 for one in links[key]) / len(links[key]) - _size(key, boxes) / 2
+            key: sum(ys[one] + _measure(one, boxes) / 2 for one in links[key]) / len(links[key])
+            - _measure(key, boxes) / 2
             for key in row
             if links[key]
         }
@@ -169,7 +175,7 @@ def _heights(
         shifts = []
         for key in row:
             ys[key] = max(wanted.get(key, below if below > float("-inf") else 0.0), below)
-            below = ys[key] + _size(key, boxes) + _GAP_Y
+            below = ys[key] + _measure(key, boxes) + _GAP_Y
             shifts += [ys[key] - wanted[key]] if key in wanted else []
         # Shift the row back by the mean displacement, so that it stays centered.
         if shifts:
@@ -179,7 +185,7 @@ def _heights(
     return ys
 
 
-def _path(points: Sequence[tuple[int, float]]) -> str:
+def _build_path(points: Sequence[tuple[int, float]]) -> str:
     """Return the SVG path of an edge, from the right of its first box to the left of its last, in curves."""
     parts: list[str] = []
     for (before, y1), (depth, y2) in pairwise(points):

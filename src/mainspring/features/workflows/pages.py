@@ -11,7 +11,7 @@ from mainspring.core.model.base.ids import RunId
 from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.workflow import tag_of
-from mainspring.features.workflows.graph import Spot, draw
+from mainspring.features.workflows.graph import GraphNode, lay_out
 from mainspring.features.workflows.operations.parts import get_workflow_part
 from mainspring.features.workflows.operations.workflows import cancel_workflow, list_workflows, retry_workflow
 from mainspring.http.schemas.workflows import NodeOut, WorkflowPart
@@ -23,13 +23,13 @@ workflows = Pages()
 
 _PAGE = 20
 #: How many nodes are read and drawn. Of a larger workflow, only the most relevant ones are drawn.
-_DRAWN = 200
+_MAX_DRAWN = 200
 #: How many nodes are listed, failed ones first: in general, and if the workflow is too large to be drawn whole.
 _LISTED, _LISTED_OF_MORE = 200, 100
 #: How many dependencies of a node are named.
-_NAMED = 20
+_MAX_NAMED = 20
 _WIDTH = 1_000
-_NARROWEST = 4.0
+_MIN_BAR_WIDTH = 4.0
 _MARKS = 4
 _ORDER = ("failed", "running", "cancelling", "retrying", "queued", "scheduled", "blocked", "cancelled", "skipped")
 
@@ -75,16 +75,16 @@ async def show_workflow(visit: Visit[WorkflowQuery]) -> Reply:
     # "retrying" is a status of the dashboard only; the API does not know it.
     status = asked.status if asked.status in _STATES else ""
     found: WorkflowPart = await visit.ask(
-        get_workflow_part, path=visit.path, query={"limit": _DRAWN, "status": status, "around": asked.around}
+        get_workflow_part, path=visit.path, query={"limit": _MAX_DRAWN, "status": status, "around": asked.around}
     )
-    states = {node.name: state_of(node) for node in found.nodes}
+    states = {node.name: get_state(node) for node in found.nodes}
     left_out = found.total - len(found.nodes)
-    drawing = draw([Spot(node.name, node.task, states[node.name], node.after) for node in found.nodes])
-    bars, marks = gantt(found, states, visit.now)
+    drawing = lay_out([GraphNode(node.name, node.task, states[node.name], node.after) for node in found.nodes])
+    bars, marks = build_timeline(found, states, visit.now)
     chosen = [node for node in found.nodes if asked.status in ("", states[node.name])]
     listed = _LISTED_OF_MORE if left_out else _LISTED
     if len(chosen) > listed:
-        chosen.sort(key=lambda node: _rank(states[node.name]))
+        chosen.sort(key=lambda node: _get_rank(states[node.name]))
     counts = found.counts if left_out else Counter(states.values())
     return visit.show(
         "workflows/detail.html",
@@ -100,10 +100,10 @@ async def show_workflow(visit: Visit[WorkflowQuery]) -> Reply:
         marks=marks,
         nodes=chosen[:listed],
         more_nodes=max(len(chosen) - listed, 0) + left_out,
-        named=_NAMED,
+        named=_MAX_NAMED,
         given=msgspec.structs.asdict(asked),
         tag=tag_of(RunId(found.workflow_id)),
-        reasons=_reasons(found),
+        reasons=_read_reasons(found),
         ended=found.status != "running",
     )
 
@@ -111,7 +111,7 @@ async def show_workflow(visit: Visit[WorkflowQuery]) -> Reply:
 @workflows.page("POST", "/workflows/{id}/cancel", permission=Permission.OPERATE)
 async def do_cancel(visit: Visit[Any]) -> Reply:
     stopped = await visit.ask(cancel_workflow, path=visit.path)
-    words = f"{plural(stopped.cancelled, 'node is', 'nodes are')} cancelled."
+    words = f"{plural(stopped.cancelled, 'node')} cancelled."
     return Done(words=words, to=f"workflows/{visit.path['id']}")
 
 
@@ -119,11 +119,11 @@ async def do_cancel(visit: Visit[Any]) -> Reply:
 async def do_retry(visit: Visit[Any]) -> Reply:
     node = visit.form.get("node", "")
     made = await visit.ask(retry_workflow, path=visit.path, body={"node": node} if node else None)
-    words = f"{plural(len(made.nodes), 'node runs', 'nodes run')} again."
+    words = f"{plural(len(made.nodes), 'node')} retried."
     return Done(words=words, to=f"workflows/{visit.path['id']}")
 
 
-def _reasons(found: WorkflowPart) -> dict[str, str]:
+def _read_reasons(found: WorkflowPart) -> dict[str, str]:
     """Return the reason for each node's status: its error, or the API's reason with run ids replaced by node names."""
     names = {node.run_id: node.name for node in found.nodes}
     return {
@@ -131,24 +131,24 @@ def _reasons(found: WorkflowPart) -> dict[str, str]:
     }
 
 
-def state_of(node: NodeOut) -> str:
+def get_state(node: NodeOut) -> str:
     """Return the status of a node, or "retrying" if it waits for another attempt. The API has no such status."""
     waits = node.status in ("scheduled", "queued", "blocked")
     return "retrying" if waits and node.attempt_number > 0 else node.status
 
 
-def _rank(state: str) -> int:
+def _get_rank(state: str) -> int:
     return _ORDER.index(state) if state in _ORDER else len(_ORDER)
 
 
-def gantt(found: WorkflowPart, states: dict[str, str], now: Instant) -> tuple[list[Bar], list[str]]:
+def build_timeline(found: WorkflowPart, states: dict[str, str], now: Instant) -> tuple[list[Bar], list[str]]:
     """Build the bars of the nodes that have started, in that order, and the labels of the time axis."""
     begun = [(instant(node.start_time), node) for node in found.nodes if node.start_time is not None]
     if not begun:
         return [], []
     begun.sort(key=lambda one: (one[0], one[1].name))
     ends = {node.name: now if node.end_time is None else instant(node.end_time) for _, node in begun}
-    ready = {node.name: _ready(node, ends, instant(found.created_at)) for _, node in begun}
+    ready = {node.name: _get_ready_at(node, ends, instant(found.created_at)) for _, node in begun}
     first = min(min(ready.values()), begun[0][0])
     whole = max(max(ends.values()) - first, 1)
 
@@ -157,7 +157,7 @@ def gantt(found: WorkflowPart, states: dict[str, str], now: Instant) -> tuple[li
 
     bars = []
     for start, node in begun:
-        width = max(place(ends[node.name]) - place(start), _NARROWEST)
+        width = max(place(ends[node.name]) - place(start), _MIN_BAR_WIDTH)
         x = min(place(start), _WIDTH - width)
         waited_x = min(place(ready[node.name]), x)
         took = duration((ends[node.name] - start) / 1e6)
@@ -167,7 +167,7 @@ def gantt(found: WorkflowPart, states: dict[str, str], now: Instant) -> tuple[li
     return bars, marks
 
 
-def _ready(node: NodeOut, ends: dict[str, Instant], made: Instant) -> Instant:
+def _get_ready_at(node: NodeOut, ends: dict[str, Instant], made: Instant) -> Instant:
     """Return when the node became ready: its last dependency had ended, or the workflow was created if it has none."""
     before: Sequence[Instant] = [ends[name] for name in node.after if name in ends]
     start = instant(node.start_time or "")

@@ -18,7 +18,7 @@ from mainspring.core.worker.handler import AsyncHandler
 from mainspring.http.plans.workflow import read_plan
 
 
-def workflow_handler(engine: Callable[[], Awaitable[tuple[Jobs, Store]]]) -> AsyncHandler:
+def build_workflow_handler(engine: Callable[[], Awaitable[tuple[Jobs, Store]]]) -> AsyncHandler:
     """Return the handler of the task. ``engine`` returns where to submit the nodes."""
 
     async def invoke(held: HeldRun) -> bytes:
@@ -28,13 +28,13 @@ def workflow_handler(engine: Callable[[], Awaitable[tuple[Jobs, Store]]]) -> Asy
             name, nodes = read_plan(held.payload, held.tenant, known)
         except Invalid as error:
             raise GiveUp(str(error)) from None
-        made = await jobs.submit_whole(await instance_of(held, name, nodes, store))
+        made = await jobs.submit_whole(await build_instance(held, name, nodes, store))
         return msgspec.json.encode({"workflowId": held.id, "nodes": len(made)})
 
     return AsyncHandler(WORKFLOW, invoke, harmless=True)
 
 
-async def instance_of(held: HeldRun, name: str, nodes: list[Node], store: Store) -> list[NewRun]:
+async def build_instance(held: HeldRun, name: str, nodes: list[Node], store: Store) -> list[NewRun]:
     """Build the runs of an instance.
 
     1. The run that creates the instance identifies it, and node ids are derived from it, so another attempt creates no

@@ -7,7 +7,7 @@ import typer
 
 from mainspring.cli.client.target import Client, command, read
 from mainspring.cli.output import Output
-from mainspring.features.jobs.commands.jobs import Job, group
+from mainspring.features.jobs.commands.group import Job, group
 
 
 def register(_application: typer.Typer) -> None:
@@ -21,10 +21,12 @@ async def explain(
     job: Job,
     at: Annotated[
         str | None,
-        typer.Option("--at", help="When: RFC 3339. Without: the newest tick that is due.", show_default=False),
+        typer.Option(
+            "--at", help="The time of the tick (RFC 3339). Default: the newest tick that is due.", show_default=False
+        ),
     ] = None,
     datacenter: Annotated[
-        str | None, typer.Option("--datacenter", help="Where, of a job that goes to several.", show_default=False)
+        str | None, typer.Option("--datacenter", help="The data center, for a job with several.", show_default=False)
     ] = None,
 ) -> None:
     """Explain whether a recurring job ran at a given time; if not, why, and how to fix it.
@@ -56,13 +58,13 @@ async def explain(
 
 _ANSWERS = {
     "ran": "it ran",
-    "running": "it runs",
-    "waiting": "its run waits",
+    "running": "it is running",
+    "waiting": "its run is waiting",
     "skipped": "it did not run",
     "no-tick": "there was nothing to run",
-    "due": "it is due and not fired yet",
-    "ahead": "it is ahead",
-    "unknown": "nobody knows any more",
+    "due": "it is due and has not fired yet",
+    "ahead": "it is in the future",
+    "unknown": "unknown: the records were deleted",
 }
 
 

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from mainspring.cli.client.target import Client, Raw, command, read
 from mainspring.cli.output import Output
-from mainspring.features.jobs.commands.jobs import Job, group
+from mainspring.features.jobs.commands.group import Job, group
 
-Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", min=1, max=100, help="How many at most.")]
+Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", min=1, max=100, help="The maximum number of versions.")]
 
 
 class Change(msgspec.Struct, rename="camel"):
@@ -20,7 +20,7 @@ class Change(msgspec.Struct, rename="camel"):
     bytes_after: int = 0
 
     @property
-    def words(self) -> Text:
+    def summary(self) -> Text:
         if self.before is msgspec.UNSET or self.after is msgspec.UNSET:
             return Text(f"{self.bytes_before} bytes → {self.bytes_after} bytes")
         return Text(bytes(self.before).decode(), "red") + " → " + Text(bytes(self.after).decode(), "green")
@@ -91,9 +91,9 @@ async def diff(
 
     def show() -> None:
         for field, change in changes.items():
-            out.print(Text(f"{field}: ", "bold") + change.words)
+            out.print(Text(f"{field}: ", "bold") + change.summary)
         if not changes:
-            out.say("nothing differs")
+            out.say("no differences")
 
     out.tell(found, changes, show)
 
@@ -103,8 +103,8 @@ async def restore(
     api: Client,
     out: Output,
     job: Job,
-    version: Annotated[int, typer.Argument(help="The version to go back to.", min=1, metavar="VERSION")],
-    why: Annotated[str, typer.Option("--why", help="For those who read its history.", show_default=False)] = "",
+    version: Annotated[int, typer.Argument(help="The version to restore.", min=1, metavar="VERSION")],
+    why: Annotated[str, typer.Option("--why", help="The reason, kept with the version.", show_default=False)] = "",
 ) -> None:
     """Restore an old version of a job as its newest version. The versions in between stay in its history.
 
@@ -114,4 +114,4 @@ async def restore(
     identifier = await api.job(job)
     restored = await api.ask("POST", f"/v1/jobs/{identifier}/versions/{version}/restore", body=body)
     new = read(restored, _Restored).version
-    out.tell(restored, [identifier], lambda: out.print(f"job {job} has version {new}, which says what {version} said"))
+    out.tell(restored, [identifier], lambda: out.print(f"job {job} has version {new}, a copy of version {version}"))

@@ -23,7 +23,7 @@ from mainspring.http.schemas.workflows import family_of
 
 batches = Resource("Jobs")
 
-New = TypeVar("New", NewRun, NewJob)
+NewWork = TypeVar("NewWork", NewRun, NewJob)
 LARGEST_BATCH = 10_000
 #: Statuses after which the same request may succeed later.
 _TEMPORARY = (429, 503)
@@ -79,14 +79,14 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
     items: list[BatchItem | None] = []
     runs: list[tuple[int, NewRun]] = []
     late: list[tuple[int, NewRun]] = []
-    families: dict[int, JobIn] = {}
+    dependencies: dict[int, JobIn] = {}
     names: dict[int, dict[str, str]] = {}
     recurring: list[tuple[int, NewJob]] = []
     #: A dict keeps each warning once, in the order of the jobs.
     warnings: dict[str, None] = {}
     now = api.clock.now()
     if KEY_HEADER in call.headers:
-        raise Invalid("Idempotency-Key", "is not for a batch", "give each job an idempotencyKey of its own")
+        raise Invalid("Idempotency-Key", "does not apply to a batch", "set idempotencyKey in each job")
     for number, raw in enumerate(call.body.jobs):
         items.append(None)
         written = names[number] = {}
@@ -99,7 +99,7 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
                 new.check()
                 await api.check(call.principal, tenant, new.spec.queue, new.spec.task, new.payload)
                 await api.check_calendars(tenant, new.spec.calendars)
-                warnings.update(await _warn(api, new, call.query))
+                warnings.update(await _list_warnings(api, new, call.query))
                 recurring.append((number, new))
             else:
                 run = await new_run(api, fields, tenant, call.principal.name, key)
@@ -109,20 +109,20 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
                 past = past_of(run, now)
                 if past is not None and key is None:
                     raise past
-                warnings.update(await _warn(api, run, call.query))
+                warnings.update(await _list_warnings(api, run, call.query))
                 if fields.depends_on is not UNSET or fields.when is not UNSET:
-                    families[number] = fields
+                    dependencies[number] = fields
                 (runs if past is None else late).append((number, run))
         except Invalid as error:
-            items[number] = _refused(with_names_as_written(error, written))
+            items[number] = _build_refused_item(with_names_as_written(error, written))
         except Exception as error:
-            items[number] = _refused(error)
-    runs = sorted(runs + await _repeats(api, late, now, items, names), key=lambda pair: pair[0])
-    runs = await _within_quotas(runs, api.room_for_runs, items)
-    recurring = await _within_quotas(recurring, api.room_for_jobs, items)
-    runs = _with_families(runs, families, items)
+            items[number] = _build_refused_item(error)
+    runs = sorted(runs + await _keep_repeated(api, late, now, items, names), key=lambda pair: pair[0])
+    runs = await _keep_within_quotas(runs, api.room_for_runs, items)
+    recurring = await _keep_within_quotas(recurring, api.room_for_jobs, items)
+    runs = _add_dependencies(runs, dependencies, items)
     # Submit all at once if some depend on others of the batch: the submission puts them in order.
-    at_once = max(len(runs), 1) if families else 1_000
+    at_once = max(len(runs), 1) if dependencies else 1_000
     for start in range(0, len(runs), at_once):
         part = runs[start : start + at_once]
         try:
@@ -132,15 +132,15 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
                 raise
             # The submission has retried long enough already: refuse the rest without trying.
             for number, _ in runs[start:]:
-                items[number] = _refused(error)
+                items[number] = _build_refused_item(error)
             break
         except Exception as error:
             for number, _ in part:
-                items[number] = _refused(error)
+                items[number] = _build_refused_item(error)
             continue
         for (number, run), answer in zip(part, accepted, strict=True):
             if answer.conflict:
-                items[number] = _refused(conflict_of(run, answer))
+                items[number] = _build_refused_item(conflict_of(run, answer))
             else:
                 items[number] = BatchItem(job_id=answer.id, status=answer.state.value)
     for start in range(0, len(recurring), 1_000):
@@ -151,52 +151,52 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
             if not runs and not start:
                 raise
             for number, _ in recurring[start:]:
-                items[number] = _refused(error)
+                items[number] = _build_refused_item(error)
             break
         except Exception as error:
             for number, _ in some:
-                items[number] = _refused(error)
+                items[number] = _build_refused_item(error)
             continue
         for (number, _), put in zip(some, puts, strict=True):
             try:
                 answered = put_answer(put, 201, [])
                 items[number] = BatchItem(job_id=put.job.id, status=answered.body.status)
             except Conflict as error:
-                items[number] = _refused(error)
+                items[number] = _build_refused_item(error)
     done = [item for item in items if item is not None]
     refused = sum(item.problem is not None for item in done)
     out = BatchOut(accepted=len(done) - refused, refused=refused, items=done, warnings=list(warnings)[:MOST_WARNINGS])
     return Answer(200, out)
 
 
-async def _warn(api: Api, job: NewRun | NewJob, query: Submit) -> dict[str, None]:
+async def _list_warnings(api: Api, job: NewRun | NewJob, query: Submit) -> dict[str, None]:
     if query.strict:
         await api.insist(job)
         return {}
     return dict.fromkeys(await api.warn(job))
 
 
-def _with_families(
-    runs: list[tuple[int, NewRun]], families: dict[int, JobIn], items: list[BatchItem | None]
+def _add_dependencies(
+    runs: list[tuple[int, NewRun]], dependencies: dict[int, JobIn], items: list[BatchItem | None]
 ) -> list[tuple[int, NewRun]]:
     """Add the dependencies to the runs. A run that depends on a refused one is refused."""
-    if not families:
+    if not dependencies:
         return runs
-    circle = find_circle({f"#{number}": fields.depends_on or () for number, fields in families.items()})
+    circle = find_circle({f"#{number}": fields.depends_on or () for number, fields in dependencies.items()})
     if circle is not None:
         # Named by their positions in the batch, which the caller knows; the ids are new.
         error = Invalid("dependsOn", f"goes round in a circle: {' → '.join(circle)}")
         for number, _ in runs:
-            items[number] = _refused(error)
+            items[number] = _build_refused_item(error)
         return []
     while True:
         here = {f"#{number}": run.id for number, run in runs}
         kept = []
         for number, run in runs:
             try:
-                after = family_of(families[number], here) if number in families else None
+                after = family_of(dependencies[number], here) if number in dependencies else None
             except Invalid as error:
-                items[number] = _refused_with_parent(families[number], items) or _refused(error)
+                items[number] = _refuse_with_parent(dependencies[number], items) or _build_refused_item(error)
             else:
                 kept.append((number, msgspec.structs.replace(run, after=after)))
         if len(kept) == len(runs):
@@ -204,7 +204,7 @@ def _with_families(
         runs = kept
 
 
-def _refused_with_parent(fields: JobIn, items: list[BatchItem | None]) -> BatchItem | None:
+def _refuse_with_parent(fields: JobIn, items: list[BatchItem | None]) -> BatchItem | None:
     """Return the answer for a job whose parent in the batch was refused, or None.
 
     It has the parent's status, so that a client retries both after a temporary failure. A parent that can never be
@@ -219,11 +219,11 @@ def _refused_with_parent(fields: JobIn, items: list[BatchItem | None]) -> BatchI
     if not refused:
         return None
     name, problem = min(refused, key=lambda one: one[1].status in _TEMPORARY)
-    detail = f"it depends on {name}, which was refused: {problem.detail or problem.title}"
+    detail = f"depends on {name}, which was refused: {problem.detail or problem.title}"
     return BatchItem(problem=msgspec.structs.replace(problem, detail=detail, field="dependsOn"))
 
 
-async def _repeats(
+async def _keep_repeated(
     api: Api,
     late: list[tuple[int, NewRun]],
     now: Instant,
@@ -240,32 +240,32 @@ async def _repeats(
         if run.idempotency is not None and run.idempotency.key in used[run.tenant]:
             known.append((number, run))
         elif (past := past_of(run, now)) is not None:
-            items[number] = _refused(with_names_as_written(past, names[number]))
+            items[number] = _build_refused_item(with_names_as_written(past, names[number]))
     return known
 
 
-async def _within_quotas(
-    asked: list[tuple[int, New]],
+async def _keep_within_quotas(
+    requests: list[tuple[int, NewWork]],
     room: Callable[[str, int], Awaitable[Admitted]],
     items: list[BatchItem | None],
-) -> list[tuple[int, New]]:
+) -> list[tuple[int, NewWork]]:
     """Return the jobs within the quotas, asked once per tenant; refuse the others."""
-    counts = Counter(new.tenant for _, new in asked)
+    counts = Counter(new.tenant for _, new in requests)
     admitted = {tenant: await room(tenant, count) for tenant, count in counts.items()}
     seen: Counter[str] = Counter()
     kept = []
-    for number, new in asked:
+    for number, new in requests:
         tenant = new.tenant
         seen[tenant] += 1
         why_not = admitted[tenant].why_not_more
         if seen[tenant] > admitted[tenant].count and why_not is not None:
-            items[number] = _refused(why_not)
+            items[number] = _build_refused_item(why_not)
         else:
             kept.append((number, new))
     return kept
 
 
-def _refused(error: Exception) -> BatchItem:
+def _build_refused_item(error: Exception) -> BatchItem:
     return BatchItem(problem=problem_of(error)[0])
 
 

@@ -23,16 +23,16 @@ from mainspring.http.schemas.jobs import JobPatch
 
 one_job = Resource("Jobs")
 
-_ON_ITS_WAY = frozenset(set(RunState) - ENDED)
+_UNFINISHED = frozenset(set(RunState) - ENDED)
 #: Runs of a one-off job that are cancelled with it.
-_AT_ONCE = 1_000
+_PAGE = 1_000
 
 
-class Purge(Request):
+class CancelJobQuery(Request):
     purge: bool = False
 
 
-class Cancelled(Wire):
+class CancelJobOut(Wire):
     job_id: str
     status: Literal["cancelled", "cancelling", "purged"]
 
@@ -94,10 +94,10 @@ async def update_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
     "DELETE",
     "/v1/jobs/{id}",
     permission=Permission.OPERATE,
-    query=Purge,
-    answers={200: Cancelled, 202: Cancelled, 404: Problem, 409: Problem},
+    query=CancelJobQuery,
+    answers={200: CancelJobOut, 202: CancelJobOut, 404: Problem, 409: Problem},
 )
-async def cancel_job(api: Api, call: Call[Nothing, Purge]) -> Answer:
+async def cancel_job(api: Api, call: Call[Nothing, CancelJobQuery]) -> Answer:
     """Cancel a job.
 
     A recurring job gets no more ticks. Its runs are cancelled, including those that you started manually. 202: a run is
@@ -107,21 +107,21 @@ async def cancel_job(api: Api, call: Call[Nothing, Purge]) -> Answer:
     author = Author(call.principal.name, found.tenant)
     if isinstance(found, Job):
         await api.jobs.cancel_jobs([found.id], author)
-        wanted = RunFilter(tenant=found.tenant, job=found.id, states=_ON_ITS_WAY)
+        wanted = RunFilter(tenant=found.tenant, job=found.id, states=_UNFINISHED)
         stopping = bool((await api.seen_by(call.principal).list_runs(wanted, None, 1)).items)
     else:
-        wanted = RunFilter(tenant=found.tenant, job=JobId(found.id), states=_ON_ITS_WAY)
-        added = [run.id for run in (await api.seen_by(call.principal).list_runs(wanted, None, _AT_ONCE)).items]
+        wanted = RunFilter(tenant=found.tenant, job=JobId(found.id), states=_UNFINISHED)
+        added = [run.id for run in (await api.seen_by(call.principal).list_runs(wanted, None, _PAGE)).items]
         states = await api.jobs.cancel_runs(list({found.id: None, **dict.fromkeys(added)}), author)
         state = states.pop(found.id, found.state)
         stopping = any(one not in ENDED for one in (state, *states.values()))
         if state in ENDED - {RunState.CANCELLED} and not states and not call.query.purge:
-            raise Conflict(f"the job has {state.value} already")
+            raise Conflict(f"the job has already {state.value}")
     if stopping:
-        return Answer(202, Cancelled(job_id=found.id, status="cancelling"))
+        return Answer(202, CancelJobOut(job_id=found.id, status="cancelling"))
     if call.query.purge:
         if isinstance(found, RunView):
             await api.logs.delete(found)
         await api.store.purge([found.id], author)
-        return Answer(200, Cancelled(job_id=found.id, status="purged"))
-    return Answer(200, Cancelled(job_id=found.id, status="cancelled"))
+        return Answer(200, CancelJobOut(job_id=found.id, status="purged"))
+    return Answer(200, CancelJobOut(job_id=found.id, status="cancelled"))

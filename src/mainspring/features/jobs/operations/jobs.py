@@ -45,16 +45,18 @@ from mainspring.http.search import Search
 jobs = Resource("Jobs")
 
 
-class ListJobs(Request):
-    status: Annotated[str, Meta(max_length=200, description="One or several, with commas.")] | None = None
+class ListJobsQuery(Request):
+    status: Annotated[str, Meta(max_length=200, description="One or several states, comma-separated.")] | None = None
     kind: Literal["recurring", "oneOff"] | None = None
     ids: Ids | None = None
     task: Name | None = None
     queue: Name | None = None
     tag: Name | None = None
-    source: Annotated[Name, Meta(description="Recurring ones that this application or file declares.")] | None = None
+    source: Annotated[Name, Meta(description="Only recurring jobs that this application or file declares.")] | None = (
+        None
+    )
     tenant: Name | None = None
-    text: Annotated[str, Meta(max_length=200, description="Part of the name, the task or the id.")] | None = None
+    text: Annotated[str, Meta(max_length=200, description="A part of the name, the task or the id.")] | None = None
     created_after: Time | None = None
     created_before: Time | None = None
     limit: Limit = 50
@@ -112,10 +114,10 @@ async def _create(api: Api, call: Call[JobIn, Submit]) -> Answer:
     api.reach(call.principal, run.queue)
     if await api.acceptance.stored(run, told, fields, create, check):
         return answers[0]
-    later = "the store is away: the job is made when it is back"
+    later = "the store is unavailable; the job is created when it is available again"
     state = RunState.QUEUED if run.at is None and not run.delay else RunState.SCHEDULED
     parents = [RunId(word) for word in fields.depends_on or ()]
-    out = one_off_out(view_of(told, state, api.clock.now()), parents=parents, warnings=[later])
+    out = one_off_out(build_view(told, state, api.clock.now()), parents=parents, warnings=[later])
     return Answer(202, out, {"location": f"/v1/jobs/{told.id}"})
 
 
@@ -161,12 +163,12 @@ async def _create_run(api: Api, call: Call[JobIn, Submit], run: NewRun, key: str
             out = one_off_out(found, parents=parents, warnings=warnings)
             return Answer(201, out, {"location": f"/v1/jobs/{accepted.id}"})
     parents = [] if run.after is None else list(run.after.parents)
-    out = one_off_out(view_of(run, accepted.state, api.clock.now()), parents=parents, warnings=warnings)
+    out = one_off_out(build_view(run, accepted.state, api.clock.now()), parents=parents, warnings=warnings)
     return Answer(201, out, {"location": f"/v1/jobs/{accepted.id}"})
 
 
-@jobs.operation("GET", "/v1/jobs", permission=Permission.READ, query=ListJobs, answers={200: Page[JobOut]})
-async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
+@jobs.operation("GET", "/v1/jobs", permission=Permission.READ, query=ListJobsQuery, answers={200: Page[JobOut]})
+async def list_jobs(api: Api, call: Call[Nothing, ListJobsQuery]) -> Answer:
     """List jobs, newest first.
 
     Includes recurring and one-off jobs, unless you set `kind`. A job must match every filter. Pass `nextCursor` as
@@ -174,7 +176,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
     """
     query = call.query
     if query.ids is not None:
-        return Answer(200, Page(items=await _chosen_jobs(api, call.principal, chosen_ids(query, query.ids))))
+        return Answer(200, Page(items=await _read_chosen(api, call.principal, chosen_ids(query, query.ids))))
     tenant = api.scope(call.principal, query.tenant)
     job_states, run_states = states_of_both(query.status)
     asked = job_states or run_states
@@ -230,10 +232,10 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobs]) -> Answer:
     return Answer(200, page_out([out for _, out in shown], following, query.limit))
 
 
-async def _chosen_jobs(api: Api, principal: Principal, chosen: list[str]) -> list[JobOut]:
+async def _read_chosen(api: Api, principal: Principal, ids: list[str]) -> list[JobOut]:
     """Read jobs of both kinds by their ids; unknown ids are left out."""
     reads = api.listed_by(principal)
-    jobs, runs = await asyncio.gather(reads.jobs(list(map(JobId, chosen))), reads.runs(list(map(RunId, chosen))))
+    jobs, runs = await asyncio.gather(reads.jobs(list(map(JobId, ids))), reads.runs(list(map(RunId, ids))))
     closed = await api.closed_times.of([job for job in jobs if job is not None])
     found: list[JobOut] = []
     for job, run in zip(jobs, runs, strict=True):
@@ -244,7 +246,7 @@ async def _chosen_jobs(api: Api, principal: Principal, chosen: list[str]) -> lis
     return found
 
 
-def view_of(run: NewRun, state: RunState, now: Instant) -> RunView:
+def build_view(run: NewRun, state: RunState, now: Instant) -> RunView:
     """Build the view of a run that was just submitted, as the store would return it."""
     due = run.at if run.at is not None else now + run.delay
     return RunView(

@@ -13,7 +13,7 @@ from mainspring.core.model.schedules.cron import Cron, clock_changes, load_zone,
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState, NewJob
 from mainspring.core.model.schedules.schedule import CronSchedule, describe, next_after
 from mainspring.core.model.schedules.upcoming import coming, next_starts
-from mainspring.features.jobs.operations.runs import ComingTick
+from mainspring.features.jobs.operations.runs import UpcomingTick
 from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import job_only
 from mainspring.http.jobs.submission import new_job, new_run
@@ -43,7 +43,7 @@ _YEAR = 366 * DAY
 
 
 class PreviewQuery(Request):
-    n: Annotated[int, Meta(ge=1, le=100, description="How many fires.")] = 5
+    n: Annotated[int, Meta(ge=1, le=100, description="The number of ticks.")] = 5
 
 
 class ClockChangeOut(Wire):
@@ -60,7 +60,7 @@ class JobPreview(Wire):
     """The schedule in English."""
     next_fires: list[str]
     """Times at which its next runs may start."""
-    ticks: list[ComingTick] = []
+    ticks: list[UpcomingTick] = []
     """Its next ticks including closed ones, if calendars apply to it."""
     clock_changes: list[ClockChangeOut] = []
     """Clock changes within the next year."""
@@ -93,7 +93,7 @@ async def preview_job(api: Api, call: Call[JobIn, PreviewQuery]) -> Answer:
         new = await new_job(api, fields, tenant, principal.name, None)
         new.check()
         await api.check(principal, tenant, new.spec.queue, new.spec.task, new.payload)
-        return Answer(200, await _recurring(api, new, now, call.query.n, is_new=True))
+        return Answer(200, await _preview_recurring(api, new, now, call.query.n, is_new=True))
     run = await new_run(api, fields, tenant, principal.name, None)
     if (past := past_of(run, now)) is not None:
         raise past
@@ -131,39 +131,39 @@ async def preview_change(api: Api, call: Call[JobPatch, PreviewQuery]) -> Answer
         raise Conflict(f"the job has version {job.version} by now")
     before = fields_of(job)
     after = merged(before, call.body)
-    new = NewJob(id=job.id, spec=_spec(job, after), payload=payload_of(after), tenant=job.tenant)
+    new = NewJob(id=job.id, spec=_build_spec(job, after), payload=payload_of(after), tenant=job.tenant)
     new.check()
     changed = changes_call(call.body)
     await api.check(call.principal, job.tenant, new.spec.queue, new.spec.task, new.payload, by_schema=changed)
-    out = await _recurring(api, new, api.clock.now(), call.query.n)
+    out = await _preview_recurring(api, new, api.clock.now(), call.query.n)
     changes = differences(before, fields_of_spec(new.spec, new.payload))
     return Answer(200, msgspec.structs.replace(out, changes=changes))
 
 
-def _spec(job: Job, fields: JobFields) -> JobSpec:
+def _build_spec(job: Job, fields: JobFields) -> JobSpec:
     spec = spec_of(fields)
     if spec.name != job.spec.name:
-        raise Invalid("name", "of a recurring job cannot be changed", "make another job and delete this one")
+        raise Invalid("name", "of a recurring job cannot be changed", "create another job and delete this one")
     return spec
 
 
-async def _recurring(api: Api, new: NewJob, now: Instant, count: int, *, is_new: bool = False) -> JobPreview:
+async def _preview_recurring(api: Api, new: NewJob, now: Instant, count: int, *, is_new: bool = False) -> JobPreview:
     spec = new.spec
     await api.check_calendars(new.tenant, spec.calendars)
-    job, closings = _planned(new, now), await _closings(api, new)
+    job, closings = _build_planned(new, now), await _read_closed_periods(api, new)
     ticks = [] if closings is None else coming(job, closings, count)
     return JobPreview(
         schedule_type="cron" if isinstance(spec.schedule, CronSchedule) else "interval",
         words=describe(spec.schedule, job.id),
         next_fires=[isoformat(at) for at in next_starts(job, closings, count)],
-        ticks=[ComingTick(scheduled_for=isoformat(tick), starts=time_of(at), reason=why) for tick, at, why in ticks],
-        clock_changes=_clock_changes(spec, job.id, now),
-        notes=_notes(spec, job.id, is_new=is_new),
+        ticks=[UpcomingTick(scheduled_for=isoformat(tick), starts=time_of(at), reason=why) for tick, at, why in ticks],
+        clock_changes=_list_clock_changes(spec, job.id, now),
+        notes=_list_notes(spec, job.id, is_new=is_new),
         warnings=await api.warnings(new),
     )
 
 
-def _planned(new: NewJob, now: Instant) -> Job:
+def _build_planned(new: NewJob, now: Instant) -> Job:
     """Build the job as the store would hold it."""
     return Job(
         id=new.id,
@@ -177,13 +177,13 @@ def _planned(new: NewJob, now: Instant) -> Job:
     )
 
 
-async def _closings(api: Api, new: NewJob) -> Closings | None:
+async def _read_closed_periods(api: Api, new: NewJob) -> Closings | None:
     known = [Closed(calendar) for calendar in await api.store.calendars(new.tenant)]
     spec = new.spec
     return closings_of(known, spec.calendars, spec.tags, spec.queue, spec.when_closed)
 
 
-def _clock_changes(spec: JobSpec, key: str, now: Instant) -> list[ClockChangeOut]:
+def _list_clock_changes(spec: JobSpec, key: str, now: Instant) -> list[ClockChangeOut]:
     schedule = spec.schedule
     if not isinstance(schedule, CronSchedule):
         return []
@@ -194,14 +194,14 @@ def _clock_changes(spec: JobSpec, key: str, now: Instant) -> list[ClockChangeOut
     return [ClockChangeOut(at=isoformat(one.at), kind=one.kind, words=f"{one.day}: {one.words}") for one in found]
 
 
-def _notes(spec: JobSpec, key: str, *, is_new: bool) -> list[str]:
+def _list_notes(spec: JobSpec, key: str, *, is_new: bool) -> list[str]:
     schedule = spec.schedule
     if not isinstance(schedule, CronSchedule):
         return []
     cron = Cron.parse(schedule.expression, hash_key=key, field="cronExpression")
     notes = []
     if is_new and any(term.startswith("H") for part in parts(cron) for term in part.written.split(",")):
-        notes.append("H is drawn when the job is made: its times will be others than these")
+        notes.append("H is resolved when the job is created; its times will differ from these")
     if cron.either_day:
         notes.append("both day fields are restricted: a day that matches either one is enough")
     return notes

@@ -44,9 +44,9 @@ from mainspring.http.search import Search
 
 runs_of_jobs = Resource("Jobs")
 
-_MOST_BACKFILLED = 10_000
+_MAX_BACKFILLED = 10_000
 _CANCELLED = (RunState.CANCELLED, RunState.CANCELLING)
-_CANNOT_RUN = "the job is cancelled; make it again to run it"
+_CANNOT_RUN = "the job is cancelled; create it again to run it"
 
 
 class LedgerQuery(Request):
@@ -59,7 +59,7 @@ class NextQuery(Request):
     n: Annotated[int, Meta(ge=1, le=100)] = 5
 
 
-class ComingTick(Wire):
+class UpcomingTick(Wire):
     """A tick and the effect of calendars on it."""
 
     scheduled_for: str
@@ -72,17 +72,17 @@ class NextOut(Wire):
     job_id: str
     next_fires: list[str]
     """Times at which its next runs may start."""
-    ticks: list[ComingTick] = []
+    ticks: list[UpcomingTick] = []
     """Its next ticks including closed ones, if calendars apply to it."""
 
 
-class RunNow(Request):
+class RunJobIn(Request):
     payload: msgspec.Raw | UnsetType = UNSET
     datacenter: PlaceName | UnsetType = UNSET
     """Data center of the run; required for a job with several data centers."""
 
 
-class Backfill(Request):
+class BackfillIn(Request):
     since: Time
     until: Time
     dry_run: bool = False
@@ -108,11 +108,11 @@ class JobStateOut(Wire):
     "POST",
     "/v1/jobs/{id}/run",
     permission=Permission.SUBMIT,
-    body=RunNow,
+    body=RunJobIn,
     body_optional=True,
     answers={201: RunMade, 404: Problem, 409: Problem},
 )
-async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
+async def run_job(api: Api, call: Call[RunJobIn, Nothing]) -> Answer:
     """Run a job now.
 
     A recurring job gets a run outside its schedule, a one-off job runs again. The run belongs to the job and is in its
@@ -150,7 +150,7 @@ async def run_job(api: Api, call: Call[RunNow, Nothing]) -> Answer:
     await api.admit(call.principal, run)
     accepted = await api.jobs.submit(run)
     if accepted.conflict:
-        raise Conflict(f"this idempotency key was used for something else, {accepted.id}")
+        raise Conflict(f"this idempotency key was used for another request, {accepted.id}")
     out = RunMade(
         job_id=found.id,
         run_id=accepted.id,
@@ -179,7 +179,7 @@ async def pause_job(api: Api, call: Call[PauseIn, Nothing]) -> Answer:
     resume_at = end_of_pause(call.body, await api.store.now())
     author = Author(call.principal.name, job.tenant, call.body.why)
     states = await api.jobs.pause([job.id], author, resume_at=resume_at)
-    return _state_answer(job.id, states.get(job.id), JobState.PAUSED, resume_at)
+    return _build_state_answer(job.id, states.get(job.id), JobState.PAUSED, resume_at)
 
 
 @runs_of_jobs.operation(
@@ -196,19 +196,19 @@ async def resume_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """
     job = await job_only(api, call)
     states = await api.jobs.resume([job.id], Author(call.principal.name, job.tenant))
-    return _state_answer(job.id, states.get(job.id), JobState.SCHEDULED)
+    return _build_state_answer(job.id, states.get(job.id), JobState.SCHEDULED)
 
 
 @runs_of_jobs.operation(
     "POST",
     "/v1/jobs/{id}/backfill",
     permission=Permission.OPERATE,
-    body=Backfill,
+    body=BackfillIn,
     within=None,
     answers={200: BackfillOut, 404: Problem, 409: Problem},
     example={"since": "2026-11-16T00:00:00Z", "until": "2026-11-17T00:00:00Z", "dryRun": True},
 )
-async def backfill_job(api: Api, call: Call[Backfill, Nothing]) -> Answer:
+async def backfill_job(api: Api, call: Call[BackfillIn, Nothing]) -> Answer:
     """Run past ticks that have no run.
 
     Every tick from `since` until just before `until` gets a run, unless it has one. Repeating the request creates
@@ -220,16 +220,16 @@ async def backfill_job(api: Api, call: Call[Backfill, Nothing]) -> Answer:
     if until <= since:
         raise Invalid("until", "is not after since")
     if until > api.clock.now():
-        raise Invalid("until", "is in the future", "a backfill makes up for what has passed")
+        raise Invalid("until", "is in the future", "a backfill covers past ticks only")
     if job.spec.fixed_delay is not None:
-        raise Conflict("a fixed delay has no ticks of its own to make up for")
+        raise Conflict("a job with a fixed delay has no ticks to backfill")
     if job.spec.datacenters:
-        raise Conflict("it goes to several data centres: run it now in those that have missed it")
-    ticks = ticks_between(job.spec.schedule, since - 1, until - 1, job.id, _MOST_BACKFILLED + 1)
-    if len(ticks) > _MOST_BACKFILLED:
-        raise Invalid("since", f"there are more than {_MOST_BACKFILLED} ticks in this range", "take a shorter one")
+        raise Conflict("the job runs in several data centers; run it now where it was missed")
+    ticks = ticks_between(job.spec.schedule, since - 1, until - 1, job.id, _MAX_BACKFILLED + 1)
+    if len(ticks) > _MAX_BACKFILLED:
+        raise Invalid("since", f"there are more than {_MAX_BACKFILLED} ticks in this range", "choose a shorter range")
     await api.check(call.principal, job.tenant, job.spec.queue, job.spec.task, job.payload)
-    ran = await _ticks_with_runs(api, job, since, until)
+    ran = await _list_ticks_with_runs(api, job, since, until)
     ran |= (await api.store.backfilled(job.id, since, until)).keys()
     missing = [tick for tick in ticks if tick not in ran]
     made = 0
@@ -237,7 +237,7 @@ async def backfill_job(api: Api, call: Call[Backfill, Nothing]) -> Answer:
         admitted = await api.room_for_runs(job.tenant, len(missing))
         admitted.insist()
         now = api.clock.now()
-        runs = [_backfilled(job, tick, call.principal.name, now) for tick in missing[: admitted.count]]
+        runs = [_build_backfill_run(job, tick, call.principal.name, now) for tick in missing[: admitted.count]]
         made = sum(answer.new for answer in await api.jobs.submit_many(runs))
     out = BackfillOut(
         job_id=job.id,
@@ -259,13 +259,13 @@ async def next_fires(api: Api, call: Call[Nothing, NextQuery]) -> Answer:
     job has one time, if it has not started.
     """
     found = await find(api, call)
-    ticks: list[ComingTick] = []
+    ticks: list[UpcomingTick] = []
     if isinstance(found, Job):
         closings = (await api.closed_times.of([found])).get(found.id)
         fires = next_starts(found, closings, call.query.n)
         if closings is not None:
             ticks = [
-                ComingTick(scheduled_for=isoformat(tick), starts=time_of(starts), reason=reason)
+                UpcomingTick(scheduled_for=isoformat(tick), starts=time_of(starts), reason=reason)
                 for tick, starts, reason in coming(found, closings, call.query.n)
             ]
     else:
@@ -339,7 +339,7 @@ async def job_ledger(api: Api, call: Call[Nothing, LedgerQuery]) -> Answer:
     return Answer(200, Page(items=[tick_out(entry) for entry in entries[:end]], next_cursor=following))
 
 
-def _backfilled(job: Job, tick: Instant, author: str, now: Instant) -> NewRun:
+def _build_backfill_run(job: Job, tick: Instant, author: str, now: Instant) -> NewRun:
     """Build the backfill run of a tick.
 
     The id has the current time, so that lists show the run among new ones. The idempotency key lets only one of two
@@ -351,7 +351,7 @@ def _backfilled(job: Job, tick: Instant, author: str, now: Instant) -> NewRun:
     return msgspec.structs.replace(run_of_job(job, run_id, None, ref, author), idempotency=key)
 
 
-async def _ticks_with_runs(api: Api, job: Job, since: Instant, until: Instant) -> set[Instant]:
+async def _list_ticks_with_runs(api: Api, job: Job, since: Instant, until: Instant) -> set[Instant]:
     ran: set[Instant] = set()
     while True:
         entries = await api.store.seen_by(job.tenant).ledger(job.id, since, until, 1_000)
@@ -361,7 +361,7 @@ async def _ticks_with_runs(api: Api, job: Job, since: Instant, until: Instant) -
         since = entries[-1].scheduled_at + 1
 
 
-def _state_answer(job: str, state: JobState | None, wanted: JobState, resume_at: Instant | None = None) -> Answer:
+def _build_state_answer(job: str, state: JobState | None, wanted: JobState, resume_at: Instant | None = None) -> Answer:
     if state is None:
         raise Missing
     if state is not wanted:

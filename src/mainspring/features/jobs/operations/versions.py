@@ -25,7 +25,7 @@ from mainspring.http.schemas.jobs import JobPatch
 
 versions = Resource("Jobs")
 
-_VERSIONS_AT_ONCE = 8
+_VERSIONS_PAGE = 8
 
 
 class Version(Wire):
@@ -37,8 +37,8 @@ class Version(Wire):
 
 
 class VersionsQuery(Request):
-    limit: Annotated[int, Meta(ge=1, le=100, description="How many at most.")] = 20
-    cursor: Annotated[str, Meta(pattern="^[0-9]{1,9}$", description="`nextCursor` of the page before.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=100, description="The maximum number of versions.")] = 20
+    cursor: Annotated[str, Meta(pattern="^[0-9]{1,9}$", description="`nextCursor` of the previous page.")] | None = None
 
 
 class Versions(Wire):
@@ -82,7 +82,7 @@ async def job_versions(api: Api, call: Call[Nothing, VersionsQuery]) -> Answer:
     before = None if call.query.cursor is None else int(call.query.cursor) + 1
     items: list[Version] = []
     newer: JobVersion | None = None
-    async for version in _versions(api.seen_by(call.principal), job.id, before):
+    async for version in _iterate_versions(api.seen_by(call.principal), job.id, before):
         if newer is not None:
             items.append(_version_out(job, newer, version))
         newer = version
@@ -93,13 +93,13 @@ async def job_versions(api: Api, call: Call[Nothing, VersionsQuery]) -> Answer:
     return Answer(200, Versions(job_id=job.id, items=items))
 
 
-async def _versions(reads: Reads, job: JobId, before: int | None) -> AsyncIterator[JobVersion]:
+async def _iterate_versions(reads: Reads, job: JobId, before: int | None) -> AsyncIterator[JobVersion]:
     """Iterate over the versions, newest first, a few at a time since they contain payloads."""
     while True:
-        some = await reads.versions(job, before=before, limit=_VERSIONS_AT_ONCE)
+        some = await reads.versions(job, before=before, limit=_VERSIONS_PAGE)
         for version in some:
             yield version
-        if len(some) < _VERSIONS_AT_ONCE:
+        if len(some) < _VERSIONS_PAGE:
             return
         before = some[-1].version
 
@@ -121,7 +121,7 @@ async def restore_version(api: Api, call: Call[RestoreIn, Nothing]) -> Answer:
     job = await job_only(api, call)
     text = call.path["version"]
     wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    old = await _version(api, call.principal, job, wanted)
+    old = await _find_version(api, call.principal, job, wanted)
     restored = fields_of(msgspec.structs.replace(job, spec=old.spec, payload=old.payload))
     why = f"restored version {old.version}" + (f": {call.body.why}" if call.body.why else "")
     patch = JobPatch(why=why[:MAX_WHY], expected_version=call.body.expected_version)
@@ -146,12 +146,12 @@ async def diff_versions(api: Api, call: Call[Nothing, DiffQuery]) -> Answer:
     older = max(to - 1, 1) if call.query.older is None else call.query.older
     before, after = [
         fields_of(msgspec.structs.replace(job, spec=version.spec, payload=version.payload))
-        for version in [await _version(api, call.principal, job, number) for number in (older, to)]
+        for version in [await _find_version(api, call.principal, job, number) for number in (older, to)]
     ]
     return Answer(200, JobDiff(job_id=job.id, older=older, to=to, changes=differences(before, after)))
 
 
-async def _version(api: Api, principal: Principal, job: Job, number: int) -> JobVersion:
+async def _find_version(api: Api, principal: Principal, job: Job, number: int) -> JobVersion:
     found = await api.seen_by(principal).versions(job.id, before=number + 1, limit=1)
     if not found or found[0].version != number:
         # Versions are never deleted by retention, so all from 1 on exist.

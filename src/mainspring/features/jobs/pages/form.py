@@ -14,7 +14,7 @@ from mainspring.core.model.base.errors import Conflict, MainspringError
 from mainspring.features.jobs.operations.job import change_job, get_job
 from mainspring.features.jobs.operations.jobs import create_job
 from mainspring.features.jobs.operations.previews import preview_change, preview_job
-from mainspring.features.jobs.pages.job import changes_shown
+from mainspring.features.jobs.pages.job import build_diffs
 from mainspring.http.problems import Missing, problem_of
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.http.schemas.status_words import WAITING
@@ -25,10 +25,10 @@ from mainspring.web.page import Done, Pages, Reply, Visit
 
 job_form = Pages()
 
-_FIRES = 6
+_MAX_TICKS = 6
 
 
-class Wrong(NamedTuple):
+class FormError(NamedTuple):
     """An error in the form. ``field`` is the form's field; empty if the error belongs to none."""
 
     field: str
@@ -37,7 +37,7 @@ class Wrong(NamedTuple):
 
 
 _Form: TypeAlias = Mapping[str, str]
-_Preview: TypeAlias = tuple[dict[str, Any] | None, list[Wrong]]
+_Preview: TypeAlias = tuple[dict[str, Any] | None, list[FormError]]
 
 
 class NewQuery(msgspec.Struct, frozen=True):
@@ -53,8 +53,8 @@ async def show_new(visit: Visit[NewQuery]) -> Reply:
     if visit.query.like:
         values = {**values_of(await visit.ask(get_job, path={"id": visit.query.like})), "name": ""}
     preview, wrong = await _preview_new(visit, values) if visit.query.like else (None, [])
-    known = await _known(visit, visit.principal.tenant or DEFAULT_TENANT)
-    task = None if visit.query.like else await _task(visit, visit.query.task)
+    known = await _load_suggestions(visit, visit.principal.tenant or DEFAULT_TENANT)
+    task = None if visit.query.like else await _find_task(visit, visit.query.task)
     fields = [] if task is None or task.arguments is UNSET else read_arguments(msgspec.json.decode(task.arguments))
     shown = {"values": values, "preview": preview, "wrong": wrong, "declared": task, "arguments": fields}
     return visit.show("jobs/form.html", job=None, **shown, **known)
@@ -64,7 +64,7 @@ async def show_new(visit: Visit[NewQuery]) -> Reply:
 async def do_create(visit: Visit[Any]) -> Reply:
     made: JobOut = await visit.ask(create_job, body=body_of(visit.form))
     where = "runs" if made.version is None else "jobs"
-    return Done(words=f"{made.name or made.task} is made.", to=f"{where}/{made.job_id}", leave=True)
+    return Done(words=f"{made.name or made.task} created.", to=f"{where}/{made.job_id}", leave=True)
 
 
 @job_form.page("POST", "/jobs/preview", permission=Permission.SUBMIT)
@@ -80,7 +80,7 @@ async def show_edit(visit: Visit[Any]) -> Reply:
         raise Conflict(f"a one-off job can be changed until it starts; this one is {job.status}")
     values = values_of(job)
     preview, wrong = await _preview_change(visit, job, values)
-    known = await _known(visit, job.tenant)
+    known = await _load_suggestions(visit, job.tenant)
     shown = {"values": values, "preview": preview, "wrong": wrong, "declared": None, "arguments": []}
     return visit.show("jobs/form.html", job=job, **shown, **known)
 
@@ -90,8 +90,8 @@ async def do_change(visit: Visit[Any]) -> Reply:
     job: JobOut = await visit.ask(get_job, path=visit.path)
     made: JobOut = await visit.ask(change_job, path=visit.path, body=patch_of(job, visit.form))
     if made.version is None:
-        return Done(words="It is changed.", to=f"runs/{job.job_id}", leave=True)
-    return Done(words=f"It is version {made.version} now.", to=f"jobs/{job.job_id}", leave=True)
+        return Done(words="Saved.", to=f"runs/{job.job_id}", leave=True)
+    return Done(words=f"Saved as version {made.version}.", to=f"jobs/{job.job_id}", leave=True)
 
 
 @job_form.page("POST", "/jobs/{id}/edit/preview", permission=Permission.OPERATE)
@@ -101,7 +101,7 @@ async def show_change(visit: Visit[Any]) -> Reply:
     return visit.show("jobs/preview.html", job=job, preview=preview, wrong=wrong)
 
 
-async def _task(visit: Visit[Any], name: str) -> TaskOut | None:
+async def _find_task(visit: Visit[Any], name: str) -> TaskOut | None:
     """Return the task as its workers registered it, or None."""
     if not name:
         return None
@@ -118,7 +118,7 @@ async def _preview_new(visit: Visit[Any], form: _Form, payload: msgspec.Raw | Un
     async def ask(said: _Form) -> Any:
         body = body_of(said if payload is UNSET else {**said, "payload": ""})
         return await visit.ask(
-            preview_job, query={"n": _FIRES}, body=body if payload is UNSET else {**body, "payload": payload}
+            preview_job, query={"n": _MAX_TICKS}, body=body if payload is UNSET else {**body, "payload": payload}
         )
 
     return await _preview(form, ask, STAND_INS)
@@ -131,7 +131,7 @@ async def _preview_change(visit: Visit[Any], job: JobOut, form: _Form) -> _Previ
 
     async def ask(said: _Form) -> Any:
         body = patch_of(job, said)
-        return await visit.ask(preview_change, path={"id": job.job_id}, query={"n": _FIRES}, body=body)
+        return await visit.ask(preview_change, path={"id": job.job_id}, query={"n": _MAX_TICKS}, body=body)
 
     return await _preview(form, ask, {**STAND_INS, **{name: text for name, text in values_of(job).items() if text}})
 
@@ -142,7 +142,7 @@ async def _preview(form: _Form, ask: Callable[[_Form], Awaitable[Any]], stand_in
     The API reports one error at a time. So each rejected field is replaced by a stand-in, and the preview is requested
     again.
     """
-    said, found, aside = dict(form), list[Wrong](), set[str]()
+    said, found, aside = dict(form), list[FormError](), set[str]()
     while True:
         try:
             preview = await ask(said)
@@ -156,20 +156,20 @@ async def _preview(form: _Form, ask: Callable[[_Form], Awaitable[Any]], stand_in
             # The stand-in itself was rejected; the user has not entered it.
             if name in aside:
                 return None, found
-            found.append(Wrong(name, problem.detail.removeprefix(f"{problem.field}: "), problem.hint))
+            found.append(FormError(name, problem.detail.removeprefix(f"{problem.field}: "), problem.hint))
             if name not in stand_ins:
                 return None, found
             aside.add(name)
             said[name] = stand_ins[name]
         else:
-            return (None, found) if found else (_shown(preview), [])
+            return (None, found) if found else (_build_preview(preview), [])
 
 
-def _shown(preview: Any) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(preview), "changes": changes_shown(preview.changes)}
+def _build_preview(preview: Any) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(preview), "changes": build_diffs(preview.changes)}
 
 
-async def _known(visit: Visit[Any], tenant: str) -> dict[str, Any]:
+async def _load_suggestions(visit: Visit[Any], tenant: str) -> dict[str, Any]:
     """Return the suggestions for the form's fields."""
     workers, known, queues, calendars = await asyncio.gather(
         visit.ask("list_workers"),
@@ -181,11 +181,11 @@ async def _known(visit: Visit[Any], tenant: str) -> dict[str, Any]:
         "tasks": sorted({one.name for one in known.items}.union(*(worker.tasks for worker in workers.items))),
         "queues": sorted({"default", *(queue.name for queue in queues.items), *(one.queue for one in known.items)}),
         "calendars": sorted({calendar.name for calendar in calendars.items}),
-        "zones": _zones(),
+        "zones": _list_zones(),
     }
 
 
 @cache
-def _zones() -> list[str]:
+def _list_zones() -> list[str]:
     """Return UTC and the zones named after places; legacy names are accepted but not suggested."""
     return ["UTC", *sorted(name for name in available_timezones() if "/" in name and not name.startswith("Etc/"))]

@@ -11,7 +11,7 @@ from mainspring.core.model.access.access import Permission
 from mainspring.features.jobs.operations.job import get_job
 from mainspring.features.jobs.operations.runs import job_runs, next_fires, pause_job, resume_job, run_job
 from mainspring.features.jobs.operations.versions import Versions, job_versions, restore_version
-from mainspring.features.jobs.pages.jobs import read_strips, schedule_words
+from mainspring.features.jobs.pages.jobs import describe_schedule, read_strips
 from mainspring.http.schemas.bulk import BulkOut
 from mainspring.http.schemas.differences import Change
 from mainspring.http.schemas.job_answers import JobOut
@@ -21,10 +21,10 @@ from mainspring.web.text import pretty
 
 job = Pages()
 
-_TICKS = 50
-_RUNS = 15
-_FIRES = 8
-_VERSIONS = 10
+_MAX_TICKS = 50
+_MAX_RUNS = 15
+_MAX_TICKS = 8
+_MAX_VERSIONS = 10
 _KINDS = {"-": "was", "+": "is", " ": "same"}
 
 
@@ -41,19 +41,19 @@ async def show_job(visit: Visit[Any]) -> Reply:
     if found.version is None:
         return Done(words="", to=f"runs/{found.job_id}")
     strips, fires, runs, versions = await asyncio.gather(
-        read_strips(visit, [found.job_id], _TICKS),
-        visit.ask(next_fires, path=visit.path, query={"n": _FIRES}),
-        visit.ask(job_runs, path=visit.path, query={"limit": _RUNS}),
-        visit.ask(job_versions, path=visit.path, query={"limit": _VERSIONS}),
+        read_strips(visit, [found.job_id], _MAX_TICKS),
+        visit.ask(next_fires, path=visit.path, query={"n": _MAX_TICKS}),
+        visit.ask(job_runs, path=visit.path, query={"limit": _MAX_RUNS}),
+        visit.ask(job_versions, path=visit.path, query={"limit": _MAX_VERSIONS}),
     )
     return visit.show(
         "jobs/detail.html",
         job=found,
-        words=schedule_words(found),
+        words=describe_schedule(found),
         strip=strips.get(found.job_id, []),
         fires=fires,
         runs=runs.items,
-        versions=_versions(versions),
+        versions=_load_versions(versions),
         open=found.status in ("scheduled", "paused"),
     )
 
@@ -65,37 +65,37 @@ async def do_pause(visit: Visit[Any]) -> Reply:
         body["until"] = until
     await visit.ask(pause_job, path=visit.path, body=body)
     here = f"jobs/{visit.path['id']}"
-    return Done(words="Paused: its ticks are recorded as skipped.", to=here, undo=f"{here}/resume")
+    return Done(words="Job paused. Its ticks are recorded as skipped.", to=here, undo=f"{here}/resume")
 
 
 @job.page("POST", "/jobs/{id}/resume", permission=Permission.OPERATE)
 async def do_resume(visit: Visit[Any]) -> Reply:
     await visit.ask(resume_job, path=visit.path)
     here = f"jobs/{visit.path['id']}"
-    return Done(words="Resumed: its next tick runs.", to=here, undo=f"{here}/pause")
+    return Done(words="Job resumed.", to=here, undo=f"{here}/pause")
 
 
 @job.page("POST", "/jobs/{id}/run", permission=Permission.SUBMIT)
 async def do_run(visit: Visit[Any]) -> Reply:
     payload = json_field(visit.form, "payload")
     made = await visit.ask(run_job, path=visit.path, body=None if payload is None else {"payload": payload})
-    return Done(words="It runs now.", to=f"runs/{made.run_id}", leave=True)
+    return Done(words="Run started.", to=f"runs/{made.run_id}", leave=True)
 
 
 @job.page("GET", "/jobs/{id}/cancel", permission=Permission.OPERATE)
 async def ask_cancel(visit: Visit[Any]) -> Reply:
     """Render the part of the dialog that says which runs would be cancelled."""
     found: JobOut = await visit.ask(get_job, path=visit.path)
-    return visit.show("jobs/would_cancel.html", runs=await _with_it(visit, found.job_id))
+    return visit.show("jobs/would_cancel.html", runs=await _describe_affected_runs(visit, found.job_id))
 
 
 @job.page("POST", "/jobs/{id}/cancel", permission=Permission.OPERATE)
 async def do_cancel(visit: Visit[Any]) -> Reply:
     found: JobOut = await visit.ask(get_job, path=visit.path)
-    runs = await _with_it(visit, found.job_id)
+    runs = await _describe_affected_runs(visit, found.job_id)
     body = {"action": "cancel", "ids": [found.job_id], "why": visit.form.get("why", "").strip()}
     done: BulkOut = await visit.ask("act_on_many", body=body)
-    words = f"The job is cancelled, {runs}." if done.changed else "The job had ended before."
+    words = f"Job cancelled, {runs}." if done.changed else "The job had already ended."
     return Done(words=words, to=f"jobs/{found.job_id}")
 
 
@@ -105,13 +105,13 @@ async def do_restore(visit: Visit[Any]) -> Reply:
     before = (made.version or 2) - 1
     here = f"jobs/{visit.path['id']}"
     return Done(
-        words=f"Version {visit.path['version']} is restored, as version {made.version}.",
+        words=f"Version {visit.path['version']} restored as version {made.version}.",
         to=here,
         undo=f"{here}/versions/{before}/restore",
     )
 
 
-async def _with_it(visit: Visit[Any], job_id: str) -> str:
+async def _describe_affected_runs(visit: Visit[Any], job_id: str) -> str:
     """Describe the runs that are cancelled with a job."""
     dry = {"action": "cancel", "target": "runs", "jobId": job_id, "dryRun": True}
     waiting, running = await asyncio.gather(
@@ -122,7 +122,7 @@ async def _with_it(visit: Visit[Any], job_id: str) -> str:
     return f"with {waits} and {running.matched} running" if running.matched else f"with {waits}"
 
 
-def _versions(found: Versions) -> list[dict[str, Any]]:
+def _load_versions(found: Versions) -> list[dict[str, Any]]:
     """Return the versions with their changes."""
     return [
         {
@@ -130,21 +130,26 @@ def _versions(found: Versions) -> list[dict[str, Any]]:
             "made_by": item.made_by,
             "made_at": item.made_at,
             "why": item.why,
-            "changes": changes_shown(item.changes),
+            "changes": build_diffs(item.changes),
         }
         for item in found.items
     ]
 
 
-def changes_shown(changes: Mapping[str, Change]) -> list[tuple[str, list[DiffLine]]]:
+def build_diffs(changes: Mapping[str, Change]) -> list[tuple[str, list[DiffLine]]]:
     """Return the diff lines of each changed field. Large values are shown by their size only."""
     return [
-        (name, diff(_side(change.before, change.bytes_before), _side(change.after, change.bytes_after)))
+        (
+            name,
+            diff_lines(
+                _format_side(change.before, change.bytes_before), _format_side(change.after, change.bytes_after)
+            ),
+        )
         for name, change in changes.items()
     ]
 
 
-def diff(before: str, after: str) -> list[DiffLine]:
+def diff_lines(before: str, after: str) -> list[DiffLine]:
     """Diff two texts line by line, with two lines of context."""
     if "\n" not in before + after:
         return [DiffLine("was", before), DiffLine("is", after)]
@@ -153,7 +158,7 @@ def diff(before: str, after: str) -> list[DiffLine]:
     return [DiffLine("gap", "…") if line[0] == "@" else DiffLine(_KINDS[line[0]], line[1:]) for line in lines][1:]
 
 
-def _side(value: msgspec.Raw | msgspec.UnsetType, size: int | msgspec.UnsetType) -> str:
+def _format_side(value: msgspec.Raw | msgspec.UnsetType, size: int | msgspec.UnsetType) -> str:
     if isinstance(value, msgspec.UnsetType):
         return f"{size} bytes"
     text = pretty(value)

@@ -9,7 +9,7 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.runs.run import ENDED
 from mainspring.core.model.schedules.cron import Cron
 from mainspring.features.jobs.operations.jobs import list_jobs
-from mainspring.features.jobs.pages.bulk import actions_on
+from mainspring.features.jobs.pages.bulk import list_actions
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.http.schemas.stats import Histories, TickEnd
 from mainspring.web.formatting import absolute, duration
@@ -20,9 +20,9 @@ jobs = Pages()
 
 #: Limited because each tick of each job is a run to look up.
 _PAGE = 20
-_TICKS = 50
+_MAX_TICKS = 50
 #: Final states of one-off jobs, which are those of runs.
-_ENDED = frozenset(state.value for state in ENDED)
+_ENDED_STATES = frozenset(state.value for state in ENDED)
 #: A tick that started later than this, in milliseconds, is shown as late.
 _LATE_MS = 10_000
 
@@ -35,19 +35,19 @@ class JobsQuery(msgspec.Struct, frozen=True):
     tag: str = ""
     cursor: str = ""
 
-    def given(self) -> dict[str, object]:
+    def as_query(self) -> dict[str, object]:
         """Return the query parameters."""
         return msgspec.structs.asdict(self)
 
 
 @jobs.page("GET", "/jobs", permission=Permission.READ, query=JobsQuery)
 async def show_jobs(visit: Visit[JobsQuery]) -> Reply:
-    given = visit.query.given()
+    given = visit.query.as_query()
     # The default is recurring jobs; one-off jobs are listed as runs, too.
     kind = visit.query.kind or "recurring"
     listed = await read_steadily(visit, list_jobs, {**given, "kind": kind, "limit": _PAGE}, lambda job: str(job.job_id))
     items = listed.items
-    strips = await read_strips(visit, [item.job_id for item in items if item.version is not None], _TICKS)
+    strips = await read_strips(visit, [item.job_id for item in items if item.version is not None], _MAX_TICKS)
     return visit.show(
         "jobs/list.html",
         page=listed.page,
@@ -56,10 +56,10 @@ async def show_jobs(visit: Visit[JobsQuery]) -> Reply:
         given=given,
         kind=kind,
         strips=strips,
-        actions=actions_on(visit.query.status) if kind == "recurring" and items else [],
+        actions=list_actions(visit.query.status) if kind == "recurring" and items else [],
         filtered=any((visit.query.status, visit.query.text, visit.query.queue, visit.query.tag)),
-        ended=_ENDED,
-        schedules={item.job_id: schedule_words(item) for item in items},
+        ended=_ENDED_STATES,
+        schedules={item.job_id: describe_schedule(item) for item in items},
     )
 
 
@@ -68,13 +68,13 @@ async def read_strips(visit: Visit[Any], ids: list[str], limit: int) -> dict[str
     if not ids:
         return {}
     found: Histories = await visit.ask("last_ticks", query={"jobs": ",".join(ids), "limit": limit})
-    return {item.job_id: [_shown(tick) for tick in item.ticks] for item in found.items}
+    return {item.job_id: [_describe_tick(tick) for tick in item.ticks] for item in found.items}
 
 
-def schedule_words(job: JobOut) -> str:
+def describe_schedule(job: JobOut) -> str:
     """Describe a schedule in words."""
     if job.every is not None:
-        after = " after the one before ended" if job.interval_mode == "fixedDelay" else ""
+        after = " after the previous run" if job.interval_mode == "fixedDelay" else ""
         return f"every {job.every}{after}"
     if job.cron_expression is None:
         return "once"
@@ -85,10 +85,10 @@ def schedule_words(job: JobOut) -> str:
     return words if job.timezone in (None, "UTC") else f"{words}, {job.timezone}"
 
 
-def _shown(tick: TickEnd) -> dict[str, Any]:
+def _describe_tick(tick: TickEnd) -> dict[str, Any]:
     late = tick.late_ms is not None and tick.late_ms > _LATE_MS
     state = "late" if tick.status == "succeeded" and late else tick.status or "gone"
-    words = [absolute(tick.scheduled_for), tick.status or "its run is not kept any more"]
+    words = [absolute(tick.scheduled_for), tick.status or "its run was deleted"]
     if tick.ticks != 1:
         words.append(f"{tick.ticks or 'many'} ticks")
     if tick.reason:

@@ -54,6 +54,6 @@ async def list_schedules(
             ],
         )
         if found.next_cursor is not None:
-            out.say(f"there are more than these {len(jobs)}: --limit")
+            out.say(f"more than {len(jobs)} schedules match; use --limit")
 
     out.tell(found, [job.job_id for job in jobs], show)

@@ -7,7 +7,7 @@ from mainspring.cli.client.target import Client, command, read
 from mainspring.cli.output import Output, span
 from mainspring.core.model.base.instant import MILLISECOND
 
-group = typer.Typer(name="schedulers", help="See which schedulers are alive.", no_args_is_help=True)
+group = typer.Typer(name="schedulers", help="List live schedulers.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:

@@ -13,7 +13,7 @@ from mainspring.cli.output import Output
 from mainspring.core.model.base.instant import MILLISECOND
 from mainspring.core.model.cluster.clock_guard import ClockRules
 
-group = typer.Typer(name="workers", help="See which workers are alive; let one leave.", no_args_is_help=True)
+group = typer.Typer(name="workers", help="List and drain workers.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:
@@ -81,9 +81,11 @@ async def drain(
     api: Client,
     out: Output,
     workers: Annotated[
-        list[str], typer.Argument(help="Workers, by number or name.", metavar="WORKER…", show_default=False)
+        list[str], typer.Argument(help="Workers, by id or name.", metavar="WORKER…", show_default=False)
     ],
-    wait: Annotated[bool, typer.Option("--wait", help="Until they have left; tells what they still run.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the workers have left, and show their active runs.")
+    ] = False,
 ) -> None:
     """Drain workers: they finish their active runs and leave. A supervisor such as systemd may start them again.
 
@@ -98,6 +100,6 @@ async def drain(
         answer, worker = await ask_to_leave(api, text)
         if wait:
             await wait_until_gone(api, out, worker)
-        return answer, worker, f"worker {text} has left" if wait else f"worker {text} leaves when it has finished"
+        return answer, worker, f"worker {text} has left" if wait else f"worker {text} leaves after its active runs"
 
     await each(out, workers, one)

@@ -14,10 +14,10 @@ from mainspring.http.problems import Missing, Problem
 from mainspring.http.schemas.common import Wire, session_of
 from mainspring.http.schemas.workers import SchedulerOut, Schedulers, WorkerOut, Workers
 
-processes = Resource("Processes", "The workers and schedulers that are alive.")
+processes = Resource("Processes", "Live workers and schedulers.")
 
 
-class Drained(Wire):
+class DrainOut(Wire):
     worker_id: str
     draining: bool
 
@@ -36,12 +36,12 @@ async def list_workers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
         now, seen = await api.store.now(), api.seen_by(call.principal)
         mine = {depth.queue for depth in await seen.depths(tenant)}
         mine |= {minute.queue for minute in await seen.minutes(tenant, now - RATE_OVER, now)}
-        found = [worker if worker.serves else _shared(worker, mine) for worker in found]
+        found = [worker if worker.serves else _limit_to_tenant(worker, mine) for worker in found]
     return Answer(200, Workers(items=[_worker_out(worker) for worker in found]))
 
 
 @processes.operation(
-    "POST", "/v1/workers/{id}/drain", permission=Permission.ADMINISTER_ALL, answers={202: Drained, 404: Problem}
+    "POST", "/v1/workers/{id}/drain", permission=Permission.ADMINISTER_ALL, answers={202: DrainOut, 404: Problem}
 )
 async def drain_worker(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """Drain a worker.
@@ -51,7 +51,7 @@ async def drain_worker(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     worker = session_of(call.path["id"])
     if not await api.store.drain(worker, Author(call.principal.name, None)):
         raise Missing
-    return Answer(202, Drained(worker_id=str(worker), draining=True))
+    return Answer(202, DrainOut(worker_id=str(worker), draining=True))
 
 
 @processes.operation("GET", "/v1/schedulers", permission=Permission.READ, answers={200: Schedulers})
@@ -80,7 +80,7 @@ async def list_schedulers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     return Answer(200, Schedulers(items=items, lag_ms=lag))
 
 
-def _shared(worker: SessionView, queues: set[str]) -> SessionView:
+def _limit_to_tenant(worker: SessionView, queues: set[str]) -> SessionView:
     """Return a shared worker as one tenant may see it: without tasks, and with the tenant's queues only."""
     return msgspec.structs.replace(worker, tasks=(), queues=tuple(name for name in worker.queues if name in queues))
 

@@ -39,19 +39,21 @@ _RANKS = {
     )
 }
 #: For how many nodes the neighbors are read, with two queries each; and how many neighbors on each side.
-_LOOKED_BESIDE = 4
-_BESIDE = 20
+_MAX_EXPANDED = 4
+_MAX_NEIGHBORS = 20
 #: A node has one run for each retry.
-_MOST_RUNS = 2 * MAX_NODES
+_MAX_RUNS = 2 * MAX_NODES
 
 
 class PartQuery(Request):
     limit: Limit = 200
-    status: Annotated[str, Meta(max_length=200, description="Those with one of these go first.")] | None = None
-    around: Annotated[str, Meta(max_length=40, description="The run of a node.")] | None = None
+    status: Annotated[str, Meta(max_length=200, description="List nodes with one of these states first.")] | None = None
+    around: (
+        Annotated[str, Meta(max_length=40, description="The run of a node, to list with its neighbors. ")] | None
+    ) = None
 
 
-class _Whole:
+class _WorkflowNodes:
     """The nodes of a workflow, by their newest runs and states."""
 
     def __init__(self, found: Standings) -> None:
@@ -63,7 +65,7 @@ class _Whole:
         }
         self.ids = {run for runs in self.nodes.values() for run in runs}
 
-    def runs_of(self, run: RunId) -> list[RunId]:
+    def list_runs_of(self, run: RunId) -> list[RunId]:
         """Return the run and those that it replays: neighbors may depend on any of them."""
         found = [run]
         while found[-1] in self._replayed:
@@ -97,57 +99,59 @@ async def get_workflow_part(api: Api, call: Call[Nothing, PartQuery]) -> Answer:
     """
     workflow = RunId(known_id(call.path["id"]))
     reads = api.seen_by(call.principal)
-    found = await reads.standings(call.principal.tenant, tag_of(workflow), made_at(workflow) - MINUTE, _MOST_RUNS)
-    whole = _Whole(found)
-    if not whole.ids:
+    found = await reads.standings(call.principal.tenant, tag_of(workflow), made_at(workflow) - MINUTE, _MAX_RUNS)
+    workflow_nodes = _WorkflowNodes(found)
+    if not workflow_nodes.ids:
         raise Missing
-    chosen = await _chosen(reads, whole, call.query)
+    chosen = await _select_runs(reads, workflow_nodes, call.query)
     # The oldest run has the creation time of the workflow.
-    read = [run for run in await reads.runs([*chosen, min(whole.ids)]) if run is not None]
+    read = [run for run in await reads.runs([*chosen, min(workflow_nodes.ids)]) if run is not None]
     # Other runs may carry the same tag.
     mine = [run for run in read if run.about is not None and run.about.workflow == workflow]
     nodes = {name: run for name, run in newest(mine).items() if run.id in chosen}
     some = next(iter(mine), None)
     if some is None or some.about is None:
         raise Missing
-    counts = {state: len(runs) for state, runs in whole.nodes.items() if runs}
+    counts = {state: len(runs) for state, runs in workflow_nodes.nodes.items() if runs}
     out = WorkflowPart(
         workflow_id=workflow,
         name=some.about.workflow_name,
         status=state_of(counts),
         tenant=some.tenant,
         created_at=isoformat(min(run.created_at for run in mine)),
-        total=len(whole.ids),
+        total=len(workflow_nodes.ids),
         counts={state.value: count for state, count in counts.items()},
         nodes=[node_out(name, run) for name, run in nodes.items()],
     )
     return Answer(200, out)
 
 
-async def _chosen(reads: Reads, whole: _Whole, query: PartQuery) -> set[RunId]:
-    centre = [] if query.around is None else whole.current([RunId(known_id(query.around))])
+async def _select_runs(reads: Reads, workflow_nodes: _WorkflowNodes, query: PartQuery) -> set[RunId]:
+    centre = [] if query.around is None else workflow_nodes.current([RunId(known_id(query.around))])
     if query.around is not None and not centre:
         raise Missing
-    if len(whole.ids) <= query.limit:
-        return whole.ids
+    if len(workflow_nodes.ids) <= query.limit:
+        return workflow_nodes.ids
     if centre:
-        near = await _beside(reads, whole, centre)
-        return _first(query.limit, centre, near, await _beside(reads, whole, near[:_LOOKED_BESIDE]))
+        near = await _read_neighbors(reads, workflow_nodes, centre)
+        return _take_first(
+            query.limit, centre, near, await _read_neighbors(reads, workflow_nodes, near[:_MAX_EXPANDED])
+        )
     wanted = run_states(query.status)
-    ranked = sorted(whole.nodes, key=lambda state: (state not in wanted, _RANKS[state]))
-    ids = [run for state in ranked for run in whole.nodes[state]]
-    first = ids[: min(_LOOKED_BESIDE, max(query.limit // 4, 1))]
-    return _first(query.limit, first, await _beside(reads, whole, first), ids)
+    ranked = sorted(workflow_nodes.nodes, key=lambda state: (state not in wanted, _RANKS[state]))
+    ids = [run for state in ranked for run in workflow_nodes.nodes[state]]
+    first = ids[: min(_MAX_EXPANDED, max(query.limit // 4, 1))]
+    return _take_first(query.limit, first, await _read_neighbors(reads, workflow_nodes, first), ids)
 
 
-async def _beside(reads: Reads, whole: _Whole, runs: list[RunId]) -> list[RunId]:
+async def _read_neighbors(reads: Reads, workflow_nodes: _WorkflowNodes, runs: list[RunId]) -> list[RunId]:
     """Return some of the parents and children of these runs, as nodes."""
-    asked = [one for run in runs for one in whole.runs_of(run)]
+    asked = [one for run in runs for one in workflow_nodes.list_runs_of(run)]
     before = await asyncio.gather(*(reads.parent_ids(run) for run in asked))
-    behind = await asyncio.gather(*(reads.children(run, None, _BESIDE) for run in asked))
-    ids = [parent for parents in before for parent in parents[:_BESIDE]]
-    return whole.current([*ids, *(child.id for children in behind for child in children)])
+    behind = await asyncio.gather(*(reads.children(run, None, _MAX_NEIGHBORS) for run in asked))
+    ids = [parent for parents in before for parent in parents[:_MAX_NEIGHBORS]]
+    return workflow_nodes.current([*ids, *(child.id for children in behind for child in children)])
 
 
-def _first(limit: int, *groups: list[RunId]) -> set[RunId]:
+def _take_first(limit: int, *groups: list[RunId]) -> set[RunId]:
     return set(list(dict.fromkeys(run for group in groups for run in group))[:limit])

@@ -57,14 +57,14 @@ from mainspring.http.search import Search
 
 workflows = Resource("Workflows")
 
-_AT_ONCE = 1_000
+_PAGE = 1_000
 #: Nodes read for each workflow in a list, and workflows read at a time. Other requests need connections as well.
-_LOOKED_AT = 200
-_READ_TOGETHER = 5
+_MAX_EXAMINED = 200
+_BATCH = 5
 
 
-class ListWorkflows(Request):
-    text: Annotated[str, Meta(max_length=200, description="Part of the name.")] | None = None
+class ListWorkflowsQuery(Request):
+    text: Annotated[str, Meta(max_length=200, description="A part of the name.")] | None = None
     ids: Ids | None = None
     tenant: Name | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
@@ -90,15 +90,15 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
     The jobs are committed together or not at all. A request with the same `idempotencyKey` and the same body
     creates no second workflow; with another body it is a 409.
     """
-    asked, author = call.body, call.principal.name
-    tenant = await api.choose_owner(call.principal, asked.tenant)
-    key = _key(asked, call.headers.get(KEY_HEADER))
+    requested, author = call.body, call.principal.name
+    tenant = await api.choose_owner(call.principal, requested.tenant)
+    key = _choose_key(requested, call.headers.get(KEY_HEADER))
     known = await api.catalog.entries()
-    nodes = [_node(api, name, given, tenant, author, known) for name, given in asked.nodes.items()]
+    nodes = [_build_node(api, name, declared, tenant, author, known) for name, declared in requested.nodes.items()]
     workflow, *ids = api.jobs.new_run_ids(["", *(node.run.policy.ordering_key for node in nodes)], tenant=tenant)
-    runs = wired(workflow, asked.name, nodes, ids)
+    runs = wired(workflow, requested.name, nodes, ids)
     if key is not None:
-        runs = _made_once(runs, key, asked)
+        runs = _add_keys(runs, key, requested)
     for node, run in zip(nodes, runs, strict=True):
         try:
             run.check()
@@ -112,62 +112,64 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
     if any(answer.conflict for answer in accepted) or len({answer.new for answer in accepted}) > 1:
         # Another workflow has this key. Runs that were just created for nodes which it lacks must not start.
         await api.jobs.cancel_runs([answer.id for answer in accepted if answer.new and not answer.conflict])
-        raise Conflict(f"this idempotency key was used for something else, {accepted[0].id}")
+        raise Conflict(f"this idempotency key was used for another request, {accepted[0].id}")
     if not accepted[0].new:
         first = (await api.store.seen_by(tenant).runs([accepted[0].id]))[0]
         if first is not None and first.about is not None and first.about.workflow is not None:
             workflow = first.about.workflow
-    return _made(workflow, asked.name, runs, accepted, await _warnings(api, runs))
+    return _created_out(workflow, requested.name, runs, accepted, await _list_warnings(api, runs))
 
 
 @workflows.operation(
-    "GET", "/v1/workflows", permission=Permission.READ, query=ListWorkflows, answers={200: Page[WorkflowSummary]}
+    "GET", "/v1/workflows", permission=Permission.READ, query=ListWorkflowsQuery, answers={200: Page[WorkflowSummary]}
 )
-async def list_workflows(api: Api, call: Call[Nothing, ListWorkflows]) -> Answer:
+async def list_workflows(api: Api, call: Call[Nothing, ListWorkflowsQuery]) -> Answer:
     """List workflows, newest first.
 
     The status of a workflow is derived from its newest 200 nodes.
     """
     reads, limit = api.listed_by(call.principal), call.query.limit
     if call.query.ids is not None:
-        chosen = chosen_ids(call.query, call.query.ids)
-        return Answer(200, Page(items=await _chosen(reads, call.principal.tenant, [RunId(one) for one in chosen])))
+        ids = chosen_ids(call.query, call.query.ids)
+        return Answer(200, Page(items=await _read_chosen(reads, call.principal.tenant, [RunId(one) for one in ids])))
     tenant = api.scope(call.principal, call.query.tenant)
     wanted = RunFilter(tenant=tenant, tag=FIRST_TAG, text=call.query.text or "")
 
     async def read(after: str | None, limit: int) -> Found[RunView]:
         page = await reads.list_runs(wanted, None if after is None else RunId(after), limit)
         # Other runs may have the tag, too. Skip retries, so that a retried first node keeps the workflow's position.
-        return Found([run for run in page.items if _workflow(run) is not None and run.replay_of is None], page.after)
+        return Found(
+            [run for run in page.items if _get_workflow(run) is not None and run.replay_of is None], page.after
+        )
 
     page = await Search(api.clock).fill(read, cursor_of(call.query.cursor), limit)
     found = page.items
     items: list[WorkflowSummary] = []
-    for start in range(0, len(found), _READ_TOGETHER):
-        items += await asyncio.gather(*(_summary(reads, run) for run in found[start : start + _READ_TOGETHER]))
+    for start in range(0, len(found), _BATCH):
+        items += await asyncio.gather(*(_read_summary(reads, run) for run in found[start : start + _BATCH]))
     return Answer(200, page_out(items, page.after, limit))
 
 
-async def _chosen(reads: Reads, tenant: str | None, chosen: list[RunId]) -> list[WorkflowSummary]:
+async def _read_chosen(reads: Reads, tenant: str | None, ids: list[RunId]) -> list[WorkflowSummary]:
     """Return summaries of workflows by their ids, without unknown ones."""
     found: list[WorkflowSummary] = []
-    for workflow in chosen:
-        page, runs = await _newest_nodes(reads, tenant, workflow)
+    for workflow in ids:
+        page, runs = await _read_newest_nodes(reads, tenant, workflow)
         if runs:
             first = min(runs, key=lambda run: (run.created_at, run.id))
             found.append(_summarize(workflow, first, runs, more=page.after is not None))
     return found
 
 
-async def _summary(reads: Reads, first: RunView) -> WorkflowSummary:
-    workflow = RunId(_workflow(first) or "")
-    page, runs = await _newest_nodes(reads, first.tenant, workflow)
+async def _read_summary(reads: Reads, first: RunView) -> WorkflowSummary:
+    workflow = RunId(_get_workflow(first) or "")
+    page, runs = await _read_newest_nodes(reads, first.tenant, workflow)
     return _summarize(workflow, first, runs, more=page.after is not None)
 
 
-async def _newest_nodes(reads: Reads, tenant: str | None, workflow: RunId) -> tuple[Found[RunView], list[RunView]]:
-    page = await reads.list_runs(RunFilter(tenant=tenant, tag=tag_of(workflow)), None, _LOOKED_AT)
-    return page, [run for run in page.items if _workflow(run) == workflow]
+async def _read_newest_nodes(reads: Reads, tenant: str | None, workflow: RunId) -> tuple[Found[RunView], list[RunView]]:
+    page = await reads.list_runs(RunFilter(tenant=tenant, tag=tag_of(workflow)), None, _MAX_EXAMINED)
+    return page, [run for run in page.items if _get_workflow(run) == workflow]
 
 
 def _summarize(workflow: RunId, first: RunView, runs: list[RunView], *, more: bool) -> WorkflowSummary:
@@ -178,7 +180,7 @@ def _summarize(workflow: RunId, first: RunView, runs: list[RunView], *, more: bo
     ended = [run.finished_at for run in nodes.values() if run.finished_at is not None]
     return WorkflowSummary(
         workflow_id=workflow,
-        name=_name(first),
+        name=_get_name(first),
         tenant=first.tenant,
         created_at=isoformat(first.created_at),
         status=None if more and status != "running" else status,
@@ -205,12 +207,12 @@ async def get_workflow(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     """
     cursor = call.query.cursor or "0"
     if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 9:
-        raise AsWritten("cursor", "is not a cursor", "`nextCursor` of the page before")
+        raise AsWritten("cursor", "is not a cursor", "`nextCursor` of the previous page")
     start, stop = int(cursor), int(cursor) + call.query.limit
     key = (call.principal.tenant, call.path["id"])
     whole = api.workflows.find(key) if start else None
     if whole is None:
-        whole = _whole(call.path["id"], await _nodes(api, call))
+        whole = _workflow_out(call.path["id"], await _read_nodes(api, call))
         if stop < len(whole.nodes):
             # The first page had to read the whole workflow. Keep it, so that later pages do not read it again.
             api.workflows.keep(key, whole, len(whole.nodes))
@@ -218,12 +220,12 @@ async def get_workflow(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     return Answer(200, msgspec.structs.replace(whole, nodes=whole.nodes[start:stop], next_cursor=following))
 
 
-def _whole(workflow: str, nodes: dict[str, RunView]) -> WorkflowOut:
+def _workflow_out(workflow: str, nodes: dict[str, RunView]) -> WorkflowOut:
     states = [run.state for run in nodes.values()]
     some = next(iter(nodes.values()))
     return WorkflowOut(
         workflow_id=workflow,
-        name=_name(some),
+        name=_get_name(some),
         status=state_of(states),
         tenant=some.tenant,
         created_at=isoformat(min(run.created_at for run in nodes.values())),
@@ -243,18 +245,18 @@ async def cancel_workflow(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
     202: some nodes are still being stopped. 409: every node has already ended.
     """
-    nodes = await _nodes(api, call)
+    nodes = await _read_nodes(api, call)
     some = next(iter(nodes.values()))
     left = [run for run in nodes.values() if not run.state.ended]
     if not left:
         raise Conflict(f"the workflow has {state_of([run.state for run in nodes.values()])} already")
-    _reach(api, call.principal, left)
+    _check_queues(api, call.principal, left)
     # Cancel blocked runs first, so that none of them starts because a parent was cancelled.
     left.sort(key=lambda run: run.state is not RunState.BLOCKED)
     states = {name: run.state for name, run in nodes.items()}
     names = {run.id: name for name, run in nodes.items()}
-    for start in range(0, len(left), _AT_ONCE):
-        part = [run.id for run in left[start : start + _AT_ONCE]]
+    for start in range(0, len(left), _PAGE):
+        part = [run.id for run in left[start : start + _PAGE]]
         now = await api.jobs.cancel_runs(part, Author(call.principal.name, some.tenant))
         states |= {names[run]: state for run, state in now.items()}
     stopped = sum(states[names[run.id]] in (RunState.CANCELLED, RunState.CANCELLING) for run in left)
@@ -278,21 +280,21 @@ async def retry_workflow(api: Api, call: Call[WorkflowRetryIn, Nothing]) -> Answ
     The node, and its dependents that ended without success, get new runs linked to the old ones. Nodes that
     succeeded are not repeated; their results are reused. 409: the node has not ended, or nothing failed.
     """
-    nodes = await _nodes(api, call)
+    nodes = await _read_nodes(api, call)
     some = next(iter(nodes.values()))
-    chosen = to_retry(nodes, None if call.body.node is UNSET else call.body.node)
-    _reach(api, call.principal, [nodes[name] for name in chosen])
+    ids = to_retry(nodes, None if call.body.node is UNSET else call.body.node)
+    _check_queues(api, call.principal, [nodes[name] for name in ids])
     payloads: dict[str, bytes | None] = {}
-    for start in range(0, len(chosen), _AT_ONCE):
-        part = chosen[start : start + _AT_ONCE]
+    for start in range(0, len(ids), _PAGE):
+        part = ids[start : start + _PAGE]
         found = await api.store.seen_by(some.tenant).runs([nodes[name].id for name in part], payloads=True)
         payloads |= {name: None if run is None else run.payload for name, run in zip(part, found, strict=True)}
-    runs = retried(nodes, payloads, chosen, call.principal.name)
+    runs = retried(nodes, payloads, ids, call.principal.name)
     admitted = await api.room_for_runs(some.tenant, len(runs))
     if admitted.count < len(runs) and admitted.why_not_more is not None:
         raise admitted.why_not_more
     accepted = await api.jobs.submit_whole(runs)
-    return _made(RunId(call.path["id"]), _name(some), runs, accepted, await _warnings(api, runs))
+    return _created_out(RunId(call.path["id"]), _get_name(some), runs, accepted, await _list_warnings(api, runs))
 
 
 @workflows.operation(
@@ -330,14 +332,14 @@ async def run_children(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     return Answer(200, Page(items=[run_out(child) for child in shown], next_cursor=following))
 
 
-async def _nodes(api: Api, call: Call[Body, Query]) -> dict[str, RunView]:
+async def _read_nodes(api: Api, call: Call[Body, Query]) -> dict[str, RunView]:
     """Return the newest run of each node, in the order of the nodes. Raises ``Missing`` for an unknown workflow."""
     workflow = RunId(known_id(call.path["id"]))
     wanted = RunFilter(tenant=call.principal.tenant, tag=tag_of(workflow))
     runs: list[RunView] = []
     after: RunId | None = None
     while True:
-        page = await api.seen_by(call.principal).list_runs(wanted, after, _AT_ONCE)
+        page = await api.seen_by(call.principal).list_runs(wanted, after, _PAGE)
         # Other runs may carry the same tag.
         runs += [run for run in page.items if run.about is not None and run.about.workflow == workflow]
         if page.after is None:
@@ -349,41 +351,45 @@ async def _nodes(api: Api, call: Call[Body, Query]) -> dict[str, RunView]:
     return found
 
 
-def _reach(api: Api, principal: Principal, runs: list[RunView]) -> None:
+def _check_queues(api: Api, principal: Principal, runs: list[RunView]) -> None:
     for queue in {run.queue for run in runs}:
         api.reach(principal, queue)
 
 
-def _key(asked: WorkflowIn, header: str | None) -> str | None:
-    return check_key(header if asked.idempotency_key is UNSET else asked.idempotency_key, header)
+def _choose_key(requested: WorkflowIn, header: str | None) -> str | None:
+    return check_key(header if requested.idempotency_key is UNSET else requested.idempotency_key, header)
 
 
-def _node(api: Api, name: str, given: NodeIn, tenant: str, author: str, known: Mapping[str, TaskEntry]) -> Node:
-    node = node_of(name, given, tenant, author, known)
+def _build_node(
+    api: Api, name: str, declared: NodeIn, tenant: str, author: str, known: Mapping[str, TaskEntry]
+) -> Node:
+    node = node_of(name, declared, tenant, author, known)
     past = past_of(node.run, api.clock.now())
     if past is not None:
         raise inside(name, past)
     return node
 
 
-def _made_once(runs: list[NewRun], key: str, asked: WorkflowIn) -> list[NewRun]:
+def _add_keys(runs: list[NewRun], key: str, requested: WorkflowIn) -> list[NewRun]:
     """Give each run an idempotency key derived from the caller's. If one of the runs exists, all of them do."""
-    said = fingerprint_of_request(msgspec.json.encode(asked).decode())
+    said = fingerprint_of_request(msgspec.json.encode(requested).decode())
     return [
-        msgspec.structs.replace(run, idempotency=Idempotency(f"workflow:{_digest(key, number)}", said))
+        msgspec.structs.replace(run, idempotency=Idempotency(f"workflow:{_hash(key, number)}", said))
         for number, run in enumerate(runs)
     ]
 
 
-def _digest(key: str, number: int) -> str:
+def _hash(key: str, number: int) -> str:
     return hashlib.blake2b(f"{key}\x1f{number}".encode(), digest_size=16).hexdigest()
 
 
-async def _warnings(api: Api, runs: list[NewRun]) -> list[str]:
+async def _list_warnings(api: Api, runs: list[NewRun]) -> list[str]:
     return sorted({warning for run in runs for warning in await api.warn(run)})[:MOST_WARNINGS]
 
 
-def _made(workflow: RunId, name: str, runs: list[NewRun], accepted: list[Accepted], warnings: list[str]) -> Answer:
+def _created_out(
+    workflow: RunId, name: str, runs: list[NewRun], accepted: list[Accepted], warnings: list[str]
+) -> Answer:
     nodes = {
         run.about.node: str(answer.id) for run, answer in zip(runs, accepted, strict=True) if run.about is not None
     }
@@ -391,9 +397,9 @@ def _made(workflow: RunId, name: str, runs: list[NewRun], accepted: list[Accepte
     return Answer(201, out, {"location": f"/v1/workflows/{workflow}"})
 
 
-def _workflow(run: RunView) -> str | None:
+def _get_workflow(run: RunView) -> str | None:
     return None if run.about is None else run.about.workflow
 
 
-def _name(run: RunView) -> str:
+def _get_name(run: RunView) -> str:
     return "" if run.about is None else run.about.workflow_name

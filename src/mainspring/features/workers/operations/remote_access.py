@@ -1,0 +1,15 @@
+"""Access of HTTP workers to their own session."""
+
+from mainspring.core.model.access.access import Principal
+from mainspring.core.ports.storage.catalog import SessionView
+from mainspring.http.context import Api
+from mainspring.http.problems import Missing
+from mainspring.http.schemas.common import session_of
+
+
+async def find_worker(api: Api, principal: Principal, text: str) -> SessionView:
+    """Return the session of the caller, alive or not. Raises ``Missing`` for a session of another principal."""
+    worker = await api.session(session_of(text))
+    if worker is None or worker.owner != principal.name:
+        raise Missing
+    return worker
