@@ -70,6 +70,26 @@ def close_descriptors(arguments: Arguments) -> str:
     return f"{os.getpid()}"
 
 
+def close_connection(arguments: Arguments) -> str:
+    """As programs do that become daemons."""
+    os.closerange(3, 1024)
+    return f"{os.getpid()}"
+
+
+def close_connection_and_hang(arguments: Arguments) -> str:
+    os.closerange(3, 1024)
+    threading.Event().wait()
+    return ""
+
+
+def reuse_connection(arguments: Arguments) -> str:
+    """The descriptor of the connection leads somewhere else, where nothing of the worker may be written."""
+    os.closerange(3, 1024)
+    for _ in range(50):
+        os.open(os.devnull, os.O_RDWR)
+    return ""
+
+
 def replace_descriptor(arguments: Arguments) -> str:
     """Standard output is another file from here on: what later runs print would get into it."""
     os.close(1)
@@ -169,6 +189,9 @@ class Application:
             clean_up,
             exit_at_once,
             close_descriptors,
+            close_connection,
+            close_connection_and_hang,
+            reuse_connection,
             replace_descriptor,
             crash,
             make_noise,

@@ -38,6 +38,7 @@ pytestmark = pytest.mark.system
 
 SOURCE = "tests.support.sync_tasks:app"
 ROOT = Path(__file__).resolve().parents[2]
+CLOSED_CONNECTION = "its process had to end, because a task closed its connection to the worker"
 KILL_GRACE: Micros = 10 * MINUTE
 
 
@@ -200,6 +201,9 @@ async def test_runs_that_were_released_before_fail_once_no_child_starts_in_time(
     [
         ("crash", "its process was killed by SIGSEGV (signal 11)"),
         ("exit_at_once", "its process ended with exit code 3"),
+        ("close_connection", CLOSED_CONNECTION),
+        ("close_connection_and_hang", CLOSED_CONNECTION),
+        ("reuse_connection", CLOSED_CONNECTION),
     ],
 )
 async def test_the_run_says_how_its_process_ended(task: str, how: str) -> None:

@@ -1,7 +1,7 @@
 """Detects that the file of a store was removed, replaced or overwritten while this process has it open.
 
-SQLite notices none of this: it keeps pages in its log and in memory, and would answer for minutes. What is written
-meanwhile is gone after the next restart.
+SQLite notices none of this: it keeps pages in its log and in memory, and would answer for minutes. Everything that it
+writes meanwhile is lost at the next restart.
 
 Every checkpoint is preceded by a new *generation*: a random stamp in the header of the file, and a row in
 ``file_generation``. Only a checkpoint changes the file itself, so its header always holds a generation that this

@@ -36,7 +36,13 @@ from mainspring.core.worker.executors.frames import (
 )
 from mainspring.core.worker.executors.host import HostLoop
 from mainspring.core.worker.executors.interruption import Call
-from mainspring.core.worker.executors.lifeline import end_when_still, end_with_worker, leave_nobody_behind
+from mainspring.core.worker.executors.lifeline import (
+    end_cut_off,
+    end_when_still,
+    end_with_worker,
+    identify,
+    leave_nobody_behind,
+)
 from mainspring.core.worker.executors.memory import resident_bytes
 from mainspring.core.worker.executors.results import result_problem
 from mainspring.core.worker.handler import Adopter, AsyncHandler, Handler, HandlerSource
@@ -62,7 +68,7 @@ class _Entry(NamedTuple):
 class Child:
     """Reads frames on the main thread, and calls handlers on as many threads as there are concurrent calls."""
 
-    def __init__(self, line: socket.socket, source: str) -> None:
+    def __init__(self, line: socket.socket, lifeline: int, source: str) -> None:
         self._line = line
         self._source = source
         self._sending = threading.Lock()
@@ -75,8 +81,10 @@ class Child:
         self._cpu = of_thread
         self._tracing: Tracing | None = None
         self.captures = False
-        #: The identity of the standard descriptors once the application is loaded.
-        self._standard: list[tuple[int, int] | None] = []
+        #: The standard descriptors and those that show that the worker lives, and their files once it is loaded.
+        self._descriptors = [0, 1, 2, lifeline]
+        self._files: list[tuple[int, int] | None] = []
+        self._line_file = identify(line.fileno())
         self._host = HostLoop()
         #: Attempts with unsent reports. Reports taken from one are sent before another thread takes from it.
         self._reporters: SimpleQueue[AttemptReporter[int]] = SimpleQueue()
@@ -85,7 +93,7 @@ class Child:
     def serve(self) -> None:
         """Serve until the worker sends ``Finish`` or closes the connection."""
         frames = Frames()
-        while data := self._line.recv(_CHUNK):
+        while data := self._receive():
             for frame in frames.feed(data):
                 match decode_to_child(frame):
                     case Begin() as begin:
@@ -102,6 +110,14 @@ class Child:
                         self._close()
                         return
         leave_nobody_behind()
+
+    def _receive(self) -> bytes:
+        try:
+            return self._line.recv(_CHUNK)
+        except OSError:
+            if identify(self._line.fileno()) != self._line_file:
+                end_cut_off()
+            raise
 
     def _begin(self, begin: Begin) -> bool:
         self._measures_memory = begin.measures_memory
@@ -128,7 +144,8 @@ class Child:
         except BaseException as error:
             self._send(Refused(f"{self._source} could not be loaded in a child process:\n{describe(error)}"))
             return False
-        self._standard = _identify_standard_files()
+        self._descriptors.append(begin.lifeline)
+        self._files = [identify(descriptor) for descriptor in self._descriptors]
         threading.Thread(target=self._keep_reporting, name="mainspring reports", daemon=True).start()
         end_when_still(begin.lifeline, begin.silence)
         self._send(Ready())
@@ -171,7 +188,7 @@ class Child:
             entry.reporter.close()
             self._tell(entry.reporter)
             # Closed, or closed and opened again as another file, into which later runs would print.
-            broken = _identify_standard_files() != self._standard
+            broken = [identify(descriptor) for descriptor in self._descriptors] != self._files
             self._send(Ended(start.key, result, error, memory, cause, entry.reporter.spent(), broken))
 
     def _invoke(self, held: HeldRun) -> bytes | None:
@@ -206,24 +223,13 @@ class Child:
 
     def _send(self, message: FromChild) -> None:
         frame = encode(message)
-        try:
-            with self._sending:
+        with self._sending:
+            if identify(self._line.fileno()) != self._line_file:
+                end_cut_off()
+            try:
                 self._line.sendall(frame)
-        except OSError:
-            leave_nobody_behind()
-
-
-def _identify_standard_files() -> list[tuple[int, int] | None]:
-    """Return the device and the inode behind descriptors 0 to 2; None for a closed one."""
-    found: list[tuple[int, int] | None] = []
-    for descriptor in range(3):
-        try:
-            status = os.fstat(descriptor)
-        except OSError:
-            found.append(None)
-        else:
-            found.append((status.st_dev, status.st_ino))
-    return found
+            except OSError:
+                leave_nobody_behind()
 
 
 def load(source: str) -> HandlerSource:
@@ -246,7 +252,7 @@ def main() -> None:
     # Output of handlers belongs in the log of the worker, not in its standard output.
     os.dup2(2, 1)
     connection = socket.socket(fileno=int(line))
-    Child(connection, source).serve()
+    Child(connection, int(read_end), source).serve()
     # Open until the process is gone: the worker takes a closed connection for death, and exit handlers may still have
     # to run.
     connection.detach()

@@ -11,7 +11,7 @@ from mainspring.core.model.runs.cause import Cause
 from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.worker.attempt import NEVER, Attempt, Stop
-from mainspring.core.worker.executors.lifeline import Lifeline
+from mainspring.core.worker.executors.lifeline import CUT_OFF, Lifeline
 from mainspring.core.worker.executors.process import ChildProcess
 from mainspring.core.worker.outcomes import Outcomes
 from mainspring.core.worker.reporting.attempt_reporter import AttemptReporter, ReportListener
@@ -301,6 +301,8 @@ class ChildPool:
 
 def describe_exit(code: int) -> str:
     """Describe how a process ended, by the code that ``Popen.wait`` returns: negative for a signal."""
+    if code == CUT_OFF:
+        return "had to end, because a task closed its connection to the worker"
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -17,10 +17,14 @@ import sys
 import tempfile
 import threading
 
+#: The exit code of a child that cannot reach its worker because its task closed the descriptors for that.
+CUT_OFF = 247
 _NUMBER = 8
 #: From Linux's fcntl.h; missing in Python's ``fcntl``.
 _F_SETSIG = 10
 _PR_SET_PDEATHSIG = 1
+#: In a child: the process id of its worker.
+_worker = 0
 
 
 class Lifeline:
@@ -45,6 +49,8 @@ class Lifeline:
 
 def end_with_worker(worker: int, read_end: int) -> None:
     """End this process with its worker. Called by a child at its start."""
+    global _worker
+    _worker = worker
     if sys.platform == "linux":
         fcntl.fcntl(read_end, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
@@ -65,13 +71,39 @@ def end_when_still(descriptor: int, silence: int) -> None:
 
 
 def _watch(descriptor: int, silence: int) -> None:
+    file = identify(descriptor)
     seen = b""
     still = 0
     second = threading.Event()
-    while (still := still + 1 if (number := os.pread(descriptor, _NUMBER, 0)) == seen else 0) < silence:
+    while True:
+        try:
+            number = os.pread(descriptor, _NUMBER, 0)
+        except OSError:
+            number = b""
+        if identify(descriptor) != file:
+            end_cut_off()
+        still = still + 1 if number == seen else 0
+        if still >= silence:
+            break
         seen = number
         second.wait(1)
     sys.stderr.write(f"mainspring: child {os.getpid()} ends, because its worker shows no life\n")
+    leave_nobody_behind()
+
+
+def identify(descriptor: int) -> tuple[int, int] | None:
+    """Return the device and the inode behind a descriptor; None if it is closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def end_cut_off() -> None:
+    """End because a task closed the descriptors that lead to the worker, which then kills what is left here."""
+    if os.getppid() == _worker:
+        os._exit(CUT_OFF)
     leave_nobody_behind()
 
 

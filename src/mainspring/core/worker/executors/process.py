@@ -34,6 +34,8 @@ from mainspring.core.worker.executors.marks import kill_marked, marked
 _PROGRAM = "mainspring.core.worker.executors.child"
 #: Set in the environment of the child, and so of all processes it starts.
 _MARK = "MAINSPRING_CHILD"
+#: How long a child may live after its connection was closed.
+_EXIT_SECONDS = 5
 
 
 class Owner(Protocol):
@@ -237,9 +239,10 @@ class ChildProcess:
                 self._owner.ended(self, attempt, result, error, cause)
 
     def _hung_up(self) -> None:
-        # Dead, or about to be: a child with a closed connection is of no use.
+        # Dead, or about to be: a child with a closed connection is of no use. It has a moment to exit by itself, so that
+        # its exit code says why.
         self.retiring = True
-        self._kill()
+        self._loop.call_later(_EXIT_SECONDS, self._kill)
 
     def _kill(self) -> None:
         self._signal(signal.SIGKILL)
