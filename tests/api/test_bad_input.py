@@ -7,7 +7,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from mainspring.config.resources import RESOURCES
 from mainspring.core.model.access.access import Role
+from mainspring.core.model.base.errors import Invalid
+from mainspring.http.operation import Nothing, Operation
 from tests.api.conftest import Service, memory_only
 
 MISSING = "019a8c4b6f2c70008042b1c2d3e4f506"
@@ -118,10 +121,36 @@ async def test_a_body_that_is_not_strict_json_is_rejected(client: httpx2.AsyncCl
             "payload",
         ),
         (b'{"task":"t","payload":' + b"9" * 5_000 + b',"queue":"a","queue":"a"}', "queue"),
+        (b'{"task":"t","retry":{"maxRetries":1,"maxRetries":2}}', "retry.maxRetries"),
+        (b'{"type":"t","retry":{"max_retries":1,"max_retries":2}}', "retry.max_retries"),
+        (b'{"task":"t","limits":[{"key":"a","most":1},{"key":"b","most":1,"most":2}]}', "limits[1].most"),
+        (b'{"task":"t","requires":{"gpu":"a","gpu":"b"}}', "requires.gpu"),
     ],
 )
 async def test_a_field_that_is_given_twice_is_rejected(client: httpx2.AsyncClient, body: bytes, field: str) -> None:
     refused(await client.post("/v1/jobs", content=body, headers=JSON), field, "is given twice", "keep one of them")
+
+
+@memory_only
+async def test_a_field_that_an_item_of_a_batch_has_twice_is_rejected(client: httpx2.AsyncClient) -> None:
+    jobs = b'{"jobs":[{"task":"a"},{"task":"a","task":"b"},{"task":"a","payload":{"x":1,"x":2}}]}'
+    answer = await client.post("/v1/jobs/batch", content=jobs, headers=JSON)
+    first, second, third = answer.json()["items"]
+    assert ("jobId" in first, "jobId" in third) == (True, True)
+    assert (second["problem"]["field"], second["problem"]["status"]) == ("task", 400)
+    assert "is given twice" in second["problem"]["detail"]
+    twice = b'{"jobs":[{"task":"a"}],"jobs":[{"task":"b"}]}'
+    refused(await client.post("/v1/jobs/batch", content=twice, headers=JSON), "jobs", "is given twice")
+
+
+OPERATIONS = [operation for resource in RESOURCES for operation in resource.operations if operation.body is not Nothing]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_no_operation_takes_a_field_twice(operation: Operation) -> None:
+    for field in operation.body.__struct_encode_fields__:
+        with pytest.raises(Invalid, match=f"^{field}: is given twice"):
+            operation.read_body(f'{{"{field}":null,"{field}":null}}'.encode(), {})
 
 
 @memory_only

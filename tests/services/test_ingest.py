@@ -145,6 +145,8 @@ async def test_a_repeated_request_makes_no_second_job(kit: Kit) -> None:
         (b"", "body", "empty"),
         (b'{"task": "greet", "priority": 11}', "priority", "10"),
         (b'{"task": "greet", "prioritty": 1}', "prioritty", ""),
+        (b'{"task": "greet", "task": "pay"}', "task", "is given twice"),
+        (b'{"task": "greet", "retry": {"maxRetries": 1, "maxRetries": 2}}', "retry.maxRetries", "is given twice"),
         (b'{"payload": 1}', "task", "missing"),
         (b'{"task": "greet", "tenant": "acme"}', "tenant", "acme"),
         (b'{"task": "greet", "scheduleTime": "2001-01-01T00:00:00Z"}', "scheduleTime", "past"),

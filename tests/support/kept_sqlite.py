@@ -33,6 +33,7 @@ class KeptSqlite:
         await opened._writer.ask(self._empty)
         store = SqliteStore(opened.path, clock, shards=self._shards)
         store._writer, store._reader, store._browser = opened._writer, opened._reader, opened._browser
+        store._guard = opened._guard
         store._writer._time = store._time
         return store
 
@@ -67,6 +68,8 @@ class KeptSqlite:
             UNION ALL SELECT printf('temp."%w"', name) FROM sqlite_temp_master WHERE type = 'table'
         """)
         self._first_rows = {str(table): list(connection.execute(f"SELECT * FROM {table}")) for (table,) in list(tables)}
+        # It describes the file, which stays.
+        del self._first_rows['main."file_generation"']
         return ""
 
     def _empty(self, connection: apsw.Connection, now: Instant) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.field_names import suggest
-from mainspring.http.problems import AsWritten, decode, decoding_problem, refuse_repeated
+from mainspring.http.problems import AsWritten, decode, decoding_problem
 
 Body = TypeVar("Body")
 Query = TypeVar("Query")
@@ -111,10 +111,6 @@ class Operation:
         self.summary, *rest = re.split(r"(?<=[.?]) ", words, maxsplit=1)
         self.description = "".join(rest)
         self._decoder = None if body is Nothing else msgspec.json.Decoder(body)
-        #: Every field of the body may be left out, so the given ones can be counted.
-        self._counted = body is not Nothing and all(
-            field.default is msgspec.UNSET for field in msgspec.structs.fields(body)
-        )
         self._fields = {field.encode_name: field for field in msgspec.structs.fields(query)}
 
     def read_body(self, data: bytes, written: dict[str, str]) -> Any:
@@ -125,10 +121,7 @@ class Operation:
             return Nothing()
         if self.body_optional and not data:
             return self.body()
-        found = decode(data, self.body, self._decoder, written)
-        if self._counted:
-            refuse_repeated(data, found)
-        return found
+        return decode(data, self.body, self._decoder, written)
 
     def read_query(self, pairs: list[tuple[str, str]]) -> Any:
         """Decode query parameters.

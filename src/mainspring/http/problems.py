@@ -1,7 +1,6 @@
 """Problem details (RFC 9457) for errors, never with a traceback or SQL."""
 
 import difflib
-import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from mainspring.core.model.base.errors import (
     StoreUnavailable,
 )
 from mainspring.core.model.base.field_names import explain_names, path_as_written, translate
+from mainspring.core.model.base.repeated_keys import find_repeated_key
 from mainspring.core.ports.blobs import BlobsUnavailable
 from mainspring.http.problem_types import type_of
 
@@ -161,43 +161,17 @@ def with_names_as_written(error: Invalid, written: Mapping[str, str]) -> Invalid
     return AsWritten(path_as_written(field, written), error.reason, error.hint)
 
 
-def refuse_repeated(data: bytes, body: msgspec.Struct) -> None:
-    """Refuse a body that has a key twice: msgspec keeps the last value. All fields of ``body`` default to UNSET.
-
-    Each key has a colon, so only a body with more colons than fields is decoded again.
-    """
-    values = msgspec.structs.astuple(body)
-    given = len(values) - values.count(msgspec.UNSET)
-    colons = data.count(b":")
-    if colons <= given:
-        return
-    payload = getattr(body, "payload", msgspec.UNSET)
-    if payload is not msgspec.UNSET and colons - bytes(payload).count(b":") <= given:
-        return
-    fields = _raw_fields(data)
-    if colons - sum(bytes(value).count(b":") for value in fields.values()) > len(fields):
-        raise AsWritten(_find_repeated(data), "is given twice", "keep one of them")
-
-
-def _find_repeated(data: bytes) -> str:
-    objects: list[list[tuple[str, object]]] = []
-    try:
-        # The outermost object is complete last. Numbers are not read: they may have too many digits.
-        json.loads(data, object_pairs_hook=objects.append, parse_int=str)
-    except RecursionError:
-        return "body"
-    names = [name for name, _ in objects[-1]]
-    return next(name for name in names if names.count(name) > 1)
-
-
-_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+def _refuse_repeated(key: str) -> None:
+    if key:
+        raise AsWritten(key, "is given twice", "keep one of them")
 
 
 def decode(
     data: bytes, kind: Any, decoder: "msgspec.json.Decoder[Any]", written: "dict[str, str] | None" = None
 ) -> Any:
-    """Decode a JSON body strictly. Fields may have other names; ``written`` receives the names that were used.
+    """Decode a JSON body strictly, and refuse a key that is given twice.
 
+    Fields may have other names; ``written`` receives the names that were used.
     A body that names its fields as ``kind`` does is decoded once and never translated.
     """
     if not data:
@@ -207,12 +181,15 @@ def decode(
             # Raw fields are passed on undecoded, so their encoding is checked only here.
             data.decode()
         try:
-            return decoder.decode(data)
+            found = decoder.decode(data)
+            _refuse_repeated(find_repeated_key(data, found))
+            return found
         except msgspec.ValidationError:
-            data, names, unknown, repeated = translate(data, decoder.type)
+            data, names, unknown, repeated, twice = translate(data, decoder.type)
+            _refuse_repeated(twice)
             if unknown or repeated:
-                found = explain_names(repeated, unknown)
-                raise AsWritten(found.field, found.reason, found.hint) from None
+                problem = explain_names(repeated, unknown)
+                raise AsWritten(problem.field, problem.reason, problem.hint) from None
             try:
                 return decoder.decode(data)
             except msgspec.ValidationError as error:

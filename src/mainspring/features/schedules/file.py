@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.repeated_keys import find_repeated_key
 from mainspring.core.model.runs.names import check_payload
 from mainspring.core.model.schedules.job import JobSpec
 from mainspring.http.problems import decode, decoding_problem, problem_of, with_names_as_written
@@ -132,9 +133,13 @@ def _parsed(text: str, suffix: str, where: str) -> Any:
     match suffix.lower():
         case ".json":
             try:
-                return msgspec.json.decode(text)
+                found = msgspec.json.decode(text)
+                repeated = find_repeated_key(text.encode(), found)
             except (msgspec.DecodeError, RecursionError) as error:
                 raise Invalid(where, f"is not JSON: {error}") from None
+            if repeated:
+                raise Invalid(where, f"{repeated} is given twice", "keep one of them")
+            return found
         case ".toml":
             try:
                 return tomllib.loads(text)

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.repeated_keys import find_repeated_key
 
 #: The maximum number of unknown fields named in an error.
 MOST_NAMED = 20
@@ -37,6 +38,8 @@ class Translation(NamedTuple):
     written: dict[str, str]
     unknown: list[Unknown]
     repeated: list[Repeated]
+    #: The path of a key that is given twice, or nothing.
+    twice: str
 
 
 def translate(data: bytes, kind: Any) -> Translation:
@@ -47,7 +50,7 @@ def translate(data: bytes, kind: Any) -> Translation:
     """
     walk = _Walk()
     renamed = walk.value(data, _flattened(_type_info(kind)), "", "")
-    return Translation(bytes(renamed), walk.written, walk.unknown, walk.repeated)
+    return Translation(bytes(renamed), walk.written, walk.unknown, walk.repeated, walk.twice)
 
 
 def path_as_written(path: str, written: Mapping[str, str]) -> str:
@@ -109,6 +112,7 @@ class _Walk:
         self.written: dict[str, str] = {}
         self.unknown: list[Unknown] = []
         self.repeated: list[Repeated] = []
+        self.twice = ""
 
     def value(self, data: bytes | msgspec.Raw, kinds: Sequence[inspect.Type], path: str, written: str) -> msgspec.Raw:
         """Rename within a value. ``path``: its path with canonical names; ``written``: its path as written."""
@@ -118,7 +122,7 @@ class _Walk:
             if isinstance(one, inspect.StructType) and begins == b"{":
                 return self._struct(text, one, path, written)
             if isinstance(one, inspect.DictType) and begins == b"{":
-                pairs = msgspec.json.decode(text, type=_Fields)
+                pairs = self._pairs(text, written)
                 return _encode(
                     {
                         name: self.value(value, _flattened(one.value_type), *_joined(path, written, name, name))
@@ -135,11 +139,17 @@ class _Walk:
                 )
         return msgspec.Raw(text)
 
+    def _pairs(self, text: bytes, written: str) -> _Fields:
+        pairs = msgspec.json.decode(text, type=_Fields)
+        if not self.twice and (key := find_repeated_key(text, pairs)):
+            _, self.twice = _joined("", written, key, key)
+        return pairs
+
     def _struct(self, text: bytes, kind: inspect.StructType, path: str, written: str) -> msgspec.Raw:
         names = _names(kind.cls)
         given: dict[str, str] = {}
         renamed: dict[str, msgspec.Raw] = {}
-        for name, value in msgspec.json.decode(text, type=_Fields).items():
+        for name, value in self._pairs(text, written).items():
             known = names.get(name)
             shown = name if name.isprintable() and len(name) <= 80 else f"{name[:80]!r}"
             if known is None:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from mainspring.core.model.base.errors import Invalid
+from mainspring.core.model.base.repeated_keys import find_repeated_key
 from mainspring.core.model.limits.key_template import PLACEHOLDER, check_braces, find_value, format_value
 
 _HINT = "for example {value.videoId}, {headers.type} or {key}; a path has dots between names"
@@ -39,9 +40,13 @@ class Record:
             return _decode_text(self._headers[rest], f"header {rest!r}")
         if not self._decoded:
             try:
-                self._decoded.append(msgspec.json.decode(self._value))
+                decoded = msgspec.json.decode(self._value)
+                repeated = find_repeated_key(self._value, decoded)
             except (msgspec.DecodeError, RecursionError):
                 raise ValueError("the record's value is not JSON") from None
+            if repeated:
+                raise ValueError(f"the record's value has {repeated} twice")
+            self._decoded.append(decoded)
         return find_value(self._decoded[0], rest) if rest else self._decoded[0]
 
 

@@ -239,8 +239,8 @@ class ChildProcess:
                 self._owner.ended(self, attempt, result, error, cause)
 
     def _hung_up(self) -> None:
-        # Dead, or about to be: a child with a closed connection is of no use. It has a moment to exit by itself, so that
-        # its exit code says why.
+        # Dead, or about to be: a child with a closed connection is of no use. It has a moment to exit by itself, so
+        # that its exit code says why.
         self.retiring = True
         self._loop.call_later(_EXIT_SECONDS, self._kill)
 
