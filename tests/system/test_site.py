@@ -158,7 +158,7 @@ def test_a_browser_requests_only_the_site_and_its_search_finds_a_page(
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("requestfailed", lambda request: complaints.append(f"{request.url} failed"))
-        for path in ("index.html", "docs/design/flows.html", "docs/reference/api.html"):
+        for path in ("index.html", "docs/design/sequence-diagrams.html", "docs/reference/api.html"):
             page.goto(urljoin(address, path))
         page.goto(urljoin(address, "search.html?q=rendezvous"))
         page.wait_for_selector("ul.search a[href*='architecture']", timeout=120_000)

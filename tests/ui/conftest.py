@@ -77,7 +77,7 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_task_outlives_its_test() -> None:
-    """Playwright has an event loop of its own that is running in this thread, so no other can run beside it."""
+    """Playwright has an event loop of its own that is running in this thread, so no other can run in parallel."""
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_schedules_are_paused_after_a_preview_and_undo_resumes_only_those(
     page.goto("jobs?tag=together")
     page.get_by_role("link", name="Pause these").click()
     expect(page.get_by_role("heading", name="Pause 2 schedules")).to_be_visible()
-    expect(page.get_by_label("What this would do")).to_contain_text("together 2")
+    expect(page.get_by_label("Preview")).to_contain_text("together 2")
     page.get_by_role("button", name="Pause 2 schedules").click()
     expect(page.locator(".toast")).to_contain_text("2 schedules paused")
     assert read_states(site, jobs) == {"paused"}
@@ -70,7 +70,7 @@ def test_only_selected_schedules_are_paused(site: Site, ids: dict[str, str], pag
     expect(resume).to_be_hidden()
     pause.click()
     expect(page.get_by_role("heading", name="Pause 2 schedules")).to_be_visible()
-    would = page.get_by_label("What this would do")
+    would = page.get_by_label("Preview")
     expect(would).to_contain_text("ticked 1")
     expect(would).not_to_contain_text("ticked 2")
     page.get_by_role("textbox", name="Why").fill("a look at ticks")
@@ -79,10 +79,10 @@ def test_only_selected_schedules_are_paused(site: Site, ids: dict[str, str], pag
     assert [read_states(site, [job]) for job in jobs] == [{"paused"}, {"paused"}, {"scheduled"}]
     assert site.ask("GET", f"v1/jobs/{jobs[0]}")["pauseReason"] == "a look at ticks"
     page.goto("jobs?tag=ticked")
-    page.get_by_label("Tick all", exact=True).check()
+    page.get_by_label("Select all", exact=True).check()
     resume.click()
     expect(page.get_by_role("heading", name="Resume 2 schedules")).to_be_visible()
-    expect(page.get_by_text("1 other that was ticked is passed over")).to_be_visible()
+    expect(page.get_by_text("1 other selected job is passed over")).to_be_visible()
 
 
 def test_selected_one_off_jobs_are_cancelled(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -108,11 +108,11 @@ def test_only_selected_runs_are_cancelled(site: Site, ids: dict[str, str], page:
     expect(page.locator(".toast")).to_contain_text("2 runs cancelled")
     assert [site.state(run) for run in runs] == ["cancelled", "cancelled", "scheduled"]
     page.goto("runs?text=one+of+three")
-    page.get_by_label("Tick all", exact=True).check()
+    page.get_by_label("Select all", exact=True).check()
     expect(page.locator(".pick:checked")).to_have_count(3)
     button.click()
     expect(page.get_by_role("heading", name="Cancel 1 run")).to_be_visible()
-    expect(page.get_by_label("What this would do")).to_contain_text("2 others that were ticked are passed over")
+    expect(page.get_by_label("Preview")).to_contain_text("2 other selected jobs are passed over")
 
 
 def test_only_selected_runs_are_retried(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -130,7 +130,7 @@ def test_only_selected_runs_are_retried(site: Site, ids: dict[str, str], page: P
         page.get_by_label(run[-8:]).check()
     button.click()
     expect(page.get_by_role("heading", name="Run 2 runs again")).to_be_visible()
-    expect(page.get_by_label("What this would do")).to_contain_text("1 other that was ticked is passed over")
+    expect(page.get_by_label("Preview")).to_contain_text("1 other selected job is passed over")
     # The preview has changed nothing.
     assert {one["runId"] for one in list_runs(site, "again and again")} == {*ended, waiting}
     asked = page.url

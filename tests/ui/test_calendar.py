@@ -14,7 +14,7 @@ def check_sum(page: Page) -> None:
     rows = page.locator(".heat tbody .total").all_inner_texts()
     # Exactly at the beginning of a day or an hour there is one row less.
     assert len(rows) in (7, 8, 24, 25)
-    header = page.get_by_label("Coming runs").locator(".note").inner_text().split(" runs of ")[0]
+    header = page.get_by_label("Upcoming runs").locator(".note").inner_text().split(" runs of ")[0]
     assert sum(parse_number(text) for text in rows) == pytest.approx(parse_number(header), rel=0.01)
 
 
@@ -28,7 +28,7 @@ def test_the_upcoming_week_is_in_the_time_zone_of_the_viewer(site: Site, ids: di
     page.goto("calendar")
     expect(page.locator("[data-calendar-zone]")).to_have_attribute("data-calendar-zone", "Europe/Paris")
     check_sum(page)
-    page.get_by_title("Zone of all times").click()
+    page.get_by_title("Time zone").click()
     expect(page.locator("[data-calendar-zone]")).to_have_attribute("data-calendar-zone", "UTC")
 
 
@@ -37,7 +37,7 @@ def test_a_slot_lists_its_ticks(site: Site, ids: dict[str, str], page: Page) -> 
     cell = page.locator(".heat tbody tr").nth(2).locator("a").nth(5)
     cell.click()
     expect(page).to_have_url(re.compile("at="))
-    slot = page.get_by_label("What fires then")
+    slot = page.get_by_label("Schedules in this period")
     expect(slot).to_contain_text("sync_inventory")
     expect(slot).to_contain_text("1,800")
     page.keyboard.press("ArrowRight")
@@ -59,12 +59,12 @@ def test_the_upcoming_day_is_shown_by_the_minute(site: Site, ids: dict[str, str]
     box = rows.nth(3).locator("a").bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + box["width"] * 0.51, box["y"] + 8)
-    expect(page.get_by_label("What fires then")).to_contain_text(re.compile(r"for 5 minutes: 15\d runs"))
+    expect(page.get_by_label("Schedules in this period")).to_contain_text(re.compile(r"for 5 minutes: 15\d runs"))
 
 
 def test_closed_periods_are_shown(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto("calendar")
-    closed = page.get_by_label("Closed times")
+    closed = page.get_by_label("Closed periods")
     expect(closed).to_contain_text("tag frozen")
     expect(closed).to_contain_text("release")
     expect(closed.locator("li", has_text="weekend").locator("rect").first).to_be_attached()

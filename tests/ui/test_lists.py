@@ -45,7 +45,7 @@ async def test_a_bulk_action_affects_only_jobs_of_the_shown_status(local: Servic
         page = (await client.get(link)).text
         assert "Cancel 1 schedule<" in page
         assert re.findall(r'class="row-link" href="/jobs/(\w+)"', page) == jobs[:1]
-        assert links(page, "Keep as it is") == ["/jobs?status=paused"]
+        assert links(page, "Back") == ["/jobs?status=paused"]
         assert (await client.post(link, data={"csrf": KEY.findall(page)[0]})).status_code == 303
         states = [(await api.get(f"/v1/jobs/{job}")).json()["status"] for job in jobs]
         assert states == ["cancelled", *["scheduled"] * 3]

@@ -50,7 +50,7 @@ async def test_the_page_shows_problems_channels_and_rules(local: Service) -> Non
         assert "&lt;script&gt;alert(1)" in page
         assert "<script>alert" not in page
         assert "22:00–07:00 Europe/Paris" in page
-        assert "urgent: also in quiet hours" in page
+        assert "urgent: ignores quiet hours" in page
         # In its own column, or below the name on a narrow screen.
         assert re.search(r'class="sub show-m">only .*tenant default', page)
         assert re.search(r'class="hide-m muted only-cell">.*tenant default', page)

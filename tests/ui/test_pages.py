@@ -131,11 +131,11 @@ def test_the_overview_shows_failures_charts_and_upcoming_ticks(site: Site, ids: 
     expect(page.locator(".tile", has_text="Lateness")).to_contain_text("p50")
     expect(page.locator(".chart canvas")).to_have_count(4)
     expect(page.get_by_label("Late", exact=True)).to_be_visible()
-    expect(page.get_by_label("Failing most")).to_contain_text("card declined: insufficient funds")
+    expect(page.get_by_label("Top failures")).to_contain_text("card declined: insufficient funds")
     coming = page.get_by_label("Coming up")
     expect(coming).to_contain_text("sync_inventory")
     coming.locator(".row-link").first.click()
-    expect(page.get_by_label("What fires then")).to_contain_text("sync_inventory")
+    expect(page.get_by_label("Schedules in this period")).to_contain_text("sync_inventory")
 
 
 def test_a_search_for_runs_is_kept_in_the_url(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -192,7 +192,7 @@ def test_the_log_of_a_running_run_is_followed_until_it_is_cancelled(
     page.get_by_label("Search the lines shown").fill("")
     expect(page.locator(".log .line:visible").nth(3)).to_be_visible()
     page.get_by_role("button", name="Cancel").first.click()
-    page.get_by_role("button", name="Cancel the run").click()
+    page.get_by_role("button", name="Cancel run").click()
     expect(page.locator(".toast")).to_contain_text(re.compile("stopping|cancelled"))
     expect(page.locator(".head .badge")).to_have_text("cancelled")
 
@@ -226,20 +226,20 @@ def test_a_failed_run_is_retried_with_another_payload(
     expect(page.get_by_label("Error", exact=True).locator(".code")).to_contain_text("PermissionError")
     expect(page.locator(".timeline rect.is-error")).to_have_count(2)
     expect(page.get_by_label("Result")).to_contain_text("Nothing")
-    page.get_by_role("button", name="Run again").first.click()
+    page.get_by_role("button", name="Retry run").first.click()
     page.locator("dialog[open]").get_by_role("button", name="Back").click()
     expect(page.locator("dialog[open]")).to_have_count(0)
-    page.get_by_role("button", name="Run again").first.click()
+    page.get_by_role("button", name="Retry run").first.click()
     box = page.get_by_label("Payload").last
     box.fill("{not json")
-    page.locator("dialog[open]").get_by_role("button", name="Run again").click()
+    page.locator("dialog[open]").get_by_role("button", name="Retry run").click()
     # The error is at the field, not in a toast.
     expect(page.locator("dialog[open] .field-wrong")).to_contain_text("is not JSON")
     expect(box).to_have_attribute("aria-invalid", "true")
     expect(box).to_be_focused()
     expect(page.locator(".toast")).to_have_count(0)
     box.fill(json.dumps({"order": 4711}))
-    page.locator("dialog[open]").get_by_role("button", name="Run again").click()
+    page.locator("dialog[open]").get_by_role("button", name="Retry run").click()
     expect(page.get_by_text("Replay of")).to_be_visible()
     expect(page.get_by_label("Payload").first).to_contain_text("4711")
 
@@ -270,7 +270,7 @@ def test_a_run_shows_its_creation_time_and_its_next_attempt(site: Site, ids: dic
     assert found["scheduledFor"] > found["attempts"][0]["endTime"]
     page.goto(f"runs/{run}")
     details = page.get_by_label("Details")
-    expect(details.locator("dt", has_text="Next try").locator("+ dd time")).to_have_attribute(
+    expect(details.locator("dt", has_text="Next attempt").locator("+ dd time")).to_have_attribute(
         "datetime", found["scheduledFor"]
     )
     expect(details.locator("dt", has_text="Made").locator("+ dd time")).to_have_attribute(
@@ -280,7 +280,7 @@ def test_a_run_shows_its_creation_time_and_its_next_attempt(site: Site, ids: dic
     expect(page.get_by_label("Timeline")).to_contain_text("since it was made")
     site.ask("POST", f"v1/runs/{run}/cancel")
     page.goto(f"runs/{ids['failed']}")
-    expect(details.locator("dt", has_text="Last try")).to_have_count(1)
+    expect(details.locator("dt", has_text="Last attempt")).to_have_count(1)
 
 
 def test_a_schedule_is_paused_resumed_and_run_now(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -320,7 +320,7 @@ def test_cancel_of_a_job_shows_its_effect_and_stores_the_reason(site: Site, ids:
     expect(dialog).to_contain_text("The schedule ends, with 2 waiting runs.")
     assert serious_findings(page) == []
     dialog.get_by_label("Why").fill("it is not needed")
-    dialog.get_by_role("button", name="Cancel the job").click()
+    dialog.get_by_role("button", name="Cancel job").click()
     expect(page.locator(".toast")).to_contain_text("Job cancelled, with 2 waiting runs")
     expect(page.locator(".head .badge")).to_have_text("cancelled")
     [entry] = site.ask("GET", f"v1/audit?target={job}&action=jobs.cancel")["items"]
@@ -360,7 +360,7 @@ def test_times_are_in_the_time_zone_of_the_viewer(site: Site, ids: dict[str, str
     page.goto(f"runs/{ids['failed']}")
     due = page.locator(".kv time").first
     expect(due).to_contain_text(re.compile("GMT[+][12]|CES?T"))
-    page.get_by_title("Zone of all times").click()
+    page.get_by_title("Time zone").click()
     expect(due).to_contain_text("UTC")
 
 
@@ -372,19 +372,19 @@ def test_the_reason_why_a_run_waits_is_in_the_time_zone_of_the_viewer(
     expect(why).to_contain_text(re.compile(r"it is not due: [-0-9]{10} [:0-9]{8} (GMT[+]\d|CES?T), in \d"))
     expect(why.locator("time")).to_have_count(1)
     expect(why).not_to_contain_text("until")
-    page.get_by_title("Zone of all times").click()
+    page.get_by_title("Time zone").click()
     expect(why.locator("time")).to_contain_text("UTC")
 
 
 def test_a_run_shows_its_current_status_and_its_outcome(site: Site, ids: dict[str, str], page: Page) -> None:
     page.goto(f"runs/{ids['running']}")
-    where = page.get_by_label("Where it is")
+    where = page.get_by_label("Current status")
     expect(where).to_contain_text("it runs on")
-    expect(where).to_contain_text("at longest until")
+    expect(where).to_contain_text("times out at")
     page.goto(f"runs/{ids['failed']}")
-    expect(page.get_by_label("How it ended")).to_contain_text("mainspring runs retry")
+    expect(page.get_by_label("Outcome")).to_contain_text("mainspring runs retry")
     page.goto(f"runs/{ids['succeeded']}")
-    expect(page.get_by_label("How it ended")).to_contain_text("it has ended: succeeded")
+    expect(page.get_by_label("Outcome")).to_contain_text("it has ended: succeeded")
 
 
 def test_a_list_shows_relative_and_absolute_times_with_their_zone(site: Site, ids: dict[str, str], page: Page) -> None:
@@ -396,7 +396,7 @@ def test_a_list_shows_relative_and_absolute_times_with_their_zone(site: Site, id
     expect(zone).to_have_text(re.compile("GMT[+][12]|CES?T"))
     expect(shown).to_contain_text(re.compile(r"in 1h 5\dm"))
     expect(shown).to_contain_text(f"{due.astimezone(ZoneInfo('Europe/Paris')):%H:%M}")
-    page.get_by_title("Zone of all times").click()
+    page.get_by_title("Time zone").click()
     expect(zone).to_have_text("UTC")
     expect(shown).to_contain_text(f"{due:%H:%M}")
     site.ask("POST", f"v1/runs/{run}/cancel")
@@ -434,16 +434,16 @@ def test_the_actions_of_a_run_change_with_its_state(site: Site, ids: dict[str, s
         page.goto(f"runs/{run}")
     expect(page.locator(".head").get_by_role("button", name="Cancel")).to_be_visible()
     site.ask("POST", f"v1/runs/{run}/cancel")
-    page.get_by_role("button", name="Run again").click()
-    expect(page.get_by_role("heading", name="Run it again?")).to_be_visible()
+    page.get_by_role("button", name="Retry run").click()
+    expect(page.get_by_role("heading", name="Retry this run?")).to_be_visible()
     box = page.locator("dialog[open]").get_by_label("Payload")
     box.fill('{"pages": 1}')
     # A refresh waits while a dialog is open: the typed text stays.
     with page.expect_response(re.compile(f"/runs/{run}$")):
         page.evaluate("htmx.trigger('#live', 'live')")
-    expect(page.get_by_role("heading", name="Run it again?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Retry this run?")).to_be_visible()
     expect(box).to_have_value('{"pages": 1}')
-    page.locator("dialog[open]").get_by_role("button", name="Run again").click()
+    page.locator("dialog[open]").get_by_role("button", name="Retry run").click()
     expect(page.get_by_text("Replay of")).to_be_visible()
 
 

@@ -73,7 +73,7 @@ def test_a_queue_on_a_phone_shows_the_holder_of_a_limit(
     wait_until(lambda: {site.state(first), site.state(second)} == {"running", "blocked"})
     page = open_page(browser, site, watched, width=390)
     page.goto("queues/reports")
-    row = page.get_by_label("Held back").locator("tr", has_text="one phone")
+    row = page.get_by_label("Blocked runs").locator("tr", has_text="one phone")
     expect(row.get_by_text("held by")).to_be_visible()
     expect(row.get_by_role("link", name=(first if site.state(first) == "running" else second)[-8:])).to_be_visible()
     for run in (second, first):

@@ -66,7 +66,7 @@ def test_a_queue_shows_the_holder_of_a_limit(site: Site, ids: dict[str, str], pa
     site.wait_for_state(holder, "running")
     others = [site.submit("export_orders", {"pages": 1}, limits=limits) for _ in range(2)]
     page.goto("queues/reports")
-    row = page.get_by_label("Held back").locator("tbody tr", has_text="one export")
+    row = page.get_by_label("Blocked runs").locator("tbody tr", has_text="one export")
     expect(row).to_contain_text("limit 'one export': 1 at a time")
     expect(row.locator("td").last).to_have_text("2")
     row.get_by_role("link", name=holder[-8:]).click()

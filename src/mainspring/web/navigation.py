@@ -30,7 +30,7 @@ SECTIONS = (
     Section("queues", "Queues", "queues", "q"),
     Section("workers", "Workers", "workers", "k", "Cluster"),
     Section("schedulers", "Schedulers", "schedulers", "s", "Cluster"),
-    Section("datacenters", "Data centres", "datacenters", "e", "Cluster"),
+    Section("datacenters", "Data centers", "datacenters", "e", "Cluster"),
     Section("notifications", "Notifications", "notifications", "n", "Administration", Permission.ADMINISTER_ALL),
     Section("tenants", "Tenants", "tenants", "t", "Administration", Permission.ADMINISTER_ALL),
     Section("audit", "Audit", "audit", "a", "Administration", Permission.ADMINISTER),

@@ -231,4 +231,4 @@ def json_field(form: Mapping[str, str], name: str) -> msgspec.Raw | None:
 
 
 def refuse_read_only() -> Refused:
-    return Refused(403, "Read-only", "this dashboard shows things and changes nothing", hint="ui.read_only")
+    return Refused(403, "Read-only", "this dashboard is read-only", hint="ui.read_only")

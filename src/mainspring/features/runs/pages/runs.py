@@ -99,7 +99,7 @@ async def ask_retry(visit: Visit[RunsQuery]) -> Reply:
 async def retry_all(visit: Visit[RunsQuery]) -> Reply:
     done = await visit.ask("act_on_many", body=_build_bulk_body("retry", visit.query))
     before = done.matched - done.changed
-    more = "; the quotas allow no more" if done.more else f"; {before} had been retried before" if before else ""
+    more = "; quota exhausted" if done.more else f"; {before} had been retried before" if before else ""
     return Done(words=f"{plural(done.changed, 'run')} retried{more}.", to=_build_list_path(visit.query), leave=True)
 
 
