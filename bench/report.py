@@ -113,7 +113,7 @@ def table(figures: Figures) -> Table:
     sqlite = figures.get("store") == "sqlite"
     title = f"{figures.get('store')}{' (quick: smaller numbers)' if figures.get('quick') else ''}"
     if "scale" in figures:
-        title += f", everything × {figures['scale']}: these are no figures"
+        title += f", everything × {figures['scale']}: not representative"
     made = Table(title=title, title_justify="left", caption_justify="left")
     for heading in ("figure", "measured", "at least", "goal", ""):
         made.add_column(heading, justify="left" if heading in ("figure", "") else "right")

@@ -39,7 +39,7 @@ async def test_strict_refuses_schedules_with_the_number_of_obstacles(client: htt
         assert refused.status_code == 409
         detail = refused.json()["detail"]
         assert detail.startswith("no live worker serves queue 'a'; ")
-        assert detail.endswith(f"(schedule a){more} (refused, because strict was asked for)")
+        assert detail.endswith(f"(schedule a){more} (refused because of strict)")
 
 
 async def test_reconcile_adds_changes_takes_over_and_removes_schedules(client: httpx2.AsyncClient) -> None:

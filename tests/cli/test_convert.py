@@ -33,7 +33,7 @@ def convert(*words: str, code: int = 0, text: str | None = None) -> Result:
 
 def declared(found: Conversion) -> dict[str, tuple[JobSpec, Any]]:
     """Return the specs that the written file declares, by name, with payloads as objects."""
-    text = schedule_file.write([schedule_file.Entry(entry.fields, entry.warnings) for entry in found.translated])
+    text = schedule_file.format_file([schedule_file.Entry(entry.fields, entry.warnings) for entry in found.translated])
     return {spec.name: (spec, json.loads(payload)) for spec, payload in schedule_file.read_text(text)}
 
 
@@ -92,7 +92,7 @@ def test_lines_of_a_crontab_without_an_equivalent_are_refused_or_noted() -> None
         "line 13": "has no command",
     }
     assert [warning for entry in found.translated for warning in entry.warnings] == [
-        "a random time (~) is now one that stays the same for the job (H)"
+        "a random time (~) becomes a fixed time for the job (H)"
     ]
     notes = " ".join(found.notes)
     assert "read as UTC" in notes
@@ -112,9 +112,7 @@ def test_a_system_crontab_has_users() -> None:
     found = cron("17 * * * *\troot    cd / && run-parts /etc/cron.hourly\n@daily ada true\n", system=True)
     jobs = declared(found)
     assert {name: spec.owner for name, (spec, _) in jobs.items()} == {"run-parts": "root", "true": "ada"}
-    assert found.translated[0].warnings == [
-        "ran as root; runs as the worker's user, and root is its owner in name only"
-    ]
+    assert found.translated[0].warnings == ["ran as root; runs as the worker's user, and root is only its owner label"]
 
 
 def test_with_a_task_option_the_command_is_its_payload() -> None:
@@ -258,8 +256,8 @@ CELERY_BEAT_SCHEDULE = {
     assert spec.schedule == CronSchedule("0,30 * * * *", "Europe/Rome")
     assert payload == {"n": -1, "m": [1, {"a": None}]}
     assert refusals(found) == {
-        "sun": "it goes by the sun, and a cron expression does not",
-        "computed": "line 8 is no literal: install celery here to read it",
+        "sun": "its solar schedule has no cron equivalent",
+        "computed": "line 8 is not a literal: install celery here to read it",
         "no-task": "it names no task",
     }
 
@@ -268,18 +266,18 @@ CELERY_BEAT_SCHEDULE = {
 def test_a_minute_field_means_the_same_as_in_celery(minute: str) -> None:
     from celery.schedules import crontab as real
 
-    from mainspring.features.schedules.commands.converters.celery_schedules import values_of
+    from mainspring.features.schedules.commands.converters.celery_schedules import parse_crontab_field
 
-    assert values_of(minute, 0, 59) == real(minute=minute).minute
+    assert parse_crontab_field(minute, 0, 59) == real(minute=minute).minute
 
 
 @pytest.mark.parametrize("days", ["mon", "fri-mon", "0,6", "sunday", "*/2", "thu-sat/2"])
 def test_a_weekday_field_means_the_same_as_in_celery(days: str) -> None:
     from celery.schedules import crontab as real
 
-    from mainspring.features.schedules.commands.converters.celery_schedules import values_of
+    from mainspring.features.schedules.commands.converters.celery_schedules import parse_crontab_field
 
-    assert values_of(days, 0, 6) == real(day_of_week=days).day_of_week
+    assert parse_crontab_field(days, 0, 6) == real(day_of_week=days).day_of_week
 
 
 # --- APScheduler ----------------------------------------------------------------------------------------------------
@@ -430,7 +428,7 @@ def test_kubernetes_cron_jobs_become_schedules() -> None:
     warned = " ".join(warning for entry in found.translated for warning in entry.warnings)
     assert "the variable SECRET came from the cluster" in warned
     assert "registry.example/report:1" in warned
-    assert "left alone: 1 of the objects, which are no CronJobs" in found.notes
+    assert "skipped 1 objects that are not CronJobs" in found.notes
 
 
 anything = st.recursive(
@@ -486,15 +484,15 @@ def test_any_crontab_is_translated_or_refused(text: str, system: bool) -> None:
 def test_any_celery_entry_is_translated_or_refused(args: object, kwargs: object, every: object, odd: object) -> None:
     found = Conversion()
     entry = {"task": "t", "schedule": every, "args": args, "kwargs": kwargs, "options": odd}
-    celery_beat._entry(found, "x", entry, "UTC", {}, None)
-    celery_beat._entry(found, "y", odd, "UTC", {}, None)
+    celery_beat._convert_entry(found, "x", entry, "UTC", {}, None)
+    celery_beat._convert_entry(found, "y", odd, "UTC", {}, None)
     assert len(found.translated) + len(found.refused) == 2
 
 
 def test_celery_arguments_are_converted_to_json_values() -> None:
     found = Conversion()
     odd = {"at": datetime(2026, 1, 2, tzinfo=UTC), "some": {1}, "sum": Decimal("1.5"), "pair": (1, 2)}
-    celery_beat._entry(found, "x", {"task": "t", "schedule": 60, "kwargs": odd}, "UTC", {}, None)
+    celery_beat._convert_entry(found, "x", {"task": "t", "schedule": 60, "kwargs": odd}, "UTC", {}, None)
     [(_, payload)] = declared(found).values()
     assert payload == {"at": "2026-01-02T00:00:00Z", "some": [1], "sum": "1.5", "pair": [1, 2]}
 
@@ -514,7 +512,7 @@ def test_with_an_output_file_the_report_goes_to_stdout(tmp_path: Path) -> None:
     output = tmp_path / "schedules.yaml"
     (tmp_path / "tab").write_text("0 5 * * * report\n@reboot x\n")
     found = convert("crontab", str(tmp_path / "tab"), "--output", str(output), code=3)
-    assert len(schedule_file.read(output)) == 1
+    assert len(schedule_file.read_file(output)) == 1
     assert "# from line 1" in output.read_text()
     assert "@reboot is not a time" in found.stdout
     assert found.stderr == ""

@@ -35,7 +35,7 @@ def test_explain_shows_the_fields_and_the_upcoming_ticks() -> None:
         "Mon 2026-11-16 09:30:00 +01:00  2026-11-16T08:30:00Z  in 20 hours",
         "Mon 2026-11-23 09:30:00 +01:00  2026-11-23T08:30:00Z  in 7 days",
         "",
-        "No clock change within a year touches it.",
+        "No clock change within a year affects it.",
     ]
 
 
@@ -64,7 +64,7 @@ def test_json_has_every_part_of_the_explanation() -> None:
 @pytest.mark.parametrize(
     ("expression", "note"),
     [
-        ("H 3 * * *", "H is a value of the job's own"),
+        ("H 3 * * *", "H is resolved from the job's id"),
         ("0 0 13 * FRI", "a day that matches either one is enough"),
     ],
 )

@@ -98,7 +98,7 @@ def test_plan_and_apply_add_change_and_remove_schedules(folder: Path) -> None:
     partly = run("apply", "plan_tasks:app")
     assert partly.exit_code == 3
     assert "2 changed" in partly.stdout
-    assert "mainspring: warning: 1 left as they are: hourly (--yes)" in partly.stderr
+    assert "mainspring: warning: 1 not changed: hourly (--yes)" in partly.stderr
     assert list_steps(plan("plan_tasks:app")) == [("remove", "hourly")]
 
     assert "1 removed" in run("apply", "plan_tasks:app", "--yes").stdout
@@ -194,7 +194,7 @@ def test_plan_reverts_a_schedule_that_was_changed_by_hand(folder: Path) -> None:
     [
         ((), Invalid, "either an application or -f FILE"),
         (("plan_tasks:app", "-f", "x.yaml"), Invalid, "either an application or -f FILE"),
-        (("plan_tasks:app", "--name", "x"), Invalid, "--name: is for files"),
+        (("plan_tasks:app", "--name", "x"), Invalid, "--name: requires -f"),
         (("-f", "absent.yaml"), Invalid, "cannot be read"),
         (("plan_tasks:twin",), Conflict, "has two applications called 'billing'"),
     ],

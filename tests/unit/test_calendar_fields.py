@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from mainspring.core.model.base.instant import EPOCH
 from mainspring.core.model.schedules.cron import Cron
-from mainspring.features.schedules.commands.converters.calendar import Calendar, cron_of
-from mainspring.features.schedules.commands.converters.conversion import Untranslatable
+from mainspring.features.schedules.commands.converters.calendar import Calendar, build_cron
+from mainspring.features.schedules.commands.converters.conversion import UntranslatableError
 
 some_days = st.frozensets(st.integers(1, 31), min_size=1)
 weeks = st.sampled_from([(1, 8), (15, 22), (29, 32), (1, 32)]).map(lambda week: frozenset(range(*week)))
@@ -24,8 +24,8 @@ def test_a_converted_expression_fires_on_the_same_days(
     days: frozenset[int], weekdays: frozenset[int], minutes: frozenset[int]
 ) -> None:
     try:
-        text = cron_of(Calendar(minutes=minutes, hours=frozenset({3}), days=days, weekdays=weekdays))
-    except Untranslatable:
+        text = build_cron(Calendar(minutes=minutes, hours=frozenset({3}), days=days, weekdays=weekdays))
+    except UntranslatableError:
         assert 1 not in days
         assert 0 not in weekdays
         return

@@ -20,7 +20,7 @@ from mainspring.core.model.base.quantities import (
     parse_size,
 )
 from mainspring.features.capacity.costs import Costs, Load, Prices
-from mainspring.features.capacity.model import capacity_of, cost_per_job
+from mainspring.features.capacity.model import compute_capacity, compute_cost_per_job
 
 COSTS = Costs(
     where="made up",
@@ -55,7 +55,7 @@ PRICES = Prices(
 
 
 def estimate(**load: float) -> dict[str, float]:
-    found = capacity_of(msgspec.convert(load, Load), COSTS, PRICES)
+    found = compute_capacity(msgspec.convert(load, Load), COSTS, PRICES)
     return {figure.name: figure.value for section in found.sections for figure in section.figures}
 
 
@@ -119,21 +119,21 @@ def test_servers_apis_and_schedulers_grow_with_the_rate(
 
 
 def test_a_note_recommends_a_sharded_store_for_a_million_jobs_a_second() -> None:
-    found = capacity_of(Load(jobs_per_day=parse_per_day("1M/s", "")), COSTS, PRICES)
+    found = compute_capacity(Load(jobs_per_day=parse_per_day("1M/s", "")), COSTS, PRICES)
     assert any("a store over 10 servers" in note for note in found.notes)
 
 
 def test_a_history_larger_than_one_disk_needs_more_servers() -> None:
     """At a million jobs a second, a week of history takes 516 TB, although ten servers have enough cores."""
     prices = msgspec.structs.replace(PRICES, database_disk_gb=16_000)
-    found = capacity_of(Load(jobs_per_day=parse_per_day("1M/s", "")), COSTS, prices)
+    found = compute_capacity(Load(jobs_per_day=parse_per_day("1M/s", "")), COSTS, prices)
     servers = ceil(found.value("database") / 0.8 / 16e12)
     assert found.value("database_servers") == servers > 10
     assert any(f"a store over {servers} servers" in note for note in found.notes)
 
 
 def test_every_process_opens_its_connections_to_each_server() -> None:
-    found = capacity_of(Load(jobs_per_day=1e6 * 86_400, takes=10 * MILLISECOND), COSTS, PRICES)
+    found = compute_capacity(Load(jobs_per_day=1e6 * 86_400, takes=10 * MILLISECOND), COSTS, PRICES)
     servers, connections = found.value("database_servers"), found.value("connections")
     assert servers > 1
     assert connections > 500
@@ -145,7 +145,7 @@ def test_every_process_opens_its_connections_to_each_server() -> None:
 
 def test_a_note_marks_a_rate_beyond_the_measured_maximum_as_computed() -> None:
     seen, beyond = (
-        capacity_of(Load(jobs_per_day=parse_per_day(rate, "")), COSTS, PRICES).notes for rate in ("10k/s", "50k/s")
+        compute_capacity(Load(jobs_per_day=parse_per_day(rate, "")), COSTS, PRICES).notes for rate in ("10k/s", "50k/s")
     )
     assert not any("is reckoned" in note for note in seen)
     assert "50,000/s on one server is reckoned: the most that was measured is 30,000/s" in beyond
@@ -153,7 +153,7 @@ def test_a_note_marks_a_rate_beyond_the_measured_maximum_as_computed() -> None:
 
 @pytest.mark.parametrize(("monthly", "each"), [(7_130, 0.00024), (3_000, 0.0001)])
 def test_the_cost_per_job_is_the_monthly_cost_divided_by_the_jobs(monthly: float, each: float) -> None:
-    assert round(cost_per_job(monthly, 1e6), 5) == each
+    assert round(compute_cost_per_job(monthly, 1e6), 5) == each
 
 
 def test_the_monthly_cost_is_the_sum_of_its_parts() -> None:
@@ -170,7 +170,7 @@ def test_the_monthly_cost_is_the_sum_of_its_parts() -> None:
 
 def test_other_costs_are_included_in_the_cost_per_job() -> None:
     paid = msgspec.structs.replace(PRICES, node=0, database=0, storage_gb=0, traffic_gb=0, other=7_130)
-    found = capacity_of(Load(jobs_per_day=1e6, peak=3), COSTS, paid)
+    found = compute_capacity(Load(jobs_per_day=1e6, peak=3), COSTS, paid)
     assert round(found.value("cost_per_job"), 5) == 0.00024
 
 
@@ -216,8 +216,8 @@ def test_replication_traffic_grows_with_the_number_of_standbys() -> None:
 
 def test_sqlite_needs_one_process_and_a_note_says_when_it_cannot_keep_up() -> None:
     embedded = msgspec.structs.replace(COSTS, embedded=True)
-    small = capacity_of(Load(jobs_per_day=1e6), embedded, PRICES)
-    large = capacity_of(Load(jobs_per_day=1e9), embedded, PRICES)
+    small = compute_capacity(Load(jobs_per_day=1e6), embedded, PRICES)
+    large = compute_capacity(Load(jobs_per_day=1e9), embedded, PRICES)
     assert (small.value("nodes"), small.value("database_servers"), small.value("databases_cost")) == (1, 0, 0)
     assert small.value("replication_traffic") == 0
     assert not any("cannot keep up" in note for note in small.notes)
@@ -244,7 +244,7 @@ def test_a_larger_load_never_costs_less(jobs: float, peak: float, attempts: floa
 
 @given(st.floats(1, 1e12), st.floats(1, 100), st.floats(1, 10))
 def test_every_value_explains_how_it_is_computed(jobs: float, peak: float, attempts: float) -> None:
-    found = capacity_of(Load(jobs_per_day=jobs, peak=peak, attempts=attempts, waiting=jobs), COSTS, PRICES)
+    found = compute_capacity(Load(jobs_per_day=jobs, peak=peak, attempts=attempts, waiting=jobs), COSTS, PRICES)
     for section in found.sections:
         for figure in section.figures:
             assert figure.how

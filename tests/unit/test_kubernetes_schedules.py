@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.core.model.schedules.cron import Cron
 from mainspring.core.model.schedules.cron.wall import DAY_SECONDS
-from mainspring.features.schedules.commands.converters.conversion import Untranslatable
+from mainspring.features.schedules.commands.converters.conversion import UntranslatableError
 from mainspring.features.schedules.commands.converters.kubernetes_schedules import translate_cron, translate_schedule
 
 STAR_BIT = 1 << 63
@@ -137,7 +137,7 @@ def test_a_converted_schedule_fires_as_it_does_in_kubernetes(seed: int) -> None:
             expected = ([], 0, 0)
         try:
             translated = translate_cron(expression)
-        except Untranslatable:
+        except UntranslatableError:
             days, minutes, hours = expected
             assert not (days and minutes and hours), expression
         else:
@@ -174,7 +174,7 @@ def test_day_fields_are_rewritten_only_where_their_meaning_differs(expression: s
     ],
 )
 def test_a_schedule_that_kubernetes_refuses_or_never_fires_is_not_converted(schedule: str) -> None:
-    with pytest.raises(Untranslatable):
+    with pytest.raises(UntranslatableError):
         translate_schedule(schedule)
 
 

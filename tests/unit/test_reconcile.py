@@ -9,7 +9,7 @@ from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.base.ids import JobId
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState
 from mainspring.core.model.schedules.schedule import Interval
-from mainspring.features.schedules.reconcile import Action, Declared, Steps, reconcile
+from mainspring.features.schedules.reconcile import Action, DeclaredSchedule, Reconciliation, reconcile
 
 MINE, OTHER = "app:mine", "app:other"
 SECOND = 1_000_000
@@ -25,9 +25,9 @@ def specs(draw: st.DrawFn, name: str, source: str) -> JobSpec:
 
 
 @st.composite
-def declarations(draw: st.DrawFn) -> list[Declared]:
+def declarations(draw: st.DrawFn) -> list[DeclaredSchedule]:
     chosen = draw(st.lists(names, unique=True))
-    return [Declared(draw(specs(name, "")), draw(payloads)) for name in chosen]
+    return [DeclaredSchedule(draw(specs(name, "")), draw(payloads)) for name in chosen]
 
 
 @st.composite
@@ -48,7 +48,7 @@ def a_stored_job(
     return Job(id=job_id, tenant="t", spec=spec, version=version, state=state, next_fire=None, rev=1, payload=payload)
 
 
-def apply_steps(store: dict[str, Job], steps: Steps) -> dict[str, Job]:
+def apply_steps(store: dict[str, Job], steps: Reconciliation) -> dict[str, Job]:
     """Apply the steps like a store: a changed job stays paused, any other one is scheduled."""
     after = dict(store)
     for step in steps.steps:
@@ -63,7 +63,7 @@ def apply_steps(store: dict[str, Job], steps: Steps) -> dict[str, Job]:
 
 
 @given(declarations(), stores())
-def test_applying_the_plan_makes_the_next_one_empty(declared: list[Declared], store: dict[str, Job]) -> None:
+def test_applying_the_plan_makes_the_next_one_empty(declared: list[DeclaredSchedule], store: dict[str, Job]) -> None:
     after = apply_steps(store, reconcile(declared, store.values(), MINE))
     again = reconcile(declared, after.values(), MINE)
     assert again.steps == ()
@@ -71,7 +71,7 @@ def test_applying_the_plan_makes_the_next_one_empty(declared: list[Declared], st
 
 
 @given(declarations(), stores())
-def test_schedules_of_other_sources_are_not_touched(declared: list[Declared], store: dict[str, Job]) -> None:
+def test_schedules_of_other_sources_are_not_touched(declared: list[DeclaredSchedule], store: dict[str, Job]) -> None:
     after = apply_steps(store, reconcile(declared, store.values(), MINE))
     mine = {one.spec.name for one in declared}
     for name, job in store.items():
@@ -81,7 +81,7 @@ def test_schedules_of_other_sources_are_not_touched(declared: list[Declared], st
 
 @given(declarations(), stores())
 def test_after_applying_the_active_schedules_of_a_source_are_the_declared_ones(
-    declared: list[Declared], store: dict[str, Job]
+    declared: list[DeclaredSchedule], store: dict[str, Job]
 ) -> None:
     after = apply_steps(store, reconcile(declared, store.values(), MINE))
     ticking = {
@@ -95,11 +95,11 @@ def test_after_applying_the_active_schedules_of_a_source_are_the_declared_ones(
         assert after[one.spec.name].payload == one.payload
 
 
-def a_declared(name: str, every: int = 10 * SECOND) -> Declared:
-    return Declared(JobSpec(name=name, task="t", schedule=Interval(every=every)), b"null")
+def a_declared(name: str, every: int = 10 * SECOND) -> DeclaredSchedule:
+    return DeclaredSchedule(JobSpec(name=name, task="t", schedule=Interval(every=every)), b"null")
 
 
-def actions(found: Steps) -> list[tuple[str, str]]:
+def actions(found: Reconciliation) -> list[tuple[str, str]]:
     return [(step.action.value, step.name) for step in found.steps]
 
 

@@ -16,7 +16,7 @@ from mainspring.core.model.base.instant import HOUR, SECOND
 from mainspring.core.model.schedules.job import Overlap
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from mainspring.core.runtime.plain_yaml import read_yaml, write_yaml
-from mainspring.features.schedules.file import Entry, check, read, read_text, write
+from mainspring.features.schedules.file import Entry, check_entry, format_file, read_file, read_text
 
 YAML = """\
 # ours
@@ -59,19 +59,21 @@ def test_the_suffix_determines_the_format(tmp_path: Path) -> None:
     texts = {
         "x.json": json.dumps({"schedules": [entry]}),
         "x.toml": '[[schedules]]\nname = "a"\ntask = "t"\nevery = "1m"\npayload = {n = 1}\n',
-        "x.yml": write([Entry(entry)]),
-        "x.YAML": "\ufeff" + write([Entry(entry)]),
+        "x.yml": format_file([Entry(entry)]),
+        "x.YAML": "\ufeff" + format_file([Entry(entry)]),
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-        assert [check(msgspec.json.encode(fields)) for fields in read(tmp_path / name)] == [check(entry)], name
+        assert [check_entry(msgspec.json.encode(fields)) for fields in read_file(tmp_path / name)] == [
+            check_entry(entry)
+        ], name
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "f: has no list of schedules (it begins with schedules:)"),
-        ("- a", "f: has no list of schedules (it begins with schedules:)"),
+        ("", "f: has no list of schedules (begin the file with schedules:)"),
+        ("- a", "f: has no list of schedules (begin the file with schedules:)"),
         ("schedules: 3", "f: schedules: expected 'array', got 'int'"),
         ("jobs: []", "f: jobs: is no field of this (check its spelling)"),
         ("schedules: [3]", "f, schedule 1: body: expected 'object', got 'int'"),
@@ -90,7 +92,7 @@ def test_the_suffix_determines_the_format(tmp_path: Path) -> None:
         ("schedules:\n- {name: a, task: t, every: 1m, delay: 1m}", "f, schedule 1 (a): delay: is for one-off jobs"),
         (
             "schedules:\n- {name: a, task: t, every: 1m}\n- {name: a, task: t, every: 1m}",
-            "f, schedule 2 (a): name: is that of schedule 1, too",
+            "f, schedule 2 (a): name: is also the name of schedule 1",
         ),
         ("schedules:\n- {name: a, name: b}", "f, line 2: 'name' is there twice"),
         ("schedules:\n- &x {name: a}\n- *x", "f, line 3: anchors and aliases are not read"),
@@ -116,10 +118,10 @@ def test_invalid_json_invalid_toml_and_unknown_formats_are_rejected(suffix: str,
 
 def test_an_unreadable_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="cannot be read: No such file"):
-        read(tmp_path / "absent.yaml")
+        read_file(tmp_path / "absent.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"\xe9")
     with pytest.raises(Invalid, match="is not UTF-8"):
-        read(tmp_path / "latin.yaml")
+        read_file(tmp_path / "latin.yaml")
 
 
 odd = ["yes", "no", "on", "~", "null", "0o14", "010", "1e3", "1_000", "12:30", "2026-01-01", ".5", "=", "<<"]
@@ -135,8 +137,8 @@ values = st.recursive(
 @given(values)
 def test_any_payload_is_read_back_as_it_was_written(payload: Any) -> None:
     entry = {"name": "a", "task": "t", "every": "1m", "payload": payload}
-    text = write([Entry(entry, ["a comment\nof: two lines"])], ["heading"])
-    assert read_text(text) == [check(entry)]
+    text = format_file([Entry(entry, ["a comment\nof: two lines"])], ["heading"])
+    assert read_text(text) == [check_entry(entry)]
 
 
 @given(values)

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from mainspring.features.schedules.operations import Reconcile
+from mainspring.features.schedules.operations import ReconcileIn
 from mainspring.http.schemas.jobs import JobFields
 
 PATH = "/v1/schedules/reconcile"
 
 
-def request(source: str, tenant: str | None, schedules: Sequence[JobFields]) -> Reconcile:
+def request(source: str, tenant: str | None, schedules: Sequence[JobFields]) -> ReconcileIn:
     """Return a dry run with all schedules. Without a tenant the API uses the caller's."""
-    return Reconcile(
+    return ReconcileIn(
         source=source,
         schedules=[msgspec.Raw(msgspec.json.encode(fields)) for fields in schedules],
         tenant=UNSET if tenant is None else tenant,

@@ -19,13 +19,13 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import parse_duration
 from mainspring.core.model.base.quantities import DAY_SECONDS, parse_count, parse_peak, parse_per_day, parse_size
 from mainspring.features.capacity.costs import Costs, Load, Prices
-from mainspring.features.capacity.measured_costs import MEASUREMENTS, costs_of
-from mainspring.features.capacity.model import Capacity, capacity_of
+from mainspring.features.capacity.measured_costs import MEASUREMENTS, build_costs
+from mainspring.features.capacity.model import Capacity, compute_capacity
 
-_SHIPPED = "mainspring.features.capacity.figures"
+_PACKAGED = "mainspring.features.capacity.figures"
 #: From this width on, the arithmetic is shown beside its figure.
-_ROOMY = 120
-_LOAD, _COSTS = "Load", "What it is reckoned with"
+_WIDE_TERMINAL = 120
+_LOAD, _COSTS = "Load", "Assumptions"
 T = TypeVar("T", Costs, Prices)
 
 
@@ -35,47 +35,54 @@ def register(application: typer.Typer) -> None:
 
 def capacity(
     jobs_per_day: Annotated[
-        str, typer.Option("--jobs-per-day", help="100M, 250k; or a rate: 1200/s.", rich_help_panel=_LOAD)
+        str,
+        typer.Option(
+            "--jobs-per-day",
+            help="Jobs per day, such as 100M or 250k, or a rate, such as 1200/s.",
+            rich_help_panel=_LOAD,
+        ),
     ],
     payload: Annotated[
-        str, typer.Option("--payload", help="Arguments of one job: 500B, 2kB.", rich_help_panel=_LOAD)
+        str, typer.Option("--payload", help="The payload of one job, such as 500B or 2kB.", rich_help_panel=_LOAD)
     ] = "500B",
     peak: Annotated[
         str,
-        typer.Option("--peak", help="The busiest second: 10x the mean, or a rate: 10k/s.", rich_help_panel=_LOAD),
+        typer.Option("--peak", help="The peak rate, such as 10x (the mean) or 10k/s.", rich_help_panel=_LOAD),
     ] = "3x",
     retention: Annotated[
-        str, typer.Option("--retention", help="How long what has ended is kept.", rich_help_panel=_LOAD)
+        str, typer.Option("--retention", help="How long ended runs are kept.", rich_help_panel=_LOAD)
     ] = "7d",
-    attempts: Annotated[float, typer.Option("--attempts", help="Of one job, on average.", rich_help_panel=_LOAD)] = 1.0,
-    takes: Annotated[str, typer.Option("--takes", help="How long one attempt takes.", rich_help_panel=_LOAD)] = "1s",
+    attempts: Annotated[
+        float, typer.Option("--attempts", help="The average number of attempts per job.", rich_help_panel=_LOAD)
+    ] = 1.0,
+    takes: Annotated[str, typer.Option("--takes", help="The duration of one attempt.", rich_help_panel=_LOAD)] = "1s",
     work: Annotated[
         str,
-        typer.Option("--work", help="How much of a processor your code uses in it.", rich_help_panel=_LOAD),
+        typer.Option("--work", help="The CPU time that your code uses in one attempt.", rich_help_panel=_LOAD),
     ] = "0s",
     scheduled: Annotated[
         float,
-        typer.Option("--scheduled", help="How much of it is for later or recurring: 0 to 1.", rich_help_panel=_LOAD),
+        typer.Option(
+            "--scheduled", help="The share of delayed and recurring jobs, from 0 to 1.", rich_help_panel=_LOAD
+        ),
     ] = 1.0,
     waiting: Annotated[
         str,
-        typer.Option("--waiting", help="Jobs that wait for a later time, at once.", rich_help_panel=_LOAD),
+        typer.Option("--waiting", help="The number of jobs that wait for a later time.", rich_help_panel=_LOAD),
     ] = "0",
-    slots: Annotated[
-        int, typer.Option("--slots", min=1, help="Runs that one worker has under way.", rich_help_panel=_LOAD)
-    ] = 100,
+    slots: Annotated[int, typer.Option("--slots", min=1, help="The slots of one worker.", rich_help_panel=_LOAD)] = 100,
     standbys: Annotated[
-        int, typer.Option("--standbys", min=0, help="Copies of the database.", rich_help_panel=_LOAD)
+        int, typer.Option("--standbys", min=0, help="The number of standbys of the database.", rich_help_panel=_LOAD)
     ] = 1,
     prices: Annotated[
         Path | None,
-        typer.Option("--prices", help="A TOML file with yours.", show_default=False, rich_help_panel=_COSTS),
+        typer.Option("--prices", help="A TOML file with your prices.", show_default=False, rich_help_panel=_COSTS),
     ] = None,
     measure: Annotated[
         bool,
         typer.Option(
             "--measure",
-            help="Measure what a job costs on this machine and the store of the settings: half a minute.",
+            help="Measure the cost of a job on this machine and the configured store (30 s).",
             rich_help_panel=_COSTS,
         ),
     ] = False,
@@ -83,7 +90,7 @@ def capacity(
         Path | None,
         typer.Option(
             "--measured",
-            help="What a job costs by this file, from: mainspring bench --only full,disk --json.",
+            help="Use the costs in this file, from: mainspring bench --only full,disk --json.",
             show_default=False,
             rich_help_panel=_COSTS,
         ),
@@ -107,9 +114,9 @@ def capacity(
     mainspring capacity --jobs-per-day 1M --prices prices.toml --json
     """
     if measure and measured is not None:
-        raise Invalid("--measure", "measures; --measured reads what was", "one of the two")
+        raise Invalid("--measure", "contradicts --measured", "use one of them")
     if store is not None and not measure:
-        raise Invalid("--store", "is for --measure: nothing else looks at a store", "leave it out")
+        raise Invalid("--store", "requires --measure", "omit it")
     per_day = parse_per_day(jobs_per_day, "--jobs-per-day")
     if per_day <= 0:
         raise Invalid("--jobs-per-day", "must be more than 0", "for example 100M")
@@ -126,31 +133,31 @@ def capacity(
         slots=slots,
         standbys=standbys,
     )
-    paid = _shipped("prices.toml", Prices) if prices is None else _read(prices, Prices, "--prices")
-    costs = published = _shipped("costs.toml", Costs)
+    paid = _read_packaged("prices.toml", Prices) if prices is None else _read_file(prices, Prices, "--prices")
+    costs = published = _read_packaged("costs.toml", Costs)
     if measured is not None:
-        costs = _measured(measured, published)
+        costs = _read_measured(measured, published)
     elif measure:
-        costs = _measure(store_settings(profile, store, config).store, published, scale)
-    found = capacity_of(load, costs, paid)
+        costs = _run_benchmark(store_settings(profile, store, config).store, published, scale)
+    found = compute_capacity(load, costs, paid)
     if json:
         echo_json(found)
     else:
-        show(console(), found)
+        print_capacity(console(), found)
 
 
-def show(out: Console, found: Capacity) -> None:
-    if out.width >= _ROOMY:
-        _beside(out, found)
+def print_capacity(out: Console, found: Capacity) -> None:
+    if out.width >= _WIDE_TERMINAL:
+        _print_table(out, found)
     else:
-        _below(out, found)
+        _print_list(out, found)
     out.print(Text(f"Costs of a job: {found.measured}."))
     out.print(Text(f"Prices: {found.prices}."))
     for note in found.notes:
         out.print(Text(f"Note: {note}."))
 
 
-def _beside(out: Console, found: Capacity) -> None:
+def _print_table(out: Console, found: Capacity) -> None:
     """Print one row per figure, with its arithmetic."""
     shown = table("FIGURE", "VALUE", "HOW", right=("VALUE",))
     for section in found.sections:
@@ -161,7 +168,7 @@ def _beside(out: Console, found: Capacity) -> None:
     out.print(shown)
 
 
-def _below(out: Console, found: Capacity) -> None:
+def _print_list(out: Console, found: Capacity) -> None:
     """Print the arithmetic below each figure, for narrow terminals."""
     room = max(len(figure.label) for section in found.sections for figure in section.figures) + 2
     for section in found.sections:
@@ -172,30 +179,30 @@ def _below(out: Console, found: Capacity) -> None:
         out.print()
 
 
-def _measure(store: str, published: Costs, scale: float) -> Costs:
+def _run_benchmark(store: str, published: Costs, scale: float) -> Costs:
     command = load_benchmark("command")
     if store.startswith("["):
-        raise Invalid("--measure", "measures one server, and the store has several", "--store with one of them")
+        raise Invalid("--measure", "measures one server, and the store is sharded", "--store with one of them")
     sizes = command.sizes_of(quick=True, rounds=None, seconds=None, soak=None, workers=None, scale=scale)
-    return costs_of(command.figures_of(store, sizes, MEASUREMENTS), published, "--measure")
+    return build_costs(command.figures_of(store, sizes, MEASUREMENTS), published, "--measure")
 
 
-def _measured(path: Path, published: Costs) -> Costs:
-    return costs_of(_bytes(path, "--measured"), published, "--measured")
+def _read_measured(path: Path, published: Costs) -> Costs:
+    return build_costs(_parse_bytes(path, "--measured"), published, "--measured")
 
 
-def _shipped(name: str, kind: type[T]) -> T:
-    return msgspec.convert(tomllib.loads((resources.files(_SHIPPED) / name).read_text("utf-8")), type=kind)
+def _read_packaged(name: str, kind: type[T]) -> T:
+    return msgspec.convert(tomllib.loads((resources.files(_PACKAGED) / name).read_text("utf-8")), type=kind)
 
 
-def _read(path: Path, kind: type[T], field: str) -> T:
+def _read_file(path: Path, kind: type[T], field: str) -> T:
     try:
-        return msgspec.convert(tomllib.loads(_bytes(path, field).decode("utf-8")), type=kind)
+        return msgspec.convert(tomllib.loads(_parse_bytes(path, field).decode("utf-8")), type=kind)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise Invalid(field, f"{path}: {error}", "the keys are in docs/operate/capacity.md") from error
 
 
-def _bytes(path: Path, field: str) -> bytes:
+def _parse_bytes(path: Path, field: str) -> bytes:
     try:
         return path.expanduser().read_bytes()
     except OSError as error:

@@ -10,7 +10,7 @@ from mainspring.core.model.base.quantities import DAY_SECONDS
 
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 Cores: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
-_MOST_ATTEMPTS = 1_000
+_MAX_ATTEMPTS = 1_000
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +41,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
             raise Invalid("--jobs-per-day", "must be more than 0", "for example 100M")
         if not 0 <= self.scheduled <= 1:
             raise Invalid("--scheduled", f"{self.scheduled:g} is not a share", "from 0 to 1")
-        if not 1 <= self.attempts <= _MOST_ATTEMPTS:
-            raise Invalid("--attempts", f"{self.attempts:g} is not from 1 to {_MOST_ATTEMPTS:,}", "for example 1.1")
+        if not 1 <= self.attempts <= _MAX_ATTEMPTS:
+            raise Invalid("--attempts", f"{self.attempts:g} is not from 1 to {_MAX_ATTEMPTS:,}", "for example 1.1")
 
     @property
     def per_second(self) -> float:
@@ -96,7 +96,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Prices per month."""
 
-    where: str = "example prices: give your own by --prices"
+    where: str = "example prices; set your own with --prices"
     currency: str = "$"
     #: A machine shared by APIs, schedulers and workers.
     node: Amount

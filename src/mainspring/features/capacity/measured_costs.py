@@ -20,7 +20,7 @@ class _Processor(msgspec.Struct):
     server: float | None = None
 
 
-class _Kept(msgspec.Struct):
+class _HistoryBytes(msgspec.Struct):
     tables: float
     indexes: float
 
@@ -34,13 +34,13 @@ class _Machine(msgspec.Struct):
     cores: int = 0
 
 
-class _Figures(msgspec.Struct):
+class _BenchmarkResult(msgspec.Struct):
     """The fields of ``bench --json`` that are used here."""
 
     store: str
     full_cycle_jobs_per_s: float
     full_cycle_processor_us_per_job: _Processor
-    full_cycle_kept_bytes_per_job: _Kept
+    full_cycle_kept_bytes_per_job: _HistoryBytes
     bytes_per_scheduled_job: float
     full_cycle_log_bytes_per_job: float | None = None
     memory_mb_full_cycle: _Memory = msgspec.field(default_factory=_Memory)
@@ -48,13 +48,13 @@ class _Figures(msgspec.Struct):
     scale: float = 1
 
 
-def costs_of(figures: dict[str, object] | bytes, published: Costs, field: str) -> Costs:
+def build_costs(benchmark: dict[str, object] | bytes, published: Costs, field: str) -> Costs:
     """Build the costs from a benchmark. Values that it cannot measure stay as published, and ``where`` says so."""
     try:
         found = (
-            msgspec.json.decode(figures, type=_Figures)
-            if isinstance(figures, bytes)
-            else msgspec.convert(figures, type=_Figures)
+            msgspec.json.decode(benchmark, type=_BenchmarkResult)
+            if isinstance(benchmark, bytes)
+            else msgspec.convert(benchmark, type=_BenchmarkResult)
         )
     except msgspec.DecodeError as error:
         raise Invalid(
@@ -63,15 +63,15 @@ def costs_of(figures: dict[str, object] | bytes, published: Costs, field: str) -
             f"mainspring bench --store postgres --only {','.join(MEASUREMENTS)} --json",
         ) from error
     processor, embedded = found.full_cycle_processor_us_per_job, found.store == "sqlite"
-    taken = ["the API's"]
+    published_parts = ["the API's"]
     server = 0.0 if embedded else processor.server
     if server is None:
-        taken.append("the server's, which is on another machine,")
+        published_parts.append("the server's (on another machine)")
         server = published.server_us
     where = f"measured here: {found.store}, {found.machine.cores} cores"
     if found.scale != 1:
-        where += f", everything × {found.scale:g}: these are no figures"
-    where += f"; {' and '.join(taken)} processor time as published"
+        where += f", everything × {found.scale:g}: not representative"
+    where += f"; {' and '.join(published_parts)} processor time as published"
     return Costs(
         where=where,
         seen_per_second=found.full_cycle_jobs_per_s,

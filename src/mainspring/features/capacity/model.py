@@ -26,7 +26,7 @@ API_CONNECTIONS, SCHEDULER_CONNECTIONS, WORKER_CONNECTIONS = 13, 10, 16
 MANY_CONNECTIONS = 500
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CapacityFigure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A result. ``how`` is its arithmetic, in numbers."""
 
     name: str
@@ -38,7 +38,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
     title: str
-    figures: tuple[Figure, ...]
+    figures: tuple[CapacityFigure, ...]
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -53,41 +53,49 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return next(figure.value for section in self.sections for figure in section.figures if figure.name == name)
 
 
-def capacity_of(load: Load, costs: Costs, prices: Prices) -> Capacity:
+def compute_capacity(load: Load, costs: Costs, prices: Prices) -> Capacity:
     """Calculate all sections, in the order in which they depend on each other."""
     if costs.embedded:
         load = msgspec.structs.replace(load, standbys=0)
-    storage = _storage(load, costs)
+    storage = _compute_storage(load, costs)
     disk = next(figure.value for figure in storage if figure.name == "disk") / (1 + load.standbys)
-    processes = _one_process(load, costs) if costs.embedded else _processes(load, costs, prices, disk)
+    processes = _compute_one_process(load, costs) if costs.embedded else _compute_processes(load, costs, prices, disk)
     sections = [
-        Section(title="RATES", figures=_rates(load)),
+        Section(title="RATES", figures=_compute_rates(load)),
         Section(title="STORAGE", figures=storage),
         Section(title="PROCESSES", figures=processes),
-        Section(title="TRAFFIC", figures=_traffic(load, costs)),
+        Section(title="TRAFFIC", figures=_compute_traffic(load, costs)),
     ]
     found = Capacity(sections=tuple(sections), measured=costs.where, prices=prices.where, notes=())
-    money = Section(title="MONEY", figures=_money(load, prices, found))
+    money = Section(title="MONEY", figures=_compute_cost(load, prices, found))
     return Capacity(
-        sections=(*sections, money), measured=costs.where, prices=prices.where, notes=tuple(_notes(load, costs, found))
+        sections=(*sections, money),
+        measured=costs.where,
+        prices=prices.where,
+        notes=tuple(_list_notes(load, costs, found)),
     )
 
 
-def cost_per_job(monthly: float, jobs_per_day: float) -> float:
+def compute_cost_per_job(monthly: float, jobs_per_day: float) -> float:
     return monthly / (jobs_per_day * MONTH_DAYS)
 
 
-def _rates(load: Load) -> tuple[Figure, ...]:
+def _compute_rates(load: Load) -> tuple[CapacityFigure, ...]:
     attempts = load.at_peak * load.attempts
     return (
-        _rate(
+        _rate_figure(
             "jobs_per_second",
             "jobs, on average",
             load.per_second,
             f"{_n(load.jobs_per_day)} a day ÷ {DAY_SECONDS:,} s",
         ),
-        _rate("peak_jobs_per_second", "jobs, at the peak", load.at_peak, f"{_n(load.per_second)}/s × {load.peak:.4g}"),
-        _rate(
+        _rate_figure(
+            "peak_jobs_per_second",
+            "jobs, at the peak",
+            load.at_peak,
+            f"{_n(load.per_second)}/s × {load.peak:.4g}",
+        ),
+        _rate_figure(
             "peak_attempts_per_second",
             "attempts, at the peak",
             attempts,
@@ -96,7 +104,7 @@ def _rates(load: Load) -> tuple[Figure, ...]:
     )
 
 
-def _storage(load: Load, costs: Costs) -> tuple[Figure, ...]:
+def _compute_storage(load: Load, costs: Costs) -> tuple[CapacityFigure, ...]:
     days = load.retention / DAY
     payload = load.jobs_per_day * load.payload
     row, factor = costs.history_row, costs.index_factor
@@ -109,38 +117,38 @@ def _storage(load: Load, costs: Costs) -> tuple[Figure, ...]:
     waiting = waits * load.waiting
     database = history + waiting
     return (
-        _size(
+        _size_figure(
             "payload_per_day",
             "payload of one day",
             payload,
             f"{_n(load.jobs_per_day)} jobs × {format_size(load.payload)}",
         ),
-        _size(
+        _size_figure(
             "kept_per_job",
             "a job that has ended",
             each,
             f"payload {load.payload:,.0f} B + (row {row:,.0f} B + indexes {indexes:,.0f} B) × {load.attempts:g} "
             f"attempts; index factor {factor:.2f}",
         ),
-        _size(
+        _size_figure(
             "history",
             "history",
             history,
             f"{each:,.0f} B × {_n(load.jobs_per_day)} jobs a day × {days:g} days",
         ),
-        _size(
+        _size_figure(
             "waiting",
             "jobs that wait for their time",
             waiting,
             f"{_n(load.waiting)} × {waits:,.0f} B",
         ),
-        _size(
+        _size_figure(
             "database",
             "one copy of the database",
             database,
             f"{format_size(history)} + {format_size(waiting)}",
         ),
-        _size(
+        _size_figure(
             "disk",
             "disk in all",
             database * (1 + load.standbys) / UTILISATION,
@@ -149,17 +157,17 @@ def _storage(load: Load, costs: Costs) -> tuple[Figure, ...]:
     )
 
 
-def _processes(load: Load, costs: Costs, prices: Prices, disk: float) -> tuple[Figure, ...]:
+def _compute_processes(load: Load, costs: Costs, prices: Prices, disk: float) -> tuple[CapacityFigure, ...]:
     """Calculate the processes. ``disk``: of one copy, in bytes."""
     attempts = load.at_peak * load.attempts
     own = load.work
-    api = _cores(load.at_peak, costs.api_us)
+    api = _compute_cores(load.at_peak, costs.api_us)
     staged = attempts * load.scheduled
     # Staging and firing are counted by the rate that autoscaling plans with, one core each, because their processor
     # time was not measured. Jobs that start at once cost a scheduler little.
-    scheduler = staged / SCHEDULED_A_SECOND + _cores(attempts, costs.scheduler_us)
-    worker = _cores(attempts, costs.worker_us + own)
-    server = _cores(attempts, costs.server_us) + _cores(load.at_peak, costs.server_api_us)
+    scheduler = staged / SCHEDULED_A_SECOND + _compute_cores(attempts, costs.scheduler_us)
+    worker = _compute_cores(attempts, costs.worker_us + own)
+    server = _compute_cores(attempts, costs.server_us) + _compute_cores(load.at_peak, costs.server_api_us)
     busy = attempts * load.takes / SECOND
     by_slots = ceil(round(busy / (load.slots * UTILISATION), 6))
     apis = max(LEAST_APIS, ceil(api))
@@ -173,35 +181,37 @@ def _processes(load: Load, costs: Costs, prices: Prices, disk: float) -> tuple[F
     servers = max(1, ceil(server / prices.database_cores), ceil(disk / 1e9 / prices.database_disk_gb))
     connections = apis * API_CONNECTIONS + schedulers * SCHEDULER_CONNECTIONS + workers * WORKER_CONNECTIONS
     return (
-        _number("api_processes", "API processes", apis, _how(load.at_peak, costs.api_us, api, LEAST_APIS)),
-        _number(
+        _number_figure(
+            "api_processes", "API processes", apis, _explain_cores(load.at_peak, costs.api_us, api, LEAST_APIS)
+        ),
+        _number_figure(
             "schedulers",
             "schedulers",
             schedulers,
             f"{_n(staged)}/s ÷ {SCHEDULED_A_SECOND:,}/s + "
-            f"{_how(attempts, costs.scheduler_us, scheduler, LEAST_SCHEDULERS)}",
+            f"{_explain_cores(attempts, costs.scheduler_us, scheduler, LEAST_SCHEDULERS)}",
         ),
-        _number(
+        _number_figure(
             "busy_slots",
             "attempts under way at the peak",
             busy,
             f"{_n(attempts)}/s × {load.takes / SECOND:g} s",
         ),
-        _number(
+        _number_figure(
             "workers",
             "workers",
             workers,
             f"the most of: {_n(busy)} under way ÷ ({load.slots} slots × {UTILISATION:g}); "
-            f"{_how(attempts, costs.worker_us + own, worker, LEAST_WORKERS)}",
+            f"{_explain_cores(attempts, costs.worker_us + own, worker, LEAST_WORKERS)}",
         ),
-        _size(
+        _size_figure(
             "memory",
             "memory of all of these",
             memory * 1e6,
             f"{apis:,} × {costs.api_mb:g} MB + {schedulers:,} × {costs.scheduler_mb:g} MB + "
             f"{workers:,} × {costs.worker_mb:g} MB, without what your code holds",
         ),
-        _number(
+        _number_figure(
             "nodes",
             f"machines with {prices.node_cores} cores",
             nodes,
@@ -209,21 +219,21 @@ def _processes(load: Load, costs: Costs, prices: Prices, disk: float) -> tuple[F
             f"{memory / 1e3:,.1f} GB ÷ {UTILISATION:g} full ÷ {prices.node_memory_gb:g} GB; "
             f"at least {LEAST_SCHEDULERS}",
         ),
-        _number(
+        _number_figure(
             "database_cores",
             "cores of the database",
             server,
             f"({_n(attempts)}/s × {costs.server_us:g} µs + {_n(load.at_peak)}/s × {costs.server_api_us:g} µs) "
             f"÷ {UTILISATION:g} busy",
         ),
-        _number(
+        _number_figure(
             "database_servers",
             f"primaries with {prices.database_cores} cores",
             servers,
             f"the most of: {server:.2f} cores ÷ {prices.database_cores}; "
             f"{format_size(disk)} ÷ {format_size(prices.database_disk_gb * 1e9)}",
         ),
-        _number(
+        _number_figure(
             "connections",
             f"connections to {'the' if servers == 1 else 'each'} database, at most",
             connections,
@@ -234,26 +244,31 @@ def _processes(load: Load, costs: Costs, prices: Prices, disk: float) -> tuple[F
     )
 
 
-def _one_process(load: Load, costs: Costs) -> tuple[Figure, ...]:
+def _compute_one_process(load: Load, costs: Costs) -> tuple[CapacityFigure, ...]:
     attempts = load.at_peak * load.attempts
-    api, worker = _cores(load.at_peak, costs.api_us), _cores(attempts, costs.worker_us + load.work)
+    api, worker = _compute_cores(load.at_peak, costs.api_us), _compute_cores(attempts, costs.worker_us + load.work)
     busy = attempts * load.takes / SECOND
     return (
-        _number("busy_slots", "attempts under way at the peak", busy, f"{_n(attempts)}/s × {load.takes / SECOND:g} s"),
-        _number(
+        _number_figure(
+            "busy_slots",
+            "attempts under way at the peak",
+            busy,
+            f"{_n(attempts)}/s × {load.takes / SECOND:g} s",
+        ),
+        _number_figure(
             "cores",
             "cores of the one process",
             api + worker,
             f"({_n(load.at_peak)}/s × {costs.api_us:g} µs + {_n(attempts)}/s × {costs.worker_us + load.work:g} µs) "
             f"÷ {UTILISATION:g} busy",
         ),
-        _number("nodes", "machines", 1, "SQLite is a file of one machine"),
-        _number("database_servers", "database servers", 0, "SQLite needs none"),
-        _number("connections", "connections to a database", 0, "SQLite has none"),
+        _number_figure("nodes", "machines", 1, "SQLite is a file of one machine"),
+        _number_figure("database_servers", "database servers", 0, "SQLite needs none"),
+        _number_figure("connections", "connections to a database", 0, "SQLite has none"),
     )
 
 
-def _traffic(load: Load, costs: Costs) -> tuple[Figure, ...]:
+def _compute_traffic(load: Load, costs: Costs) -> tuple[CapacityFigure, ...]:
     # A payload goes to the API, from there to the store, and with every attempt to a worker.
     passes = 2 + load.attempts
     payload = load.at_peak * load.payload * passes
@@ -261,19 +276,19 @@ def _traffic(load: Load, costs: Costs) -> tuple[Figure, ...]:
     log = load.at_peak * load.attempts * log_each * load.standbys
     month = (payload + log) / load.peak * DAY_SECONDS * MONTH_DAYS
     return (
-        _size(
+        _size_figure(
             "payload_traffic",
             "payloads, a second at the peak",
             payload,
             f"{_n(load.at_peak)}/s × {load.payload:,.0f} B × {passes:g} (to the API, the store, a worker an attempt)",
         ),
-        _size(
+        _size_figure(
             "replication_traffic",
             "to standbys, a second at the peak",
             log,
             f"{_n(load.at_peak)}/s × {load.attempts:g} × {log_each:,.0f} B written ahead × {load.standbys} standbys",
         ),
-        _size(
+        _size_figure(
             "traffic_per_month",
             "both, a month",
             month,
@@ -283,7 +298,7 @@ def _traffic(load: Load, costs: Costs) -> tuple[Figure, ...]:
     )
 
 
-def _money(load: Load, prices: Prices, found: Capacity) -> tuple[Figure, ...]:
+def _compute_cost(load: Load, prices: Prices, found: Capacity) -> tuple[CapacityFigure, ...]:
     copies = 1 + load.standbys
     nodes, servers = found.value("nodes"), found.value("database_servers")
     disk, traffic = found.value("disk") / 1e9, found.value("traffic_per_month") / 1e9
@@ -299,21 +314,21 @@ def _money(load: Load, prices: Prices, found: Capacity) -> tuple[Figure, ...]:
         "other": (prices.other, "as the prices say"),
     }
     monthly = sum(cost for cost, _ in parts.values())
-    each = cost_per_job(monthly, load.jobs_per_day)
+    each = compute_cost_per_job(monthly, load.jobs_per_day)
     return (
         *(
-            Figure(name=f"{name}_cost", label=name, value=cost, shown=f"{unit}{cost:,.0f}", how=how)
+            CapacityFigure(name=f"{name}_cost", label=name, value=cost, shown=f"{unit}{cost:,.0f}", how=how)
             for name, (cost, how) in parts.items()
             if cost or name != "other"
         ),
-        Figure(
+        CapacityFigure(
             name="monthly_cost",
             label="a month",
             value=monthly,
             shown=f"{unit}{monthly:,.0f}",
             how=" + ".join(f"{cost:,.0f}" for cost, _ in parts.values() if cost),
         ),
-        Figure(
+        CapacityFigure(
             name="cost_per_job",
             label="a job",
             value=each,
@@ -323,7 +338,7 @@ def _money(load: Load, prices: Prices, found: Capacity) -> tuple[Figure, ...]:
     )
 
 
-def _notes(load: Load, costs: Costs, found: Capacity) -> Sequence[str]:
+def _list_notes(load: Load, costs: Costs, found: Capacity) -> Sequence[str]:
     notes = ["processor times are taken as linear in cores: measure on the machine that you will have"]
     servers, connections = found.value("database_servers"), found.value("connections")
     each = load.at_peak * load.attempts / max(servers, 1)
@@ -349,25 +364,25 @@ def _notes(load: Load, costs: Costs, found: Capacity) -> Sequence[str]:
     return notes
 
 
-def _cores(rate: float, micros: float) -> float:
+def _compute_cores(rate: float, micros: float) -> float:
     """Return how many cores a rate keeps busy, with headroom."""
     return rate * micros / SECOND / UTILISATION
 
 
-def _how(rate: float, micros: float, cores: float, least: int) -> str:
+def _explain_cores(rate: float, micros: float, cores: float, least: int) -> str:
     return f"{_n(rate)}/s × {micros:,.4g} µs ÷ {UTILISATION:g} busy = {cores:.2f} cores, at least {least}"
 
 
-def _rate(name: str, label: str, value: float, how: str) -> Figure:
-    return Figure(name=name, label=label, value=value, shown=f"{_n(value)}/s", how=how)
+def _rate_figure(name: str, label: str, value: float, how: str) -> CapacityFigure:
+    return CapacityFigure(name=name, label=label, value=value, shown=f"{_n(value)}/s", how=how)
 
 
-def _size(name: str, label: str, value: float, how: str) -> Figure:
-    return Figure(name=name, label=label, value=value, shown=format_size(value), how=how)
+def _size_figure(name: str, label: str, value: float, how: str) -> CapacityFigure:
+    return CapacityFigure(name=name, label=label, value=value, shown=format_size(value), how=how)
 
 
-def _number(name: str, label: str, value: float, how: str) -> Figure:
-    return Figure(name=name, label=label, value=value, shown=_n(value), how=how)
+def _number_figure(name: str, label: str, value: float, how: str) -> CapacityFigure:
+    return CapacityFigure(name=name, label=label, value=value, shown=_n(value), how=how)
 
 
 def _n(value: float) -> str:

@@ -22,7 +22,7 @@ MAX_BYTES = 16 * 1024 * 1024
 #: The names of an entry's fields.
 FIELDS: tuple[str, ...] = JobFields.__struct_encode_fields__
 #: A schedule and the payload of its runs, as an application declares them.
-Declared = tuple[JobSpec, bytes]
+DeclaredSchedule = tuple[JobSpec, bytes]
 
 
 class ScheduleFile(Request):
@@ -38,15 +38,15 @@ class Entry(msgspec.Struct, frozen=True):
     comments: Sequence[str] = ()
 
 
-class _Named(msgspec.Struct):
+class _NamedEntry(msgspec.Struct):
     name: str
 
 
-_entry = msgspec.json.Decoder(JobFields)
-_file = msgspec.json.Decoder(ScheduleFile)
+_entry_decoder = msgspec.json.Decoder(JobFields)
+_file_decoder = msgspec.json.Decoder(ScheduleFile)
 
 
-def read(path: Path) -> list[JobFields]:
+def read_file(path: Path) -> list[JobFields]:
     """Return the schedules of a file in order, all of them valid. An error names the file, the entry and the field.
 
     Fields that an entry omits stay unset, so that the options of its task apply.
@@ -61,48 +61,48 @@ def read(path: Path) -> list[JobFields]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise Invalid(str(path), "is not UTF-8") from None
-    return _read(text, path.suffix, str(path))
+    return _read_entries(text, path.suffix, str(path))
 
 
-def read_text(text: str, suffix: str = ".yaml", where: str = "schedules") -> list[Declared]:
+def read_text(text: str, suffix: str = ".yaml", where: str = "schedules") -> list[DeclaredSchedule]:
     """Return the schedules that a text declares. Fields that an entry omits get the general defaults."""
-    return [(spec_of(fields), payload_of(fields)) for fields in _read(text, suffix, where)]
+    return [(spec_of(fields), payload_of(fields)) for fields in _read_entries(text, suffix, where)]
 
 
-def _read(text: str, suffix: str, where: str) -> list[JobFields]:
-    found = _parsed(text, suffix, where)
+def _read_entries(text: str, suffix: str, where: str) -> list[JobFields]:
+    found = _parse(text, suffix, where)
     if not isinstance(found, dict):
-        raise Invalid(where, "has no list of schedules", "it begins with schedules:")
+        raise Invalid(where, "has no list of schedules", "begin the file with schedules:")
     try:
-        entries = _file.decode(_encoded(found, where)).schedules
+        entries = _file_decoder.decode(_encode(found, where)).schedules
     except msgspec.ValidationError as error:
-        raise _within(where, decoding_problem(error, "schedules", ScheduleFile)) from None
+        raise _add_place(where, decoding_problem(error, "schedules", ScheduleFile)) from None
     declared: list[JobFields] = []
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for number, entry in enumerate(entries, 1):
-        name = _name_of(entry)
-        place = f"{where}, schedule {number}" + (f" ({name})" if name else "")
+        name = _read_name(entry)
+        position = f"{where}, schedule {number}" + (f" ({name})" if name else "")
         try:
             fields = _check(bytes(entry))
         except Invalid as error:
-            raise _within(place, error) from None
-        known_as = str(fields.name)
-        if known_as in places:
-            raise Invalid(f"{place}: name", f"is that of schedule {places[known_as]}, too")
-        places[known_as] = number
+            raise _add_place(position, error) from None
+        name_key = str(fields.name)
+        if name_key in positions:
+            raise Invalid(f"{position}: name", f"is also the name of schedule {positions[name_key]}")
+        positions[name_key] = number
         declared.append(fields)
     return declared
 
 
-def check(entry: bytes | msgspec.Raw | Mapping[str, object]) -> Declared:
+def check_entry(entry: bytes | msgspec.Raw | Mapping[str, object]) -> DeclaredSchedule:
     """Validate one entry, given as JSON or as an object. An error names the field."""
-    fields = _check(_encoded(entry, "schedule") if isinstance(entry, Mapping) else bytes(entry))
+    fields = _check(_encode(entry, "schedule") if isinstance(entry, Mapping) else bytes(entry))
     return spec_of(fields), payload_of(fields)
 
 
 def _check(data: bytes) -> JobFields:
     written: dict[str, str] = {}
-    fields: JobFields = decode(data, JobFields, _entry, written)
+    fields: JobFields = decode(data, JobFields, _entry_decoder, written)
     if not is_recurring(fields):
         raise Invalid("cronExpression", "is missing, and so is every", "a schedule needs one of them")
     try:
@@ -115,21 +115,21 @@ def _check(data: bytes) -> JobFields:
     return fields
 
 
-def write(entries: Sequence[Entry], heading: Sequence[str] = ()) -> str:
+def format_file(entries: Sequence[Entry], heading: Sequence[str] = ()) -> str:
     """Return the text of a schedules file that ``read`` accepts."""
     # Import here: YAML loads slowly, and every command would wait for it.
     from mainspring.core.runtime.plain_yaml import write_yaml
 
-    lines = [_comment(line) for line in heading]
+    lines = [_format_comment(line) for line in heading]
     lines.append("schedules:" if entries else "schedules: []")
     for entry in entries:
         lines.append("")
-        lines += [_comment(line) for line in entry.comments]
+        lines += [_format_comment(line) for line in entry.comments]
         lines.append(write_yaml([dict(entry.fields)]).rstrip("\n"))
     return "\n".join(lines) + "\n"
 
 
-def _parsed(text: str, suffix: str, where: str) -> Any:
+def _parse(text: str, suffix: str, where: str) -> Any:
     match suffix.lower():
         case ".json":
             try:
@@ -150,29 +150,29 @@ def _parsed(text: str, suffix: str, where: str) -> Any:
 
             documents = read_yaml(text, where)
             if len(documents) > 1:
-                raise Invalid(where, f"has {len(documents)} documents", "one, without ---")
+                raise Invalid(where, f"has {len(documents)} documents", "use one document, without ---")
             return documents[0] if documents else None
         case _:
-            raise Invalid(where, f"{suffix} is no format of schedules", ".yaml, .yml, .json or .toml")
+            raise Invalid(where, f"{suffix} is not a format of schedules files", ".yaml, .yml, .json or .toml")
 
 
-def _encoded(value: object, where: str) -> bytes:
+def _encode(value: object, where: str) -> bytes:
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise Invalid(where, f"holds what JSON cannot say: {error}") from None
+        raise Invalid(where, f"has a value that JSON cannot represent: {error}") from None
 
 
-def _name_of(entry: msgspec.Raw) -> str:
+def _read_name(entry: msgspec.Raw) -> str:
     try:
-        return msgspec.json.decode(entry, type=_Named).name[:80]
+        return msgspec.json.decode(entry, type=_NamedEntry).name[:80]
     except msgspec.MsgspecError:
         return ""
 
 
-def _within(place: str, error: Invalid) -> Invalid:
-    return Invalid(f"{place}: {error.field}", error.reason, error.hint)
+def _add_place(position: str, error: Invalid) -> Invalid:
+    return Invalid(f"{position}: {error.field}", error.reason, error.hint)
 
 
-def _comment(line: str) -> str:
+def _format_comment(line: str) -> str:
     return "# " + "".join(letter if letter.isprintable() else " " for letter in line)

@@ -14,7 +14,7 @@ from mainspring.core.model.schedules.job import Job, JobState, NewJob
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, Reads
 from mainspring.core.store import PutOutcome
-from mainspring.features.schedules.reconcile import Action, Declared, Step, reconcile
+from mainspring.features.schedules.reconcile import Action, DeclaredSchedule, Step, reconcile
 from mainspring.http.context import MOST_WARNINGS, Api
 from mainspring.http.operation import Answer, Call, Nothing, Resource
 from mainspring.http.problems import Problem, decode, problem_of, with_names_as_written
@@ -29,16 +29,19 @@ schedules = Resource(
 )
 
 _PAGE = 1_000
-_MOST = 10_000
+_MAX_SCHEDULES = 10_000
 
 
-class Reconcile(Request):
+class ReconcileIn(Request):
     """All schedules of one source. Stored schedules of the source that are missing here are to be removed."""
 
-    source: Annotated[Name, Meta(description="Who declares them, such as `app:billing` or `file:schedules.yaml`.")]
+    source: Annotated[
+        Name,
+        Meta(description="The source that declares the schedules, such as `app:billing` or `file:schedules.yaml`."),
+    ]
     schedules: Annotated[
         list[msgspec.Raw],
-        Meta(max_length=_MOST, extra_json_schema={"items": {"$ref": "#/components/schemas/JobIn"}}),
+        Meta(max_length=_MAX_SCHEDULES, extra_json_schema={"items": {"$ref": "#/components/schemas/JobIn"}}),
     ]
     tenant: Name | UnsetType = UNSET
     dry_run: bool = False
@@ -77,12 +80,12 @@ class ReconcileOut(Wire):
     "POST",
     "/v1/schedules/reconcile",
     permission=Permission.OPERATE,
-    body=Reconcile,
+    body=ReconcileIn,
     answers={200: ReconcileOut, 409: Problem},
     largest_body=16 * 1024 * 1024,
     within=None,
 )
-async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answer:
+async def reconcile_schedules(api: Api, call: Call[ReconcileIn, Nothing]) -> Answer:
     """Make the stored schedules of an application or a file equal to its declarations.
 
     `dryRun` returns the steps without applying them. Schedules of other sources are left alone unless `takeOver` is
@@ -91,10 +94,10 @@ async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answe
     """
     body = call.body
     tenant = await api.choose_owner(call.principal, body.tenant)
-    declared = [await _declared(api, number, entry) for number, entry in enumerate(body.schedules, 1)]
+    declared = [await _build_declared(api, number, entry) for number, entry in enumerate(body.schedules, 1)]
     found = reconcile(
         declared,
-        await _stored(api.seen_by(call.principal), tenant, body.source, {one.spec.name for one in declared}),
+        await _read_stored(api.seen_by(call.principal), tenant, body.source, {one.spec.name for one in declared}),
         body.source,
     )
     refused = {
@@ -115,8 +118,8 @@ async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answe
         first, others = warnings[0], len(warnings) - 1
         least = "at least " if len(warnings) == MOST_WARNINGS else ""
         more = f"; {least}{others} more obstacle{'s' if others > 1 else ''}" if others else ""
-        raise Conflict(f"{first}{more} (refused, because strict was asked for)")
-    ids = await _apply(api, steps, tenant, call.principal.name, f"declared by {body.source}")
+        raise Conflict(f"{first}{more} (refused because of strict)")
+    ids = await _apply_steps(api, steps, tenant, call.principal.name, f"declared by {body.source}")
     out = ReconcileOut(
         source=body.source,
         tenant=tenant,
@@ -127,7 +130,7 @@ async def reconcile_schedules(api: Api, call: Call[Reconcile, Nothing]) -> Answe
     return Answer(200, out)
 
 
-async def _declared(api: Api, number: int, entry: msgspec.Raw) -> Declared:
+async def _build_declared(api: Api, number: int, entry: msgspec.Raw) -> DeclaredSchedule:
     written: dict[str, str] = {}
     try:
         fields = decode(bytes(entry), JobFields, _decoder, written)
@@ -140,10 +143,10 @@ async def _declared(api: Api, number: int, entry: msgspec.Raw) -> Declared:
     except Invalid as error:
         problem, _ = problem_of(with_names_as_written(error, written))
         raise Invalid(f"schedules[{number - 1}].{problem.field}", error.reason, error.hint) from None
-    return Declared(spec, payload)
+    return DeclaredSchedule(spec, payload)
 
 
-async def _stored(reads: Reads, tenant: str, source: str, names: set[str]) -> list[Job]:
+async def _read_stored(reads: Reads, tenant: str, source: str, names: set[str]) -> list[Job]:
     """Return the jobs that may have to change, with their payloads."""
     wanted: list[JobId] = []
     after: JobId | None = None
@@ -159,17 +162,17 @@ async def _stored(reads: Reads, tenant: str, source: str, names: set[str]) -> li
     return found
 
 
-async def _apply(api: Api, steps: Sequence[Step], tenant: str, author: str, why: str) -> dict[str, JobId]:
+async def _apply_steps(api: Api, steps: Sequence[Step], tenant: str, author: str, why: str) -> dict[str, JobId]:
     """Apply the steps. Returns the ids of the jobs by name."""
     ids: dict[str, JobId] = {}
-    news = [_new_job(api, step, tenant, author, why) for step in steps if step.declared is not None]
+    news = [_build_new_job(api, step, tenant, author, why) for step in steps if step.declared is not None]
     room = await api.room_for_jobs(tenant, sum(new.must_be_new for new in news))
     if room.why_not_more is not None:
         raise room.why_not_more
     for start in range(0, len(news), _PAGE):
         for put in await api.jobs.put_jobs(news[start : start + _PAGE]):
             if put.outcome in (PutOutcome.EXISTS, PutOutcome.STALE):
-                raise Conflict(f"somebody has just changed schedule {put.job.spec.name!r}; look at the plan again")
+                raise Conflict(f"schedule {put.job.spec.name!r} changed meanwhile; review the plan again")
             ids[put.job.spec.name] = put.job.id
     removed = {step.name: step.job.id for step in steps if step.action is Action.REMOVE and step.job is not None}
     if removed:
@@ -177,7 +180,7 @@ async def _apply(api: Api, steps: Sequence[Step], tenant: str, author: str, why:
     return ids | removed
 
 
-def _new_job(api: Api, step: Step, tenant: str, author: str, why: str) -> NewJob:
+def _build_new_job(api: Api, step: Step, tenant: str, author: str, why: str) -> NewJob:
     assert step.declared is not None
     return NewJob(
         id=api.jobs.new_job_id(tenant, step.name) if step.job is None else step.job.id,
@@ -191,33 +194,33 @@ def _new_job(api: Api, step: Step, tenant: str, author: str, why: str) -> NewJob
     )
 
 
-def _step_out(step: Step, made: JobId | None, done: bool) -> StepOut:
+def _step_out(step: Step, job_id: JobId | None, done: bool) -> StepOut:
     job, declared = step.job, step.declared
     spec = job.spec if declared is None and job is not None else declared.spec if declared is not None else None
     assert spec is not None
     return StepOut(
         action=step.action.value,
         name=step.name,
-        job_id=made if job is None else job.id,
+        job_id=job_id if job is None else job.id,
         task=spec.task,
-        changes={} if job is None or declared is None else _changes(job, declared),
+        changes={} if job is None or declared is None else _list_changes(job, declared),
         done=done,
     )
 
 
-def _changes(job: Job, declared: Declared) -> dict[str, Change]:
-    should_be = msgspec.structs.replace(job, spec=declared.spec, payload=declared.payload)
-    changes = differences(fields_of(job), fields_of(should_be))
+def _list_changes(job: Job, declared: DeclaredSchedule) -> dict[str, Change]:
+    target = msgspec.structs.replace(job, spec=declared.spec, payload=declared.payload)
+    changes = differences(fields_of(job), fields_of(target))
     for name, before, after in (
         ("source", job.spec.source, declared.spec.source),
         ("status", job.state, JobState.SCHEDULED if job.state is JobState.CANCELLED else job.state),
     ):
         if before != after:
-            changes[name] = Change(before=_raw(before), after=_raw(after))
+            changes[name] = Change(before=_encode_raw(before), after=_encode_raw(after))
     return changes
 
 
-def _raw(text: str) -> msgspec.Raw:
+def _encode_raw(text: str) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(text or None))
 
 

@@ -13,7 +13,7 @@ import msgspec
 from mainspring.core.model.base.errors import Conflict
 from mainspring.core.model.schedules.job import Job, JobSpec, JobState
 
-_TICKING = (JobState.SCHEDULED, JobState.PAUSED)
+_ACTIVE_STATES = (JobState.SCHEDULED, JobState.PAUSED)
 
 
 class Action(StrEnum):
@@ -24,7 +24,7 @@ class Action(StrEnum):
     REMOVE = "remove"
 
 
-class Declared(msgspec.Struct, frozen=True):
+class DeclaredSchedule(msgspec.Struct, frozen=True):
     """A schedule as declared, and the payload of its runs."""
 
     spec: JobSpec
@@ -35,12 +35,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
     name: str
     #: The declared schedule; ``None`` for a removal.
-    declared: Declared | None = None
+    declared: DeclaredSchedule | None = None
     #: The stored job; ``None`` for an addition.
     job: Job | None = None
 
 
-class Steps(msgspec.Struct, frozen=True):
+class Reconciliation(msgspec.Struct, frozen=True):
     """The planned steps: additions and changes in the order declared, then removals by name."""
 
     steps: tuple[Step, ...]
@@ -48,7 +48,7 @@ class Steps(msgspec.Struct, frozen=True):
     unchanged: tuple[str, ...]
 
 
-def reconcile(declared: Sequence[Declared], stored: Iterable[Job], source: str) -> Steps:
+def reconcile(declared: Sequence[DeclaredSchedule], stored: Iterable[Job], source: str) -> Reconciliation:
     """Plan the steps that make ``stored`` equal to ``declared``.
 
     ``stored`` has the jobs of one tenant. Jobs of other sources whose names are not declared may be missing.
@@ -62,27 +62,27 @@ def reconcile(declared: Sequence[Declared], stored: Iterable[Job], source: str) 
         if name in wanted:
             raise Conflict(f"schedule {name!r} is declared twice")
         wanted.add(name)
-        one = Declared(msgspec.structs.replace(one.spec, source=source), one.payload)
+        one = DeclaredSchedule(msgspec.structs.replace(one.spec, source=source), one.payload)
         job = known.get(name)
         if job is None:
             steps.append(Step(action=Action.ADD, name=name, declared=one))
-        elif _is_as_declared(job, one):
+        elif _is_unchanged(job, one):
             unchanged.append(name)
         else:
-            others = job.spec.source not in ("", source) and job.state in _TICKING
+            others = job.spec.source not in ("", source) and job.state in _ACTIVE_STATES
             action = Action.TAKE_OVER if others else Action.CHANGE
             steps.append(Step(action=action, name=name, declared=one, job=job))
     for name, job in sorted(known.items()):
-        if is_left_over(job, source, wanted):
+        if is_removed(job, source, wanted):
             steps.append(Step(action=Action.REMOVE, name=name, job=job))
-    return Steps(tuple(steps), tuple(unchanged))
+    return Reconciliation(tuple(steps), tuple(unchanged))
 
 
-def is_left_over(job: Job, source: str, declared: set[str]) -> bool:
+def is_removed(job: Job, source: str, declared: set[str]) -> bool:
     """Return whether the job belongs to this source, still fires, and is no longer declared."""
-    return job.spec.source == source and job.state in _TICKING and job.spec.name not in declared
+    return job.spec.source == source and job.state in _ACTIVE_STATES and job.spec.name not in declared
 
 
-def _is_as_declared(job: Job, declared: Declared) -> bool:
+def _is_unchanged(job: Job, declared: DeclaredSchedule) -> bool:
     # A cancelled job is scheduled again. A finished one has no tick left, and would only finish again.
     return job.spec == declared.spec and job.payload == declared.payload and job.state is not JobState.CANCELLED

@@ -14,34 +14,37 @@ from mainspring.cli.output import AsJson, console, echo_json
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.schedules.cron import load_zone
 from mainspring.features.schedules import file as schedule_file
-from mainspring.features.schedules.commands.converters.conversion import Conversion, Refused, Translated
+from mainspring.features.schedules.commands.converters.conversion import Conversion, RefusedEntry, TranslatedEntry
 
 #: The exit code if some entries could not be converted.
 INCOMPLETE = 3
-_EXITS = "Exit code 0: all was translated; 3: some could not be, and the report says why; 2: nothing could be read."
+_EXIT_CODES = (
+    "Exit codes: 0: everything was translated; 3: some entries were refused, as the report explains; "
+    "2: the source is unreadable."
+)
 
 Output: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Write the schedules file here; to stdout without.", show_default=False),
+    typer.Option("--output", "-o", help="The schedules file to write. Default: stdout.", show_default=False),
 ]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only report what would be written.")]
 Zone: TypeAlias = Annotated[
     str | None,
-    typer.Option("--tz", help="The time zone where the source names none; UTC without.", show_default=False),
+    typer.Option("--tz", help="The time zone for entries without one. Default: UTC.", show_default=False),
 ]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The output of ``--json``."""
 
-    translated: list[Translated]
-    refused: list[Refused]
+    translated: list[TranslatedEntry]
+    refused: list[RefusedEntry]
     notes: list[str]
 
 
 def register(application: typer.Typer) -> None:
     group = typer.Typer(
-        name="convert", help="Read schedules of other schedulers into a schedules file.", no_args_is_help=True
+        name="convert", help="Convert schedules of other schedulers to a schedules file.", no_args_is_help=True
     )
     for name, command in (
         ("crontab", crontab),
@@ -49,16 +52,16 @@ def register(application: typer.Typer) -> None:
         ("apscheduler", apscheduler),
         ("kubernetes", kubernetes),
     ):
-        group.command(name, epilog=_EXITS)(command)
+        group.command(name, epilog=_EXIT_CODES)(command)
     application.add_typer(group)
 
 
 def crontab(
-    source: Annotated[str, typer.Argument(help="A file, or - for what crontab -l prints.")],
-    system: Annotated[bool, typer.Option("--system", help="With a user in each line, as /etc/crontab has.")] = False,
+    source: Annotated[str, typer.Argument(help="A crontab file; - reads stdin, such as the output of crontab -l.")],
+    system: Annotated[bool, typer.Option("--system", help="Lines have a user, as in /etc/crontab.")] = False,
     task: Annotated[
         str | None,
-        typer.Option("--task", help="Give the command to this task of yours, not to shell.", show_default=False),
+        typer.Option("--task", help="The task that receives the commands. Default: shell.", show_default=False),
     ] = None,
     tz: Zone = None,
     output: Output = None,
@@ -76,7 +79,9 @@ def crontab(
     from mainspring.features.schedules.commands.converters import crontab as converter
 
     _check_zone(tz)
-    _finish(converter.convert(_read(source), system=system, timezone=tz, task=task), source, output, dry_run, json)
+    _write_output(
+        converter.convert(_read(source), system=system, timezone=tz, task=task), source, output, dry_run, json
+    )
 
 
 def celery_beat(
@@ -97,7 +102,7 @@ def celery_beat(
     from mainspring.features.schedules.commands.converters import celery_beat as converter
 
     _check_zone(tz)
-    _finish(converter.convert(source, timezone=tz), source, output, dry_run, json)
+    _write_output(converter.convert(source, timezone=tz), source, output, dry_run, json)
 
 
 def apscheduler(
@@ -114,11 +119,11 @@ def apscheduler(
     from mainspring.features.schedules.commands.converters import apscheduler as converter
 
     _check_zone(tz)
-    _finish(converter.convert(source, timezone=tz), source, output, dry_run, json)
+    _write_output(converter.convert(source, timezone=tz), source, output, dry_run, json)
 
 
 def kubernetes(
-    source: Annotated[str, typer.Argument(help="A file of manifests, or - for stdin.")],
+    source: Annotated[str, typer.Argument(help="A file of manifests; - reads stdin.")],
     tz: Zone = None,
     output: Output = None,
     dry_run: DryRun = False,
@@ -132,7 +137,7 @@ def kubernetes(
 
     _check_zone(tz)
     where = "stdin" if source == "-" else source
-    _finish(converter.convert(_read(source), where=where, timezone=tz), source, output, dry_run, json)
+    _write_output(converter.convert(_read(source), where=where, timezone=tz), source, output, dry_run, json)
 
 
 def _check_zone(tz: str | None) -> None:
@@ -151,12 +156,12 @@ def _read(source: str) -> str:
         raise Invalid("source", f"{source} is not UTF-8") from None
 
 
-def _finish(found: Conversion, source: str, output: Path | None, dry_run: bool, as_json: bool) -> None:
+def _write_output(found: Conversion, source: str, output: Path | None, dry_run: bool, as_json: bool) -> None:
     """Write the file and the report. The report goes to stdout, or to stderr if stdout has the file."""
     entries = [
         schedule_file.Entry(entry.fields, [f"from {entry.where}", *entry.warnings]) for entry in found.translated
     ]
-    text = schedule_file.write(entries, [f"translated from {'stdin' if source == '-' else source}", *found.notes])
+    text = schedule_file.format_file(entries, [f"translated from {'stdin' if source == '-' else source}", *found.notes])
     if output is not None and not dry_run:
         try:
             output.write_text(text, encoding="utf-8")
@@ -172,14 +177,14 @@ def _finish(found: Conversion, source: str, output: Path | None, dry_run: bool, 
         )
     elif output is None and not dry_run:
         typer.echo(text, nl=False)
-        _report(Console(stderr=True, highlight=False, markup=False, emoji=False), found)
+        _print_report(Console(stderr=True, highlight=False, markup=False, emoji=False), found)
     else:
-        _report(console(), found)
+        _print_report(console(), found)
     if found.refused:
         raise typer.Exit(INCOMPLETE)
 
 
-def _report(out: Console, found: Conversion) -> None:
+def _print_report(out: Console, found: Conversion) -> None:
     lines = Table.grid(padding=(0, 2, 0, 0))
     for entry in found.translated:
         when = entry.fields.get("cronExpression") or f"every {entry.fields.get('every')}"

@@ -38,10 +38,10 @@ from mainspring.core.model.schedules.cron import (
 )
 
 _YEAR = 366 * DAY
-_MOST_FIRES = 1_000
+_MAX_TICKS = 1_000
 
 
-class Coming(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class UpcomingTick(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     local: str
     utc: str
     distance: str
@@ -50,7 +50,7 @@ class Coming(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str = ""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ClockChangeOut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     at: str
     kind: str
     day: str
@@ -71,13 +71,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     dst_fold: str
     #: Whether the DST rules apply. If not, the schedule goes by elapsed time.
     fixed_times: bool
-    next_fires: list[Coming]
-    clock_changes: list[Change]
+    next_fires: list[UpcomingTick]
+    clock_changes: list[ClockChangeOut]
     notes: list[str]
 
 
 def register(application: typer.Typer) -> None:
-    group = typer.Typer(name="cron", help="Understand cron expressions.", no_args_is_help=True)
+    group = typer.Typer(name="cron", help="Explain cron expressions.", no_args_is_help=True)
     # With only one command, typer would omit its name.
     group.callback()(lambda: None)
     group.command("explain")(explain)
@@ -89,20 +89,22 @@ def explain(
         str, typer.Argument(help="5 fields, 6 with seconds first, or a word such as @daily; in quotes.")
     ],
     tz: Annotated[str, typer.Option("--tz", help="The time zone, such as Europe/Paris.")] = "UTC",
-    count: Annotated[int, typer.Option("-n", "--count", min=1, max=_MOST_FIRES, help="How many fires to show.")] = 5,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=_MAX_TICKS, help="How many ticks to show.")] = 5,
     start: Annotated[
-        str | None, typer.Option("--from", help="Fires after this time, such as 2026-12-31T23:59:59Z; now without.")
+        str | None, typer.Option("--from", help="Start at this time, such as 2026-12-31T23:59:59Z. Default: now.")
     ] = None,
-    gap: Annotated[DstGap, typer.Option("--gap", help="What a time does that the clocks jump over.")] = (
+    gap: Annotated[DstGap, typer.Option("--gap", help="What to do with times that daylight saving time skips.")] = (
         DstGap.RUN_AFTER
     ),
-    fold: Annotated[DstFold, typer.Option("--fold", help="How often a time runs that comes twice.")] = DstFold.ONCE,
+    fold: Annotated[
+        DstFold, typer.Option("--fold", help="What to do with times that daylight saving time repeats.")
+    ] = DstFold.ONCE,
     calendar: Annotated[
         list[str] | None,
-        typer.Option("--calendar", help="Mind this calendar of the store or the API. Can be repeated."),
+        typer.Option("--calendar", help="Apply this calendar of the store or the API. Repeatable."),
     ] = None,
     when_closed: Annotated[
-        WhenClosed, typer.Option("--when-closed", help="What a tick does when a calendar is closed.")
+        WhenClosed, typer.Option("--when-closed", help="What to do with ticks while a calendar is closed.")
     ] = WhenClosed.SKIP,
     profile: Profile = None,
     url: Url = None,
@@ -128,15 +130,15 @@ def explain(
     closings = None
     if calendar:
         where = choose(profile, url, key, store, config, tenant)
-        closings = Closings(asyncio.run(_calendars(where, calendar)), when_closed)
-    found = explained(expression, tz, gap, fold, after, count, closings)
+        closings = Closings(asyncio.run(_load_calendars(where, calendar)), when_closed)
+    found = build_explanation(expression, tz, gap, fold, after, count, closings)
     if json:
         echo_json(found)
     else:
-        _show(found)
+        _show_explanation(found)
 
 
-async def _calendars(where: Where, names: list[str]) -> list[Closed]:
+async def _load_calendars(where: Where, names: list[str]) -> list[Closed]:
     """Load the calendars from the API or the store that the options select."""
     # Import here: without calendars, none of it is needed.
     from mainspring.http.schemas.calendars import CalendarOut, calendar_of
@@ -148,7 +150,7 @@ async def _calendars(where: Where, names: list[str]) -> list[Closed]:
     return [Closed(calendar_of(read(answer, CalendarOut))) for answer in answers]
 
 
-def explained(
+def build_explanation(
     expression: str,
     tz: str,
     gap: DstGap,
@@ -159,14 +161,14 @@ def explained(
 ) -> Explanation:
     cron = Cron.parse(expression, field="expression")
     zone = load_zone(tz, "--tz")
-    fires: list[Coming] = []
+    ticks: list[UpcomingTick] = []
     tick = after
-    while len(fires) < count and (following := cron.next_after(tick, zone, gap, fold)) is not None:
+    while len(ticks) < count and (following := cron.next_after(tick, zone, gap, fold)) is not None:
         tick = following
         local = to_datetime(tick).astimezone(zone)
         at, reason = (tick, "") if closings is None else closings.place(tick)
-        fires.append(
-            Coming(
+        ticks.append(
+            UpcomingTick(
                 local=local.isoformat(),
                 utc=isoformat(tick),
                 distance=distance(tick - after),
@@ -176,11 +178,11 @@ def explained(
         )
     notes = []
     if any(term.startswith("H") for part in parts(cron) for term in part.written.split(",")):
-        notes.append("H is a value of the job's own: it is shown as one that it could have")
+        notes.append("H is resolved from the job's id; another value is shown here")
     if cron.either_day:
         notes.append("both day fields are restricted: a day that matches either one is enough")
     if not cron.fixed_times and tz != "UTC":
-        notes.append("minute or hour begins with *: it goes by elapsed time, and --gap and --fold do not matter")
+        notes.append("minute or hour begins with *: ticks follow elapsed time, and --gap and --fold have no effect")
     return Explanation(
         expression=cron.expression,
         timezone=tz,
@@ -189,14 +191,16 @@ def explained(
         dst_gap=gap.value,
         dst_fold=fold.value,
         fixed_times=cron.fixed_times,
-        next_fires=fires,
-        clock_changes=[_change(change) for change in clock_changes(cron, zone, gap, fold, after, after + _YEAR)],
+        next_fires=ticks,
+        clock_changes=[
+            _clock_change_out(change) for change in clock_changes(cron, zone, gap, fold, after, after + _YEAR)
+        ],
         notes=notes,
     )
 
 
-def _change(change: ClockChange) -> Change:
-    return Change(
+def _clock_change_out(change: ClockChange) -> ClockChangeOut:
+    return ClockChangeOut(
         at=isoformat(change.at),
         kind=change.kind,
         day=change.day,
@@ -207,7 +211,7 @@ def _change(change: ClockChange) -> Change:
     )
 
 
-def _show(found: Explanation) -> None:
+def _show_explanation(found: Explanation) -> None:
     out = console()
     out.print(Text(f"{found.words}, {found.timezone}", style="bold"))
     out.print()
@@ -216,12 +220,12 @@ def _show(found: Explanation) -> None:
         fields.add_row(part.field, part.written, part.means)
     out.print(fields)
     out.print()
-    fires = table("NEXT", "UTC", "")
-    for fire in found.next_fires:
-        local = datetime.fromisoformat(fire.local)
-        why = f"{'skipped' if fire.starts is None else f'starts {fire.starts}'}, {fire.reason}" if fire.reason else ""
-        fires.add_row(f"{local:%a %Y-%m-%d %H:%M:%S} {fire.local[19:]}", fire.utc, why or fire.distance)
-    out.print(fires)
+    ticks = table("NEXT", "UTC", "")
+    for tick in found.next_fires:
+        local = datetime.fromisoformat(tick.local)
+        why = f"{'skipped' if tick.starts is None else f'starts {tick.starts}'}, {tick.reason}" if tick.reason else ""
+        ticks.add_row(f"{local:%a %Y-%m-%d %H:%M:%S} {tick.local[19:]}", tick.utc, why or tick.distance)
+    out.print(ticks)
     out.print()
     if found.clock_changes:
         changes = table("DAY", "CLOCK CHANGES WITHIN A YEAR")
@@ -229,6 +233,6 @@ def _show(found: Explanation) -> None:
             changes.add_row(change.day, change.words)
         out.print(changes)
     else:
-        out.print("No clock change within a year touches it.")
+        out.print("No clock change within a year affects it.")
     for note in found.notes:
         out.print(Text(f"Note: {note}."))

@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from mainspring.http.schemas.jobs import JobFields
 
 #: The exit code of ``plan`` if there are steps to apply.
-TO_DO = 3
+HAS_CHANGES = 3
 _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "take over": ("!", "magenta"), "remove": ("-", "red")}
 _WORDS = {"add": "to add", "change": "to change", "take over": "to take over", "remove": "to remove"}
 _DONE = {"add": "added", "change": "changed", "take over": "taken over", "remove": "removed"}
 
 File: TypeAlias = Annotated[
     Path | None,
-    typer.Option("-f", "--file", help="A file of schedules instead: YAML, JSON or TOML.", show_default=False),
+    typer.Option(
+        "-f", "--file", help="A schedules file instead of an application: YAML, JSON or TOML.", show_default=False
+    ),
 ]
 SourceName: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--name", help="The name these schedules are managed under; that of the file without.", show_default=False
-    ),
+    typer.Option("--name", help="The name of the source. Default: the name of the file.", show_default=False),
 ]
 TenantOf: TypeAlias = Annotated[
-    str | None, typer.Option("--tenant", help="Whose schedules those of a file are.", show_default=False)
+    str | None, typer.Option("--tenant", help="The tenant of the schedules of a file.", show_default=False)
 ]
 
 
@@ -81,20 +81,20 @@ def plan(
 
     mainspring plan -f schedules.yaml --url https://jobs.example.org --json
     """
-    declared = _declaration(app, file, name, tenant)
-    where = _where(declared, profile, url, key, store, config)
+    declared = _read_declaration(app, file, name, tenant)
+    target = _choose_target(declared, profile, url, key, store, config)
 
     async def work() -> "ReconcileOut":
-        async with connected(where) as client:
-            return await _ask(client, declared)
+        async with connected(target) as client:
+            return await _request(client, declared)
 
     found = asyncio.run(work())
     if json:
         echo_json(found)
     else:
-        _show(console(), found)
+        _show_plan(console(), found)
     if found.steps:
-        raise typer.Exit(TO_DO)
+        raise typer.Exit(HAS_CHANGES)
 
 
 def apply(
@@ -103,7 +103,8 @@ def apply(
     name: SourceName = None,
     tenant: TenantOf = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Also remove, and take over from another source, without asking.")
+        bool,
+        typer.Option("--yes", "-y", help="Remove schedules, and take them over from another source, without asking."),
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse schedules that no live worker can run, instead of warning.")
@@ -127,39 +128,41 @@ def apply(
 
     mainspring apply -f schedules.yaml --yes
     """
-    declared = _declaration(app, file, name, tenant)
-    where = _where(declared, profile, url, key, store, config)
+    declared = _read_declaration(app, file, name, tenant)
+    target = _choose_target(declared, profile, url, key, store, config)
 
     async def work() -> "ReconcileOut":
-        async with connected(where, makes_store=True) as client:
-            found = await _ask(client, declared)
+        async with connected(target, makes_store=True) as client:
+            found = await _request(client, declared)
             if not json:
-                _show(console(), found)
+                _show_plan(console(), found)
             if not found.steps:
                 return found
-            return await _ask(client, declared, do=True, all_of_it=yes or _may(found.steps, json), strict=strict)
+            return await _request(
+                client, declared, apply_now=True, confirmed=yes or _confirm(found.steps, json), strict=strict
+            )
 
     done = asyncio.run(work())
-    left = [step for step in done.steps if not step.done]
+    skipped = [step for step in done.steps if not step.done]
     if json:
         echo_json(done)
     elif done.steps:
-        typer.echo(_counts(step for step in done.steps if step.done) or "nothing was done")
-    if left:
-        names = ", ".join(step.name for step in left)
-        typer.echo(f"mainspring: warning: {len(left)} left as they are: {names} (--yes)", err=True)
+        typer.echo(_count_actions(step for step in done.steps if step.done) or "no changes")
+    if skipped:
+        names = ", ".join(step.name for step in skipped)
+        typer.echo(f"mainspring: warning: {len(skipped)} not changed: {names} (--yes)", err=True)
         raise typer.Exit(PARTLY)
 
 
-def _declaration(app: str | None, file: Path | None, name: str | None, tenant: str | None) -> Declaration:
+def _read_declaration(app: str | None, file: Path | None, name: str | None, tenant: str | None) -> Declaration:
     if (app is None) == (file is None):
         raise Invalid("application", "give either an application or -f FILE", "for example mainspring plan tasks:app")
     if app is not None:
         for option, value in (("--name", name), ("--tenant", tenant)):
             if value is not None:
-                raise Invalid(option, "is for files", "an application has its own, in its code")
+                raise Invalid(option, "requires -f", "an application sets it in its code")
         loaded = load_application(app)
-        _refuse_namesakes(app, loaded)
+        _check_unique_name(app, loaded)
         from mainspring.http.schemas.job_answers import fields_of_spec
 
         # Send every field: the code sets the options of its own tasks.
@@ -169,10 +172,10 @@ def _declaration(app: str | None, file: Path | None, name: str | None, tenant: s
     from mainspring.features.schedules import file as schedule_file
 
     source = f"file:{check_name('--name', name or file.name)}"
-    return Declaration(source, schedule_file.read(file), tenant)
+    return Declaration(source, schedule_file.read_file(file), tenant)
 
 
-def _refuse_namesakes(path: str, app: Mainspring) -> None:
+def _check_unique_name(path: str, app: Mainspring) -> None:
     """Refuse two applications of the same name: each would remove the schedules of the other."""
     module = load_module(path.partition(":")[0], "application")
     others = [other for other in vars(module).values() if isinstance(other, Mainspring) and other is not app]
@@ -180,56 +183,56 @@ def _refuse_namesakes(path: str, app: Mainspring) -> None:
         raise Conflict(f"{module.__name__} has two applications called {app.name!r}; give each a name: name=…")
 
 
-def _where(
+def _choose_target(
     declared: Declaration, profile: str | None, url: str | None, key: str | None, store: str | None, config: Path | None
 ) -> Where:
-    where = choose(profile, url, key, store, config, declared.tenant)
-    if where.settings is None or profile is not None or declared.application is None:
-        return where
+    target = choose(profile, url, key, store, config, declared.tenant)
+    if target.settings is None or profile is not None or declared.application is None:
+        return target
     # The store that the code names counts, unless an option names another.
     return Where(settings=settings_of(declared.application, config, store=store), tenant=declared.tenant)
 
 
-async def _ask(
-    client: Client, declared: Declaration, *, do: bool = False, all_of_it: bool = False, strict: bool = False
+async def _request(
+    client: Client, declared: Declaration, *, apply_now: bool = False, confirmed: bool = False, strict: bool = False
 ) -> "ReconcileOut":
     from mainspring.features.schedules.operations import ReconcileOut
     from mainspring.sdk.reconcile import PATH, request
 
     body = request(declared.source, client.tenant, declared.schedules)
-    if do:
-        body = msgspec.structs.replace(body, dry_run=False, remove=all_of_it, take_over=all_of_it, strict=strict)
+    if apply_now:
+        body = msgspec.structs.replace(body, dry_run=False, remove=confirmed, take_over=confirmed, strict=strict)
     # Safe to repeat: a second request finds the steps applied.
     return read(await client.ask("POST", PATH, body=body, repeatable=True), ReconcileOut)
 
 
-def _may(steps: Sequence["StepOut"], json: bool) -> bool:
+def _confirm(steps: Sequence["StepOut"], json: bool) -> bool:
     """Return whether removals and takeovers are confirmed."""
-    taken = [step for step in steps if step.action in ("remove", "take over")]
-    if not taken or json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    affected = [step for step in steps if step.action in ("remove", "take over")]
+    if not affected or json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    return typer.confirm(f"Really {', '.join(f'{step.action} {step.name}' for step in taken)}?", err=True)
+    return typer.confirm(f"Really {', '.join(f'{step.action} {step.name}' for step in affected)}?", err=True)
 
 
-def _show(out: Console, found: "ReconcileOut") -> None:
+def _show_plan(out: Console, found: "ReconcileOut") -> None:
     for step in found.steps:
         sign, colour = _SIGNS[step.action]
         out.print(Text(f"{sign} {step.name}", colour), Text(f"task {step.task}" if step.action == "add" else ""))
         for field, change in step.changes.items():
-            out.print(Text(f"    {field}: {_value(change.before)} → {_value(change.after)}"))
+            out.print(Text(f"    {field}: {_format_value(change.before)} → {_format_value(change.after)}"))
     for warning in found.warnings:
         typer.echo(f"mainspring: warning: {warning}", err=True)
-    todo = _counts(found.steps, _WORDS)
-    out.print(f"{found.source}: {todo or 'nothing to do'}; {len(found.unchanged)} unchanged")
+    summary = _count_actions(found.steps, _WORDS)
+    out.print(f"{found.source}: {summary or 'nothing to apply_now'}; {len(found.unchanged)} unchanged")
 
 
-def _counts(steps: "Iterable[StepOut]", words: dict[str, str] = _DONE) -> str:
+def _count_actions(steps: "Iterable[StepOut]", words: dict[str, str] = _DONE) -> str:
     actions = [step.action for step in steps]
     return ", ".join(f"{actions.count(action)} {word}" for action, word in words.items() if action in actions)
 
 
-def _value(raw: msgspec.Raw | msgspec.UnsetType) -> str:
+def _format_value(raw: msgspec.Raw | msgspec.UnsetType) -> str:
     if isinstance(raw, msgspec.UnsetType):
-        return "much"
+        return "(large value)"
     text = bytes(raw).decode()
     return "nothing" if text == "null" else text

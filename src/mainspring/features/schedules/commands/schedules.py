@@ -7,7 +7,7 @@ from mainspring.cli.fields import Contains, Limit, Queue, Status, Tag, Task
 from mainspring.cli.output import Output, status
 from mainspring.cli.tables.jobs import Shown
 
-group = typer.Typer(name="schedules", help="List the recurring jobs and when they run next.", no_args_is_help=True)
+group = typer.Typer(name="schedules", help="List recurring jobs and their next ticks.", no_args_is_help=True)
 
 
 def register(application: typer.Typer) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 from mainspring.cli.options import load_module
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import SECOND, format_duration
-from mainspring.features.schedules.commands.converters.calendar import Calendar, cron_of
+from mainspring.features.schedules.commands.converters.calendar import Calendar, build_cron
 from mainspring.features.schedules.commands.converters.commands import RETRIES_NOTE, TIMEOUT_NOTE
-from mainspring.features.schedules.commands.converters.conversion import Conversion, Untranslatable
-from mainspring.features.schedules.commands.converters.functions import payload_of
+from mainspring.features.schedules.commands.converters.conversion import Conversion, UntranslatableError
+from mainspring.features.schedules.commands.converters.functions import build_payload
 
-_MADE_UP_ID = re.compile("[0-9a-f]{32}").fullmatch
+_GENERATED_ID = re.compile("[0-9a-f]{32}").fullmatch
 #: The least grace period, in seconds. A healthy scheduler may be late by some seconds, which APScheduler's default of
 #: one second would not allow.
-_LEAST_GRACE = 60
+_MIN_GRACE = 60
 
 
 def convert(source: str, *, timezone: str | None) -> Conversion:
@@ -33,101 +33,99 @@ def convert(source: str, *, timezone: str | None) -> Conversion:
         raise Invalid("source", f"{module_name} has no scheduler called {attribute!r}")
     found = Conversion()
     for job in scheduler.get_jobs():
-        _job(found, job, getattr(scheduler, "_job_defaults", {}), timezone)
+        _convert_job(found, job, getattr(scheduler, "_job_defaults", {}), timezone)
     if found.translated:
         found.note(RETRIES_NOTE)
         found.note(TIMEOUT_NOTE)
-        found.note("tasks are named for their functions: mark each with @app.task")
+        found.note("tasks are named after their functions: declare each with @app.task")
     return found
 
 
-def _job(found: Conversion, job: Any, defaults: dict[str, Any], timezone: str | None) -> None:
-    name = job.name if _MADE_UP_ID(job.id) else job.id
+def _convert_job(found: Conversion, job: Any, defaults: dict[str, Any], timezone: str | None) -> None:
+    name = job.name if _GENERATED_ID(job.id) else job.id
     where = f"job {name!r}"
     warnings: list[str] = []
     try:
         if getattr(job, "next_run_time", job) is None:
-            raise Untranslatable("it is paused there; resume it, or leave it out")
+            raise UntranslatableError("it is paused; resume it first, or omit it")
         task = getattr(job.func, "__name__", "")
         if not task.isidentifier():
-            raise Untranslatable("its function has no name of its own")
-        fields: dict[str, object] = {"name": name, "task": task, **_when(job.trigger, timezone)}
-        payload = payload_of(job.func, job.args, job.kwargs)
+            raise UntranslatableError("its function has no importable name")
+        fields: dict[str, object] = {"name": name, "task": task, **_convert_trigger(job.trigger, timezone)}
+        payload = build_payload(job.func, job.args, job.kwargs)
         if payload:
             fields["payload"] = payload
         fields["maxRetries"] = 0
-        _policies(fields, job, defaults, warnings)
-    except Untranslatable as error:
+        _convert_policies(fields, job, defaults, warnings)
+    except UntranslatableError as error:
         found.refuse(where, name, str(error))
         return
     found.add(where, fields, warnings)
 
 
-def _policies(fields: dict[str, object], job: Any, defaults: dict[str, Any], warnings: list[str]) -> None:
-    def option(name: str, otherwise: object) -> Any:
-        return getattr(job, name, defaults.get(name, otherwise))
+def _convert_policies(fields: dict[str, object], job: Any, defaults: dict[str, Any], warnings: list[str]) -> None:
+    def option(name: str, default: object) -> Any:
+        return getattr(job, name, defaults.get(name, default))
 
     together = option("max_instances", 1)
     if together == 1:
         fields["overlap"] = "skip"
     else:
-        warnings.append(f"max_instances {together} is left out: any number may run at a time")
+        warnings.append(f"max_instances {together} is dropped: any number of runs may be active")
     grace = option("misfire_grace_time", 1)
     if grace is not None:
-        fields["catchUp"] = (
-            {"mode": "none", "grace": f"{max(grace, _LEAST_GRACE)}s"} if grace > _LEAST_GRACE else "none"
-        )
+        fields["catchUp"] = {"mode": "none", "grace": f"{max(grace, _MIN_GRACE)}s"} if grace > _MIN_GRACE else "none"
     elif not option("coalesce", True):
         fields["catchUp"] = "all"
-        warnings.append("of what was missed at most 100 runs are made up for, and none older than a day")
+        warnings.append("at most 100 missed ticks are caught up, none older than a day")
 
 
-def _when(trigger: Any, timezone: str | None) -> dict[str, object]:
+def _convert_trigger(trigger: Any, timezone: str | None) -> dict[str, object]:
     from apscheduler.triggers.cron import CronTrigger
     from apscheduler.triggers.date import DateTrigger
     from apscheduler.triggers.interval import IntervalTrigger
 
     fields: dict[str, object]
     if type(trigger) is CronTrigger:
-        fields = {"cronExpression": _cron(trigger), "timezone": _zone(trigger.timezone, timezone)}
+        fields = {"cronExpression": _convert_cron(trigger), "timezone": _get_zone_name(trigger.timezone, timezone)}
         start = trigger.start_date
     elif type(trigger) is IntervalTrigger:
         fields = {"every": format_duration(round(trigger.interval_length * SECOND))}
         # Without a start, APScheduler uses the time of the import, which has microseconds. Ignore it.
         start = trigger.start_date if trigger.start_date and not trigger.start_date.microsecond else None
     elif type(trigger) is DateTrigger:
-        raise Untranslatable(f"it runs once, at {trigger.run_date.isoformat()}: submit it as a job of its own")
+        raise UntranslatableError(f"it runs once, at {trigger.run_date.isoformat()}: submit it as a one-off job")
     else:
-        raise Untranslatable(f"{type(trigger).__name__} has no counterpart: split it into several schedules")
+        raise UntranslatableError(f"{type(trigger).__name__} has no counterpart: split it into several schedules")
     for field, moment in (("scheduleTime", start), ("endTime", trigger.end_date)):
         if moment is not None:
-            fields[field] = _instant(moment)
+            fields[field] = _convert_instant(moment)
     if trigger.jitter:
         fields["jitter"] = f"{round(trigger.jitter)}s"
     return fields
 
 
-def _instant(moment: datetime) -> str:
+def _convert_instant(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _zone(zone: tzinfo, otherwise: str | None) -> str:
+def _get_zone_name(zone: tzinfo, default: str | None) -> str:
     """Return the IANA name of a zone. Each zone library keeps it in another attribute."""
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)
     if name is None and zone.utcoffset(None) == UTC.utcoffset(None):
         name = "UTC"
     if name is None:
-        if otherwise is None:
-            raise Untranslatable(f"its time zone {zone} has no name; give one by --tz")
-        name = otherwise
+        if default is None:
+            raise UntranslatableError(f"its time zone {zone} has no name; set one with --tz")
+        name = default
     return str(name)
 
 
-def _cron(trigger: Any) -> str:
+def _convert_cron(trigger: Any) -> str:
     fields = {field.name: field for field in trigger.fields}
     for name in ("year", "week"):
         if str(fields[name]) != "*":
-            raise Untranslatable(f"{name}={fields[name]}: a cron expression has no {name}")
+            raise UntranslatableError(f"{name}={fields[name]}: a cron expression has no {name}")
     days: set[int] = set()
     numbered: list[tuple[int, int]] = []
     last_day = False
@@ -140,23 +138,23 @@ def _cron(trigger: Any) -> str:
             case "LastDayOfMonthExpression":
                 last_day = True
             case _:
-                days |= _values([expression], 1, 31)
-    return cron_of(
+                days |= _parse_values([expression], 1, 31)
+    return build_cron(
         Calendar(
-            seconds=_values(fields["second"].expressions, 0, 59),
-            minutes=_values(fields["minute"].expressions, 0, 59),
-            hours=_values(fields["hour"].expressions, 0, 23),
+            seconds=_parse_values(fields["second"].expressions, 0, 59),
+            minutes=_parse_values(fields["minute"].expressions, 0, 59),
+            hours=_parse_values(fields["hour"].expressions, 0, 23),
             days=frozenset(days),
-            months=_values(fields["month"].expressions, 1, 12),
+            months=_parse_values(fields["month"].expressions, 1, 12),
             # Monday is 0 in APScheduler and 1 here.
-            weekdays=frozenset((day + 1) % 7 for day in _values(fields["day_of_week"].expressions, 0, 6)),
+            weekdays=frozenset((day + 1) % 7 for day in _parse_values(fields["day_of_week"].expressions, 0, 6)),
             numbered=tuple(numbered),
             last_day=last_day,
         )
     )
 
 
-def _values(expressions: Iterable[Any], low: int, high: int) -> frozenset[int]:
+def _parse_values(expressions: Iterable[Any], low: int, high: int) -> frozenset[int]:
     values: set[int] = set()
     for expression in expressions:
         first = getattr(expression, "first", low)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from mainspring.features.schedules.commands.converters.conversion import Untranslatable
+from mainspring.features.schedules.commands.converters.conversion import UntranslatableError
 
 _WEEKS = tuple(frozenset(range(first, min(first + 7, 32))) for first in range(1, 32, 7))
 _EVERY_DAY = frozenset(range(1, 32))
@@ -32,8 +32,8 @@ class Calendar(msgspec.Struct, frozen=True, kw_only=True):
     last_day: bool = False
 
 
-def cron_of(calendar: Calendar) -> str:
-    day, weekday = _days_of(calendar)
+def build_cron(calendar: Calendar) -> str:
+    day, weekday = _build_days(calendar)
     fields = [
         write_values(calendar.minutes, 0, 59),
         write_values(calendar.hours, 0, 23),
@@ -46,11 +46,11 @@ def cron_of(calendar: Calendar) -> str:
     return " ".join(fields)
 
 
-def _days_of(calendar: Calendar) -> tuple[str, str]:
+def _build_days(calendar: Calendar) -> tuple[str, str]:
     days, weekdays = calendar.days, calendar.weekdays
     if calendar.numbered or calendar.last_day:
         if weekdays != _EVERY_WEEKDAY:
-            raise Untranslatable("a day that must be one of the month's last or numbered days and also a weekday")
+            raise UntranslatableError("its days must match both a day of the month and a weekday")
         numbered = ",".join(f"{weekday}{f'#{number}' if number else 'L'}" for weekday, number in calendar.numbered)
         if days == _EVERY_DAY:
             return "*", "*"
@@ -67,15 +67,15 @@ def _days_of(calendar: Calendar) -> tuple[str, str]:
         return day, weekday
     if 1 in days:
         # A step of 31 selects only the 1st, and its star requires both fields to match.
-        return _joined("*/31", days - {1}), weekday
+        return _join_values("*/31", days - {1}), weekday
     if 0 in weekdays:
-        return day, _joined("*/7", weekdays - {0})
-    raise Untranslatable(
+        return day, _join_values("*/7", weekdays - {0})
+    raise UntranslatableError(
         f"it fires on days that are both {day} of the month and {weekday} of the week; a cron expression takes either"
     )
 
 
-def _joined(star: str, others: Collection[int]) -> str:
+def _join_values(star: str, others: Collection[int]) -> str:
     return ",".join([star, *map(str, sorted(others))])
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from mainspring.core.model.base.errors import Invalid
-from mainspring.features.schedules.commands.converters.celery_schedules import CrontabFields, Every, Unknown
+from mainspring.features.schedules.commands.converters.celery_schedules import CrontabFields, Interval, UnknownSchedule
 
 NAMES = ("beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE")
 ZONES = ("timezone", "CELERY_TIMEZONE")
@@ -25,17 +25,17 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 _CRONTAB = ("minute", "hour")
 
 
-class NotLiteral(Exception):
+class NotLiteralError(Exception):
     pass
 
 
 def read_literals(source: str, path: str) -> tuple[dict[str, Any], str | None]:
-    """Return the entries and the zone. A value that is not a literal becomes an ``Unknown`` with its position."""
+    """Return the entries and the zone. Values that are not literals become ``UnknownSchedule`` with position."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Invalid(path, f"is not Python: {error}") from None
-    reader = _Reader(tree)
+    reader = _LiteralReader(tree)
     schedule: ast.expr | None = None
     zone: ast.expr | None = None
     for name, value in reader.settings:
@@ -44,25 +44,27 @@ def read_literals(source: str, path: str) -> tuple[dict[str, Any], str | None]:
         elif name in ZONES:
             zone = value
     if schedule is None:
-        raise Invalid(path, "has no beat_schedule that can be read without running it", "install celery here")
+        raise Invalid(path, "has no literal beat_schedule", "install celery here")
     if not isinstance(schedule, ast.Dict):
-        raise Invalid(f"{path}, line {schedule.lineno}", "the schedule is no literal dict", "install celery here")
+        raise Invalid(f"{path}, line {schedule.lineno}", "the schedule is not a literal dict", "install celery here")
     entries: dict[str, Any] = {}
     for key, value in zip(schedule.keys, schedule.values, strict=True):
         try:
             if key is None:
-                raise NotLiteral
+                raise NotLiteralError
             entries[str(reader.value(key))] = reader.value(value)
-        except (NotLiteral, TypeError, ArithmeticError, RecursionError):
+        except (NotLiteralError, TypeError, ArithmeticError, RecursionError):
             known = key.value if isinstance(key, ast.Constant) else f"line {value.lineno}"
-            entries[str(known)] = Unknown(f"line {value.lineno} is no literal: install celery here to read it")
+            entries[str(known)] = UnknownSchedule(
+                f"line {value.lineno} is not a literal: install celery here to read it"
+            )
     try:
         return entries, None if zone is None else str(reader.value(zone))
-    except NotLiteral:
+    except NotLiteralError:
         return entries, None
 
 
-class _Reader:
+class _LiteralReader:
     def __init__(self, tree: ast.Module) -> None:
         #: Every assignment, by the last part of its name, and the keywords of ``conf.update(…)``.
         self.settings: list[tuple[str, ast.expr]] = []
@@ -70,14 +72,14 @@ class _Reader:
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
                 for target in node.targets:
-                    self._assigned(target, node.value)
+                    self._find_assigned(target, node.value)
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                self._assigned(node.target, node.value)
+                self._find_assigned(node.target, node.value)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "update":
                 self.settings += [(word.arg, word.value) for word in node.keywords if word.arg]
         self._resolving: set[str] = set()
 
-    def _assigned(self, target: ast.expr, value: ast.expr) -> None:
+    def _find_assigned(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Name):
             self._globals[target.id] = value
             self.settings.append((target.id, value))
@@ -94,46 +96,46 @@ class _Reader:
                 return {self.value(item) for item in node.elts}
             case ast.Dict():
                 if None in node.keys:
-                    raise NotLiteral
+                    raise NotLiteralError
                 return {
                     self.value(key): self.value(value)
                     for key, value in zip(node.keys, node.values, strict=True)
                     if key is not None
                 }
             case ast.UnaryOp(op=ast.USub()):
-                return self._computed(operator.neg, self.value(node.operand))
+                return self._compute(operator.neg, self.value(node.operand))
             case ast.BinOp() if type(node.op) in _OPERATORS:
-                return self._computed(_OPERATORS[type(node.op)], self.value(node.left), self.value(node.right))
+                return self._compute(_OPERATORS[type(node.op)], self.value(node.left), self.value(node.right))
             case ast.Name():
-                return self._named(node.id)
+                return self._look_up(node.id)
             case ast.Call():
-                return self._called(node)
+                return self._evaluate_call(node)
             case _:
-                raise NotLiteral
+                raise NotLiteralError
 
-    def _computed(self, function: Callable[..., Any], *values: object) -> Any:
+    def _compute(self, function: Callable[..., Any], *values: object) -> Any:
         if not all(isinstance(value, int | float | timedelta | dict) for value in values):
-            raise NotLiteral
+            raise NotLiteralError
         try:
             return function(*values)
         except (ArithmeticError, TypeError):
-            raise NotLiteral from None
+            raise NotLiteralError from None
 
-    def _named(self, name: str) -> Any:
+    def _look_up(self, name: str) -> Any:
         if name not in self._globals or name in self._resolving:
-            raise NotLiteral
+            raise NotLiteralError
         self._resolving.add(name)
         try:
             return self.value(self._globals[name])
         finally:
             self._resolving.discard(name)
 
-    def _called(self, node: ast.Call) -> Any:
+    def _evaluate_call(self, node: ast.Call) -> Any:
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         args = [self.value(argument) for argument in node.args]
         kwargs = {str(word.arg): self.value(word.value) for word in node.keywords if word.arg}
         if len(kwargs) < len(node.keywords):
-            raise NotLiteral
+            raise NotLiteralError
         try:
             match name:
                 case "dict":
@@ -143,15 +145,15 @@ class _Reader:
                 case "crontab":
                     # The order of the other three arguments differs between versions of Celery.
                     if len(args) > len(_CRONTAB):
-                        raise NotLiteral
+                        raise NotLiteralError
                     return CrontabFields(**dict(zip(_CRONTAB, args, strict=False)), **kwargs)
                 case "schedule":
                     every: Any = kwargs.get("run_every", args[0] if args else None)
-                    return Every(every.total_seconds() if isinstance(every, timedelta) else float(every))
+                    return Interval(every.total_seconds() if isinstance(every, timedelta) else float(every))
                 case "solar":
-                    return Unknown("it goes by the sun, and a cron expression does not")
+                    return UnknownSchedule("its solar schedule has no cron equivalent")
                 case _:
                     pass
         except (TypeError, ValueError):
             pass
-        raise NotLiteral
+        raise NotLiteralError

@@ -9,11 +9,11 @@ from mainspring.core.model.runs.names import MAX_NAME
 from mainspring.features.schedules import file as schedule_file
 
 
-class Untranslatable(Exception):
+class UntranslatableError(Exception):
     """An entry has no equivalent here. The message says why."""
 
 
-class Translated(msgspec.Struct, frozen=True, kw_only=True):
+class TranslatedEntry(msgspec.Struct, frozen=True, kw_only=True):
     #: The line or entry of the original.
     where: str
     name: str
@@ -23,7 +23,7 @@ class Translated(msgspec.Struct, frozen=True, kw_only=True):
     warnings: Sequence[str]
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedEntry(msgspec.Struct, frozen=True, kw_only=True):
     where: str
     what: str
     why: str
@@ -33,8 +33,8 @@ class Conversion:
     """Collects converted entries, validates each like the schedules file, and makes their names unique."""
 
     def __init__(self) -> None:
-        self.translated: list[Translated] = []
-        self.refused: list[Refused] = []
+        self.translated: list[TranslatedEntry] = []
+        self.refused: list[RefusedEntry] = []
         #: Notes that apply to the whole conversion.
         self.notes: list[str] = []
         self._names: set[str] = set()
@@ -48,18 +48,18 @@ class Conversion:
             name = f"{asked}-{number}"
         complete = {**fields, "name": name}
         try:
-            schedule_file.check(complete)
+            schedule_file.check_entry(complete)
         except Invalid as error:
             self.refuse(where, asked, str(error))
             return
         # Normalize to plain JSON, as in the file: enums, tuples and times of other libraries are gone from here on.
         complete = msgspec.json.decode(msgspec.json.encode(complete))
         self._names.add(name)
-        changed = [f"named {name}: {asked} is taken"] if name != asked else []
-        self.translated.append(Translated(where=where, name=name, fields=complete, warnings=[*warnings, *changed]))
+        changed = [f"renamed to {name}: {asked} is already used"] if name != asked else []
+        self.translated.append(TranslatedEntry(where=where, name=name, fields=complete, warnings=[*warnings, *changed]))
 
     def refuse(self, where: str, what: str, why: str) -> None:
-        self.refused.append(Refused(where=where, what=what, why=why))
+        self.refused.append(RefusedEntry(where=where, what=what, why=why))
 
     def note(self, text: str) -> None:
         if text not in self.notes:

@@ -6,8 +6,8 @@ from mainspring.features.schedules.commands.converters.commands import (
     COMMANDS_NOTE,
     RETRIES_NOTE,
     TIMEOUT_NOTE,
-    name_of,
-    payload_of,
+    build_payload,
+    guess_program,
 )
 from mainspring.features.schedules.commands.converters.conversion import Conversion
 
@@ -15,7 +15,7 @@ _VARIABLE = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([A-Za-z_][A-Za-z0-9_]*))\
 _RANDOM = re.compile(r"(\d*)~(\d*)")
 _BOUNDS = ((0, 59), (0, 23), (1, 28), (1, 12), (0, 6))
 #: Words that only FreeBSD knows.
-_WORDS = {"@every_minute": "* * * * *"}
+_SHORTHANDS = {"@every_minute": "* * * * *"}
 _INPUT_END = "END_OF_INPUT"
 
 
@@ -42,9 +42,9 @@ def convert(text: str, *, system: bool, timezone: str | None, task: str | None) 
             elif name != "MAILFROM":
                 environment[name] = value
             continue
-        _line(found, where, stripped, dict(environment), zone or "UTC", system=system, task=task)
+        _convert_line(found, where, stripped, dict(environment), zone or "UTC", system=system, task=task)
         if zone is None:
-            found.note("times without CRON_TZ are read as UTC; cron goes by its machine's zone: name it by --tz")
+            found.note("times without CRON_TZ are read as UTC; cron uses the zone of its machine: set it with --tz")
     if found.translated:
         if task is None:
             found.note(COMMANDS_NOTE)
@@ -52,11 +52,11 @@ def convert(text: str, *, system: bool, timezone: str | None, task: str | None) 
         found.note(TIMEOUT_NOTE)
         if mailed != {"nobody"}:
             to = ", ".join(sorted(mailed - {"nobody"})) or "the owner"
-            found.note(f"output is not mailed to {to} any more: it is the run's result, or its error")
+            found.note(f"output is not mailed to {to}: it becomes the run's result or error")
     return found
 
 
-def _line(
+def _convert_line(
     found: Conversion,
     where: str,
     line: str,
@@ -80,19 +80,19 @@ def _line(
     if expression.lower() == "@reboot":
         found.refuse(where, command[:80], "@reboot is not a time: submit a job when the machine starts")
         return
-    expression = _WORDS.get(expression.lower(), expression)
+    expression = _SHORTHANDS.get(expression.lower(), expression)
     if "~" in expression and len(fields) == len(_BOUNDS):
-        expression = _hashed(fields)
-        warnings.append("a random time (~) is now one that stays the same for the job (H)")
+        expression = _convert_random(fields)
+        warnings.append("a random time (~) becomes a fixed time for the job (H)")
     shell = environment.pop("SHELL", "/bin/sh")
     if "TZ" in environment:
-        warnings.append("TZ is set for the command only, as cron does it; the schedule's zone is CRON_TZ or --tz")
-    script, given = _percent(command)
-    fields_of_job: dict[str, object] = {"name": name_of(script)}
+        warnings.append("TZ is set for the command only, as in cron; the schedule's zone is CRON_TZ or --tz")
+    script, given = _split_input(command)
+    fields_of_job: dict[str, object] = {"name": guess_program(script)}
     if task is None:
         if given is not None:
             script = f"{{ {script}\n}} <<'{_INPUT_END}'\n{given}\n{_INPUT_END}\n"
-        fields_of_job |= {"task": "shell", "payload": payload_of([shell, "-c", script], environment)}
+        fields_of_job |= {"task": "shell", "payload": build_payload([shell, "-c", script], environment)}
     else:
         payload: dict[str, object] = {"command": script}
         if given is not None:
@@ -103,18 +103,18 @@ def _line(
     fields_of_job |= {"cronExpression": expression, "timezone": zone, "maxRetries": 0, "catchUp": "none"}
     if user:
         fields_of_job["owner"] = user
-        warnings.append(f"ran as {user}; runs as the worker's user, and {user} is its owner in name only")
+        warnings.append(f"ran as {user}; runs as the worker's user, and {user} is only its owner label")
     found.add(where, fields_of_job, warnings)
 
 
-def _percent(command: str) -> tuple[str, str | None]:
+def _split_input(command: str) -> tuple[str, str | None]:
     """Split a command at the first unescaped %. The rest is its input, where each % is a line break."""
     parts = re.split(r"(?<!\\)%", command)
     script, *lines = [part.replace("\\%", "%") for part in parts]
     return script.rstrip() if lines else script, "\n".join(lines) if lines else None
 
 
-def _hashed(fields: list[str]) -> str:
+def _convert_random(fields: list[str]) -> str:
     def hashed(field: str, low: int, high: int) -> str:
         return _RANDOM.sub(lambda span: f"H({span[1] or low}-{span[2] or high})", field)
 

@@ -19,7 +19,7 @@ from mainspring.core.model.schedules.cron import Cron
 from mainspring.core.model.schedules.cron.wall import bits
 from mainspring.core.model.schedules.cron.words import MONTH_WORDS, WEEKDAY_WORDS
 from mainspring.features.schedules.commands.converters.calendar import write_values
-from mainspring.features.schedules.commands.converters.conversion import Untranslatable
+from mainspring.features.schedules.commands.converters.conversion import UntranslatableError
 
 _MONTHS = {word[:3].lower(): number for number, word in enumerate(MONTH_WORDS) if number}
 _WEEKDAYS = {word[:3].lower(): number for number, word in enumerate(WEEKDAY_WORDS)}
@@ -49,7 +49,7 @@ _EVERY_DAY = frozenset(range(1, 32))
 _EVERY_WEEKDAY = frozenset(range(7))
 
 
-class _Meaning(NamedTuple):
+class _CronMeaning(NamedTuple):
     minutes: frozenset[int]
     hours: frozenset[int]
     months: frozenset[int]
@@ -64,16 +64,16 @@ def translate_schedule(schedule: str) -> dict[str, object]:
     if schedule.startswith("@every "):
         return {"every": format_duration(_read_span(schedule.removeprefix("@every ")))}
     if schedule.startswith("@") and schedule not in _MACROS:
-        raise Untranslatable(f"{schedule!r:.40} is not a schedule of Kubernetes")
+        raise UntranslatableError(f"{schedule!r:.40} is not a schedule of Kubernetes")
     return {"cronExpression": schedule if schedule in _MACROS else translate_cron(schedule)}
 
 
 def translate_cron(expression: str) -> str:
     """Return the expression if it means the same here, otherwise an equivalent one."""
     fields = expression.split()
-    meaning = _read_there(expression, fields)
+    meaning = _evaluate_there(expression, fields)
     if not all(meaning[:5]):
-        raise Untranslatable(f"{expression!r:.80} never fires")
+        raise UntranslatableError(f"{expression!r:.80} never fires")
     day, weekday = write_values(meaning.days, 1, 31), write_values(meaning.weekdays, 0, 6)
     if meaning.either:
         # Here, a leading star would require both fields to match.
@@ -84,12 +84,12 @@ def translate_cron(expression: str) -> str:
         f"{fields[0]} {fields[1]} {day} {fields[3]} {weekday}",
         f"{minute} {hour} {day} {write_values(meaning.months, 1, 12)} {weekday}",
     ):
-        if _read_here(candidate) == meaning:
+        if _evaluate_here(candidate) == meaning:
             return candidate
-    raise Untranslatable(f"{expression!r:.80} never fires, or cannot be expressed here")
+    raise UntranslatableError(f"{expression!r:.80} never fires, or cannot be expressed here")
 
 
-def _read_here(expression: str) -> _Meaning | None:
+def _evaluate_here(expression: str) -> _CronMeaning | None:
     try:
         cron = Cron.parse(expression)
     except Invalid:
@@ -98,18 +98,18 @@ def _read_here(expression: str) -> _Meaning | None:
         return None
     minutes, hours, months = (frozenset(bits(mask)) for mask in (cron.minutes, cron.hours, cron.months))
     days, weekdays = frozenset(bits(cron.days)), frozenset(bits(cron.weekdays))
-    return _normalize(_Meaning(minutes, hours, months, days, weekdays, either=cron.either_day))
+    return _normalize(_CronMeaning(minutes, hours, months, days, weekdays, either=cron.either_day))
 
 
-def _read_there(expression: str, fields: list[str]) -> _Meaning:
+def _evaluate_there(expression: str, fields: list[str]) -> _CronMeaning:
     if len(fields) != len(_FIELDS):
-        raise Untranslatable(f"{expression!r:.80} has {len(fields)} fields, and Kubernetes takes 5")
+        raise UntranslatableError(f"{expression!r:.80} has {len(fields)} fields; Kubernetes requires 5")
     read = [_read_field(text, *field) for text, field in zip(fields, _FIELDS, strict=True)]
     (minutes, _), (hours, _), (days, any_day), (months, _), (weekdays, any_weekday) = read
-    return _normalize(_Meaning(minutes, hours, months, days, weekdays, either=not (any_day or any_weekday)))
+    return _normalize(_CronMeaning(minutes, hours, months, days, weekdays, either=not (any_day or any_weekday)))
 
 
-def _normalize(meaning: _Meaning) -> _Meaning:
+def _normalize(meaning: _CronMeaning) -> _CronMeaning:
     """Write days of the month and of the week in one canonical form if only one of them decides."""
     days, weekdays = meaning.days, meaning.weekdays
     if not meaning.either:
@@ -132,7 +132,7 @@ def _read_field(text: str, name: str, low: int, high: int, names: dict[str, int]
         if item:
             found, star = _read_item(item, low, high, names)
             if not found:
-                raise Untranslatable(f"{name}: {item!r:.40} is not accepted by Kubernetes")
+                raise UntranslatableError(f"{name}: {item!r:.40} is not accepted by Kubernetes")
             values.update(found)
             unrestricted |= star
     return frozenset(values), unrestricted
@@ -167,5 +167,5 @@ def _read_span(text: str) -> Micros:
         nanoseconds += float(part[1]) * _NANOSECONDS[part[2]]
         at = part.end()
     if at == 0 or at < len(text):
-        raise Untranslatable(f"{text!r:.40} is not a duration of Kubernetes")
+        raise UntranslatableError(f"{text!r:.40} is not a duration of Kubernetes")
     return max(round(nanoseconds) // 10**9, 1) * SECOND
