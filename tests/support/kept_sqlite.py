@@ -68,8 +68,6 @@ class KeptSqlite:
             UNION ALL SELECT printf('temp."%w"', name) FROM sqlite_temp_master WHERE type = 'table'
         """)
         self._first_rows = {str(table): list(connection.execute(f"SELECT * FROM {table}")) for (table,) in list(tables)}
-        # It describes the file, which stays.
-        del self._first_rows['main."file_generation"']
         return ""
 
     def _empty(self, connection: apsw.Connection, now: Instant) -> str:
