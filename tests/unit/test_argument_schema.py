@@ -29,11 +29,6 @@ class Person(pydantic.BaseModel):
     boss: "Person | None" = None
 
 
-class Aliased(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(populate_by_name=True)
-    user_id: int = pydantic.Field(alias="userId")
-
-
 class Color(enum.Enum):
     RED = "red"
     BLUE = "blue"
@@ -140,11 +135,27 @@ def test_a_function_without_arguments_takes_any_payload() -> None:
     assert compile_check("t", schema_of(ping)) is None
 
 
-def test_a_model_that_is_read_by_names_and_aliases_is_not_checked() -> None:
-    def task(user: Aliased) -> None: ...
+@pytest.mark.parametrize(
+    "settings",
+    [pydantic.ConfigDict(), pydantic.ConfigDict(populate_by_name=True), pydantic.ConfigDict(extra="forbid")],
+    ids=str,
+)
+def test_a_model_with_aliases_is_read_by_names_and_by_aliases(settings: pydantic.ConfigDict) -> None:
+    model = pydantic.create_model(
+        "Aliased",
+        __config__=settings,
+        user_id=(int, pydantic.Field(alias="userId")),
+        boss=(Address | None, None),
+        shop=(str, ...),
+    )
 
-    for user in ({"user_id": 1}, {"userId": 1}):
-        assert checked(task, {"user": user}) == ""
+    def task(user: Any, users: Any = ()) -> None: ...
+
+    task.__annotations__.update(user=model, users=list[model])  # type: ignore[valid-type]
+    for user in ({"user_id": 1, "shop": "a"}, {"userId": 1, "shop": "a"}):
+        assert checked(task, {"user": user, "users": [user]}) == ""
+    assert "payload.user.userId" in checked(task, {"user": {"userId": "x", "shop": "a"}})
+    assert "payload.user.shop" in checked(task, {"user": {"userId": 1}})
 
 
 def test_an_annotation_that_no_schema_describes_takes_any_value() -> None:

@@ -57,7 +57,11 @@ async def come_back(visit: Visit[CallbackQuery]) -> Reply:
         raise Missing
     attempt, query = visit.attempt, visit.query
     if attempt is None or query.error:
-        wrong = "the identity provider denied the sign-in" if query.error else "the sign-in took too long, or was started in another browser"
+        wrong = (
+            "the identity provider denied the sign-in"
+            if query.error
+            else "the sign-in took too long, or was started in another browser"
+        )
         return Show("sign_in.html", {"to": "" if attempt is None else attempt.to, "wrong": wrong}, status=401)
     try:
         principal = await visit.oidc.finish(attempt, query.code, query.state)

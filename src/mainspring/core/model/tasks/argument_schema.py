@@ -81,15 +81,24 @@ def _describe(kind: Any, defined: dict[str, object]) -> dict[str, object]:
 def _describe_custom(kind: Any, defined: dict[str, object]) -> dict[str, object]:
     """Return the schema of a Pydantic model; other types allow any value."""
     describe = getattr(kind, "model_json_schema", None)
-    config = getattr(kind, "model_config", {})
-    if describe is None or config.get("populate_by_name") or config.get("validate_by_name"):
-        # The model accepts names and aliases, which its schema does not express.
+    if describe is None:
         return {"title": getattr(kind, "__name__", str(kind))}
-    schema: dict[str, object] = describe()
+    schema: dict[str, Any] = describe()
+    by_name: dict[str, Any] = describe(by_alias=False)
     inner = schema.pop("$defs", {})
-    if isinstance(inner, dict):
-        defined.update(inner)
+    for name, model in inner.items():
+        _allow_names(model, by_name["$defs"][name])
+    _allow_names(schema, by_name)
+    defined.update(inner)
     return schema
+
+
+def _allow_names(schema: dict[str, Any], by_name: Mapping[str, Any]) -> None:
+    """Let a field with an alias be given under its own name, too: workers read both, and calls may be written so."""
+    aliases = schema.get("properties", {}).keys() - by_name.get("properties", {}).keys()
+    if aliases:
+        schema["required"] = [name for name in schema.get("required", ()) if name not in aliases]
+        schema.pop("additionalProperties", None)
 
 
 Check = Callable[[bytes], None]
