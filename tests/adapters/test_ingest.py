@@ -249,16 +249,16 @@ async def test_the_run_of_a_record_continues_its_trace(kit: Kit) -> None:
 
 
 async def test_a_request_accepted_by_the_api_keeps_its_author_and_a_forged_author_is_ignored(kit: Kit) -> None:
-    acceptance = make_submit_buffer(kit.runtime.settings)
-    assert acceptance is not None
+    buffer = make_submit_buffer(kit.runtime.settings)
+    assert buffer is not None
     new_id = kit.runtime.jobs.new_run_id("", tenant="acme")
     body = b'{"task": "greet", "idempotencyKey": "1"}'
-    await acceptance.accept(body, key="video-1", tenant="acme", run=new_id, author="key:ada")
-    await acceptance.stop()
+    await buffer.accept(body, key="video-1", tenant="acme", run=new_id, author="key:ada")
+    await buffer.stop()
     forged: Headers = [
         ("mainspring-tenant", b"acme"),
         ("mainspring-author", b"key:ada"),
-        ("mainspring-seal", b"0" * 32),
+        ("mainspring-signature", b"0" * 32),
     ]
     await kit.producer.send([Record(kit.topic, b'{"task": "greet"}', None, forged)])
     await kit.start_ingest()

@@ -21,10 +21,11 @@ from mainspring.core.runtime.local_wakeups import LocalWakeups
 from mainspring.core.runtime.system_clock import SystemClock
 from mainspring.core.submit.jobs import Jobs
 from mainspring.core.worker.builtin.tasks import BuiltinTasks
+from mainspring.http.api_store import ApiStore
 from mainspring.http.app import make_app
 from mainspring.http.auth.authenticator import Authenticator, make_key
-from mainspring.http.context import Api, ApiStore
-from mainspring.http.limits import Buckets
+from mainspring.http.context import Api
+from mainspring.http.limits import TokenBuckets
 from mainspring.http.metrics import Metrics
 from mainspring.http.server import HttpServer
 from mainspring.http.streams.hub import Hub
@@ -63,7 +64,7 @@ class Service:
             self.wakeups,
             self.clock,
             Authenticator(self.store, self.clock, required=auth),
-            Buckets(self.clock, 0, 1),
+            TokenBuckets(self.clock, 0, 1),
             Hub(self.store, self.clock, "test"),
             Metrics(Monitor(Fleet(self.store, self.clock, shards=SHARDS))),
             self._health,

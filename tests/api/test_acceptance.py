@@ -15,8 +15,8 @@ from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.core.store import Accepted
 from mainspring.features.ingest.intake import JobCreator
 from mainspring.features.ingest.service import Ingest
-from mainspring.http.acceptance import Acceptance
 from mainspring.http.schemas.jobs import JobIn
+from mainspring.http.submit_buffer import SubmitBuffer
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
@@ -51,7 +51,7 @@ class Kit:
         self.client = self.service.client()
 
     def accept(self, bound_to: str | None) -> None:
-        self.service.api.acceptance = Acceptance(self.log, self.service.clock, bound_to)
+        self.service.api.submit_buffer = SubmitBuffer(self.log, self.service.clock, bound_to)
 
     async def ingest(self) -> None:
         """Create the accepted jobs, as a scheduler does when the store is available again."""
@@ -244,8 +244,8 @@ async def test_a_probe_whose_answer_was_lost_created_the_job_with_the_returned_i
     header = {"idempotency-key": "once"}
     await kit.client.post("/v1/jobs", json={"task": "greet"}, headers=header)
     kit.store.mute = True
-    assert kit.service.api.acceptance is not None
-    kit.service.api.acceptance._ask_at = 0
+    assert kit.service.api.submit_buffer is not None
+    kit.service.api.submit_buffer._probe_at = 0
     probe = await kit.client.post("/v1/jobs", json={"task": "greet"}, headers=header)
     kit.store.mute = kit.store.away = False
     assert (probe.status_code, await kit.count()) == (202, 1)
@@ -258,14 +258,14 @@ class FakeSubmits:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.log = MemoryLog(self.clock.now())
-        self.acceptance = Acceptance(self.log, self.clock, None)
+        self.submit_buffer = SubmitBuffer(self.log, self.clock, None)
         self.answer: Exception | None = None
         self.hangs = False
         self.calls = 0
 
     async def submit(self) -> bool:
         run = a_run()
-        return await self.acceptance.stored(run, run, JobIn(task="greet"), self._make, self._check)
+        return await self.submit_buffer.submit(run, run, JobIn(task="greet"), self._make, self._check)
 
     async def _make(self, run: NewRun) -> None:
         self.calls += 1

@@ -12,7 +12,7 @@ from joserfc.jwk import OKPKey
 from mainspring.cli.client import target
 from mainspring.config.loading import load
 from mainspring.core.model.access.access import GRANTS, Permission, Principal, Role
-from mainspring.http.auth.tokens import JwtTokens, OneKey
+from mainspring.http.auth.tokens import JwtTokens, SingleKey
 from tests.api.conftest import Service, memory_only
 from tests.support.clock import ManualClock
 from tests.support.key_shell import Shell
@@ -53,7 +53,7 @@ async def test_a_token_with_the_claims_of_the_guide_is_accepted() -> None:
     [text] = blocks("json")
     claims = json.loads(text)
     key = OKPKey.generate_key("Ed25519")
-    tokens = JwtTokens(OneKey(key), ManualClock(), algorithm="EdDSA", issuer=ISSUER, audience=AUDIENCE)
+    tokens = JwtTokens(SingleKey(key), ManualClock(), algorithm="EdDSA", issuer=ISSUER, audience=AUDIENCE)
     found = await tokens.principal(sign(key, "EdDSA", claims))
     assert found == Principal(name="user:ada@example.org", role=Role.OPERATOR, tenant="acme")
 

@@ -10,7 +10,7 @@ import pytest
 from mainspring.config.resources import RESOURCES
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.errors import Invalid
-from mainspring.http.operation import Nothing, Operation
+from mainspring.http.operation import Empty, Operation
 from tests.api.conftest import Service, memory_only
 
 MISSING = "019a8c4b6f2c70008042b1c2d3e4f506"
@@ -143,7 +143,7 @@ async def test_a_field_that_an_item_of_a_batch_has_twice_is_rejected(client: htt
     refused(await client.post("/v1/jobs/batch", content=twice, headers=JSON), "jobs", "is given twice")
 
 
-OPERATIONS = [operation for resource in RESOURCES for operation in resource.operations if operation.body is not Nothing]
+OPERATIONS = [operation for resource in RESOURCES for operation in resource.operations if operation.body is not Empty]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)

@@ -9,7 +9,7 @@ import pytest
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.base.instant import DAY, SECOND, isoformat
 from mainspring.core.model.schedules.spread import spread
-from mainspring.http.context import ApiStore
+from mainspring.http.api_store import ApiStore
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, submit
 from tests.support.builders import a_fire, a_tick

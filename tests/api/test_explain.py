@@ -51,7 +51,7 @@ async def test_an_unserved_queue_and_an_unknown_task_are_both_reasons(service: S
 
 async def test_a_run_is_explained_by_the_quota_of_its_tenant(service: Service, client: httpx2.AsyncClient) -> None:
     await client.put("/v1/tenants", json={"name": "default", "quotas": {"running": 0}})
-    service.api._quotas.forget()
+    service.api.admission._quotas.forget()
     run = (await client.post("/v1/jobs", json={"task": "t"})).json()["jobId"]
     found = (await get(client, f"/v1/runs/{run}/explain"))["because"]
     assert [reason["code"] for reason in found] == ["no-worker", "quota"]
@@ -146,7 +146,7 @@ async def test_a_run_is_explained_by_a_priority_that_no_worker_takes(service: Se
     async with service.client() as client:
         pools = NewSession(name="pools", kind="worker", ttl=HOUR, queues=("pp",), tasks=("t",), priorities=(1, 5))
         await service.store.open_session(pools)
-        service.api.worker_came()
+        service.api.workers.forget()
         taken, left = [await submit(client, queue="pp", priority=priority) for priority in (5, 7)]
         assert (await get(client, f"/v1/runs/{taken}/explain"))["because"][0]["code"] == "next"
         found = await get(client, f"/v1/runs/{left}/explain")
@@ -157,7 +157,7 @@ async def test_a_run_is_explained_by_a_priority_that_no_worker_takes(service: Se
         [worker] = (await get(client, "/v1/workers"))["items"]
         assert worker["priorities"] == [1, 5]
         await service.store.open_session(msgspec.structs.replace(pools, priorities=()))
-        service.api.worker_came()
+        service.api.workers.forget()
         assert (await get(client, f"/v1/runs/{left}/explain"))["because"][0]["code"] == "behind"
 
 

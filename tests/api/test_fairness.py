@@ -14,8 +14,8 @@ from mainspring.core.model.base.instant import MILLISECOND, SECOND
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.http.context import ApiStore
-from mainspring.http.limits import Counted
+from mainspring.http.api_store import ApiStore
+from mainspring.http.limits import CountedQuota
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service, memory_only
 from tests.support.clock import ManualClock
@@ -141,7 +141,7 @@ async def test_waiting_claims_share_their_reads_of_the_store(monkeypatch: pytest
         assert [run["runId"] for poll in done for run in poll.result().json()["runs"]] == [job]
         await service.clock.sleep(SECOND // 5)
         assert calls["claim"] <= 4
-        service.api.leave()
+        service.api.prepare_stop()
         answers = await asyncio.gather(*waiting)
     assert {answer.status_code for answer in answers} == {200}
 
@@ -250,15 +250,15 @@ async def test_a_slow_count_is_repeated_less_often() -> None:
         clock.advance(50 * MILLISECOND)
         return at_most
 
-    counted = Counted(count, clock)
+    counted = CountedQuota(count, clock)
     for _ in range(10):
-        assert await counted.left("acme", 2_000, 1) == 0
+        assert await counted.count_left("acme", 2_000, 1) == 0
     assert counts == 1
     clock.advance(500 * MILLISECOND)
-    assert await counted.left("acme", 2_000, 1) == 0
+    assert await counted.count_left("acme", 2_000, 1) == 0
     assert counts == 2
     # A changed quota is counted again.
-    assert await counted.left("acme", 3_000, 1) == 0
+    assert await counted.count_left("acme", 3_000, 1) == 0
     assert counts == 3
 
 

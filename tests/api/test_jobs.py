@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.core.model.base.instant import MINUTE, Instant
 from mainspring.core.runtime.system_clock import SystemClock
-from mainspring.http.context import ApiStore
+from mainspring.http.api_store import ApiStore
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register
 
@@ -338,7 +338,7 @@ async def test_a_backfill_is_checked_like_a_new_job(service: Service) -> None:
         await client.put("/v1/tenants", json={"name": "small"})
         job = (await create(client, tenant="small", **fields))["jobId"]
         await client.put("/v1/tenants", json={"name": "small", "quotas": {"payloadBytes": 10}})
-        service.api._quotas.forget()
+        service.api.admission._quotas.forget()
         span = {"since": start, "until": "2026-01-01T06:00:00Z"}
         refused = await client.post(f"/v1/jobs/{job}/backfill", json=span)
         assert (refused.status_code, refused.json()["field"]) == (400, "payload")

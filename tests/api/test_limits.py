@@ -11,10 +11,10 @@ from mainspring.core.model.base.errors import StoreUnavailable
 from mainspring.core.model.base.instant import SECOND
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
-from mainspring.http.auth.authenticator import KeyKeeper
-from mainspring.http.context import ApiStore
-from mainspring.http.limits import Buckets
-from mainspring.http.problems import Refused
+from mainspring.http.api_store import ApiStore
+from mainspring.http.auth.authenticator import KeyUsageRecorder
+from mainspring.http.limits import TokenBuckets
+from mainspring.http.problems import RequestError
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service, memory_only
 from tests.support.clock import ManualClock
@@ -85,7 +85,7 @@ async def test_a_job_that_depends_on_a_refused_one_has_its_status(
     service: Service, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await limit(service, "other", queued=0)
-    real = service.api.check
+    real = service.api.admission.check
 
     async def fail_for_away(principal: Any, tenant: str, queue: str, task: str, *args: Any, **options: Any) -> None:
         if task == "away":
@@ -224,7 +224,7 @@ async def test_a_new_quota_takes_effect_after_two_seconds() -> None:
 @in_virtual_time
 async def test_a_batch_counts_as_one_request() -> None:
     guarded = Service(auth=True, clock=VirtualClock())
-    guarded.api.buckets = Buckets(guarded.clock, 0.1, 2)
+    guarded.api.buckets = TokenBuckets(guarded.clock, 0.1, 2)
     async with guarded.client(await guarded.key(Role.SUBMITTER, "a")) as client:
         assert await batch(client, *[{}] * 50) == [None] * 50
         assert (await submit(client)).status_code == 201
@@ -257,18 +257,18 @@ async def test_guessing_keys_is_rate_limited_by_address() -> None:
 
 def test_a_bucket_fills_at_its_rate() -> None:
     clock = ManualClock()
-    buckets = Buckets(clock, 2, 3)
+    buckets = TokenBuckets(clock, 2, 3)
     for _ in range(3):
         buckets.take("ada")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         buckets.take("ada")
     assert (refused.value.problem.status, refused.value.retry_after) == (429, 1)
     buckets.take("bob")
     clock.advance(SECOND)
-    assert buckets.take_some("ada", 10) == 2
+    assert buckets.take_up_to("ada", 10) == 2
     clock.advance(3600 * SECOND)
-    assert buckets.take_some("ada", 10) == 3
-    assert Buckets(clock, 0, 1).take_some("ada", 10_000) == 10_000
+    assert buckets.take_up_to("ada", 10) == 3
+    assert TokenBuckets(clock, 0, 1).take_up_to("ada", 10_000) == 10_000
 
 
 async def test_the_time_a_key_was_last_used_is_stored(guarded: Service) -> None:
@@ -276,7 +276,7 @@ async def test_the_time_a_key_was_last_used_is_stored(guarded: Service) -> None:
     unused = await guarded.key(Role.VIEWER, "a")
     async with guarded.client(text) as client:
         await client.get("/v1/jobs")
-    keeper = KeyKeeper(guarded.api.auth, guarded.wakeups, guarded.clock)
+    keeper = KeyUsageRecorder(guarded.api.auth, guarded.wakeups, guarded.clock)
     await keeper.tick()
     used = {key.id: key.last_used_at for key in await guarded.store.keys("a")}
     assert used[text.split("_")[1]] is not None

@@ -15,7 +15,7 @@ import pytest
 from schemathesis.openapi import from_dict
 
 from mainspring.config.resources import RESOURCES
-from mainspring.http.docs.openapi import document, pretty
+from mainspring.http.docs.openapi import build_document, format_json
 from tests.api.conftest import memory_only
 
 KEPT = Path(__file__).parents[2] / "docs/reference/openapi.json"
@@ -24,7 +24,7 @@ OPERATIONS = [operation for resource in RESOURCES for operation in resource.oper
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Any]:
-    return document(RESOURCES, metadata.version("mainspring"))
+    return build_document(RESOURCES, metadata.version("mainspring"))
 
 
 def everything(value: Any) -> Iterator[Any]:
@@ -35,12 +35,12 @@ def everything(value: Any) -> Iterator[Any]:
 
 
 def test_the_committed_openapi_document_is_up_to_date(made: dict[str, Any]) -> None:
-    if KEPT.read_text() != pretty(made):
+    if KEPT.read_text() != format_json(made):
         pytest.fail("docs/reference/openapi.json is out of date: run make openapi", pytrace=False)
 
 
 def test_the_document_is_valid_openapi_3_1(made: dict[str, Any]) -> None:
-    plain = json.loads(pretty(made))
+    plain = json.loads(format_json(made))
     from_dict(plain).validate()
     for schema in plain["components"]["schemas"].values():
         jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
@@ -99,7 +99,7 @@ def test_a_duration_is_a_string_with_a_default_that_is_one(made: dict[str, Any])
 
 
 def test_unions_are_complete_on_request() -> None:
-    full = document(RESOURCES, "0", unions=True)["components"]["schemas"]["JobIn"]["properties"]
+    full = build_document(RESOURCES, "0", unions=True)["components"]["schemas"]["JobIn"]["properties"]
     assert [form["type"] for form in full["timeout"]["anyOf"]] == ["string", "number"]
     assert len(full["datacenters"]["anyOf"]) == 3
     assert "x-shorthand" not in json.dumps(full)
@@ -141,7 +141,7 @@ def test_a_query_parameter_has_the_description_of_its_field(made: dict[str, Any]
 @memory_only
 async def test_the_api_serves_its_document(client: httpx2.AsyncClient, made: dict[str, Any]) -> None:
     served = await client.get("/openapi.json")
-    assert served.json() == json.loads(pretty(made))
+    assert served.json() == json.loads(format_json(made))
 
 
 class Page(HTMLParser):

@@ -14,9 +14,9 @@ from mainspring.core.model.base.instant import SECOND
 from mainspring.core.runtime.cached import Remembered
 from mainspring.http.app import make_app
 from mainspring.http.auth.authenticator import LOCAL
-from mainspring.http.limits import Room
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Refused
+from mainspring.http.limits import CapacityLimit
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import RequestError
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
 from tests.support.clock import ManualClock
@@ -44,7 +44,7 @@ async def send_in_two_parts(may_finish: asyncio.Event, first: bytes, rest: bytes
 @in_virtual_time
 async def test_request_bodies_in_flight_are_bounded_in_bytes() -> None:
     service = make_service()
-    service.api.bodies = Room("bytes", 100_000)
+    service.api.bodies = CapacityLimit("bytes", 100_000)
     may_finish = asyncio.Event()
     first_part = b'{"task": "t", "payload": "' + b"x" * 150_000
     body = send_in_two_parts(may_finish, first_part, b'"}')
@@ -113,27 +113,27 @@ async def test_a_body_that_arrives_steadily_is_read_for_thirty_seconds(pieces: i
 
 
 def test_a_room_limits_each_principal_and_each_tenant() -> None:
-    room = Room("streams", 8, 2)
+    room = CapacityLimit("streams", 8, 2)
     ada, bob, eve = (Principal(name=name, role=Role.VIEWER, tenant="acme") for name in ("ada", "bob", "eve"))
     beta = Principal(name="beta", role=Role.VIEWER, tenant="beta")
     for principal in (ada, ada, bob, bob):
         room.take(principal)
     for principal, why in ((ada, "you hold the 2 streams"), (eve, "your tenant holds the 4 streams")):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestError) as refused:
             room.take(principal)
         assert (refused.value.problem.status, refused.value.retry_after) == (429, 1)
         assert (refused.value.problem.detail or "").startswith(why)
     room.take(beta)
-    room.give_back(ada)
+    room.release(ada)
     room.take(eve)
     admins = [Principal(name=f"admin {number}", role=Role.ADMIN, tenant=None) for number in range(3)]
     for principal in admins:
         room.take(principal)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         room.take(beta)
     assert refused.value.problem.status == 503
     for principal in (ada, bob, bob, beta, eve, *admins):
-        room.give_back(principal)
+        room.release(principal)
     assert room.taken == 0
     assert not room._by_name
     assert not room._by_tenant
@@ -145,8 +145,8 @@ async def test_one_caller_does_not_shut_out_another() -> None:
     api = guarded.api
     assert (api.streams._most, api.streams._each, api.polls._each) == (1_000, 250, 1_000)
     assert (api.bodies._most, api.bodies._each) == (128 << 20, 64 << 20)
-    api.streams, api.polls = Room("streams", 8, 2), Room("claims", 8, 2)
-    api.bodies = Room("bytes", 400_000, 100_000)
+    api.streams, api.polls = CapacityLimit("streams", 8, 2), CapacityLimit("claims", 8, 2)
+    api.bodies = CapacityLimit("bytes", 400_000, 100_000)
     large_job = {"task": "t", "payload": "x" * 200_000}
     async with (
         guarded.client(await guarded.key(Role.ADMIN, "a")) as a,
@@ -169,7 +169,7 @@ async def test_one_caller_does_not_shut_out_another() -> None:
         following.append(asyncio.create_task(b.get(f"/v1/runs/{other_job}/logs/follow")))
         await asyncio.sleep(1)
         assert api.streams.taken == 3
-        api.leave()
+        api.prepare_stop()
         await asyncio.gather(*following, *polls)
     assert api.streams.taken == api.polls.taken == api.bodies.taken == 0
 
@@ -177,16 +177,16 @@ async def test_one_caller_does_not_shut_out_another() -> None:
 @in_virtual_time
 async def test_streams_are_bounded_and_are_released_when_they_end() -> None:
     service = make_service()
-    service.api.streams = Room("streams", 2)
+    service.api.streams = CapacityLimit("streams", 2)
     async with service.client() as client:
-        first = service.api.stream(LOCAL, service.api.hub.follow(None, None))
-        never_begun = service.api.stream(LOCAL, service.api.hub.follow(None, None))
+        first = service.api.open_stream(LOCAL, service.api.hub.follow(None, None))
+        never_begun = service.api.open_stream(LOCAL, service.api.hub.follow(None, None))
         assert (await anext(first)).startswith(b"id: ")
         assert is_overloaded(await client.get("/v1/events"))
         del never_begun
         gc.collect()
         assert service.api.streams.taken == 1
-        service.api.leave()
+        service.api.prepare_stop()
         with pytest.raises(StopAsyncIteration):
             await anext(first)
         assert service.api.streams.taken == 0
@@ -203,7 +203,7 @@ async def test_following_a_log_ends_when_the_process_stops() -> None:
         following = asyncio.create_task(client.get(f"/v1/runs/{job}/logs/follow"))
         await asyncio.sleep(1)
         assert service.api.streams.taken == 1
-        service.api.leave()
+        service.api.prepare_stop()
         assert (await following).status_code == 200
     assert service.api.streams.taken == 0
 
@@ -211,7 +211,7 @@ async def test_following_a_log_ends_when_the_process_stops() -> None:
 @in_virtual_time
 async def test_waiting_claims_are_bounded_and_return_when_the_process_stops() -> None:
     service = make_service()
-    service.api.polls = Room("claims", 1)
+    service.api.polls = CapacityLimit("claims", 1)
     async with service.client() as client:
         registered = await client.post("/v1/workers/register", json={"name": "w", "queues": ["default"]})
         path = f"/v1/workers/{registered.json()['workerId']}/claim"
@@ -219,7 +219,7 @@ async def test_waiting_claims_are_bounded_and_return_when_the_process_stops() ->
         await asyncio.sleep(1)
         assert is_overloaded(await client.post(path))
         left_at = service.clock.monotonic()
-        service.api.leave()
+        service.api.prepare_stop()
         assert (await poll).json()["runs"] == []
         assert service.clock.monotonic() - left_at < 2 * SECOND
         assert (await client.post(path)).status_code == 200
@@ -279,7 +279,7 @@ async def test_a_request_that_takes_too_long_fails_with_503() -> None:
     slow = Resource("Slow", "")
 
     @slow.operation("GET", "/slow", permission=Permission.READ, answers={200: str}, within=5)
-    async def wait(api: Any, call: Call[Nothing, Nothing]) -> Answer:
+    async def wait(api: Any, call: Call[Empty, Empty]) -> Answer:
         await asyncio.sleep(10)
         return Answer(200, "")
 
@@ -338,7 +338,7 @@ async def test_a_worker_that_registered_with_another_process_can_claim_at_once()
     service = make_service()
     other = Service(auth=False, store=service.store, clock=service.clock)
     # The list of workers is cached before the worker registers.
-    await service.api.workers(None)
+    await service.api.workers.list_live(None)
     async with service.client() as client, other.client() as other_client:
         body = {"name": "w", "queues": ["default"]}
         worker = (await other_client.post("/v1/workers/register", json=body)).json()["workerId"]

@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.config.resources import RESOURCES
 from mainspring.core.model.access.access import GRANTS, Permission, Role
-from mainspring.http.operation import Nothing, Operation
+from mainspring.http.operation import Empty, Operation
 from tests.api.conftest import Service, memory_only
 
 OPERATIONS = [operation for resource in RESOURCES for operation in resource.operations]
@@ -62,14 +62,14 @@ async def ask(client: httpx2.AsyncClient, operation: Operation, identifier: str 
 
 
 def test_every_operation_that_needs_a_body_has_one_here() -> None:
-    needing = {op.name for op in OPERATIONS if op.body is not Nothing and not op.body_optional}
+    needing = {op.name for op in OPERATIONS if op.body is not Empty and not op.body_optional}
     assert needing <= BODIES.keys()
 
 
 def test_the_document_names_the_permission_of_every_operation() -> None:
-    from mainspring.http.app import described
+    from mainspring.http.app import render_documents
 
-    document = msgspec.json.decode(described(RESOURCES)[0])
+    document = msgspec.json.decode(render_documents(RESOURCES)[0])
     for operation in OPERATIONS:
         described_operation = document["paths"][operation.path][operation.method.lower()]
         permission = None if operation.permission is None else operation.permission.value

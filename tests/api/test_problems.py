@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from mainspring.config.pages import PAGES
-from mainspring.http.problem_types import TYPES, type_of
+from mainspring.http.problem_types import TYPES, find_type
 from mainspring.http.problems import Problem
 from mainspring.web.app import make_ui
 from tests.api.conftest import Service, memory_only
@@ -77,7 +77,7 @@ def test_the_committed_page_is_up_to_date() -> None:
 
 def test_the_page_has_one_heading_for_each_type() -> None:
     headings = [line.removeprefix("## ") for line in PAGE.read_text().splitlines() if line.startswith("## ")]
-    assert [type_of(heading) for heading in headings] == [Problem(title=one.title, status=0).type for one in TYPES]
+    assert [find_type(heading) for heading in headings] == [Problem(title=one.title, status=0).type for one in TYPES]
 
 
 @memory_only

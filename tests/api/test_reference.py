@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from mainspring.http.context import ApiStore
+from mainspring.http.api_store import ApiStore
 from tests.api.conftest import Service, memory_only
 from tests.support.processes import Processes, api_client, free_port
 from tests.support.servers import not_here

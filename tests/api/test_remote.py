@@ -16,7 +16,7 @@ from mainspring.core.model.runs.run import HeldRun
 from mainspring.core.runtime.tracing.spans import Tracing
 from mainspring.features.workers.operations.remote_claims import ClaimIn
 from mainspring.features.workers.operations.remote_claims import claim as claim_handler
-from mainspring.http.operation import Call, Nothing
+from mainspring.http.operation import Call, Empty
 from mainspring.testing.virtual_time import VirtualClock
 from tests.api.conftest import Service
 from tests.support.collector import Collector
@@ -343,7 +343,7 @@ async def test_runs_claimed_for_a_client_that_hung_up_are_released(
         owner = (await service.store.sessions("worker"))[0].owner
         principal = Principal(name=owner, role=Role.ADMIN, tenant=None)
         call: Call[ClaimIn, Any] = Call(
-            Permission.WORK, principal, {"id": worker}, Nothing(), ClaimIn(wait_seconds=5), {}, left
+            Permission.WORK, principal, {"id": worker}, Empty(), ClaimIn(wait_seconds=5), {}, left
         )
         answer = await claim_handler(service.api, call)
         assert answer.body.runs == []

@@ -24,8 +24,8 @@ from mainspring.config.resources import RESOURCES
 from mainspring.core.model.access.access import Role
 from mainspring.core.ports.storage.access import Author
 from mainspring.http.auth.authenticator import make_key
-from mainspring.http.docs.openapi import document, pretty
-from mainspring.http.limits import Buckets
+from mainspring.http.docs.openapi import build_document, format_json
+from mainspring.http.limits import TokenBuckets
 from tests.api.conftest import Service
 from tests.api.test_remote import claim, register, submit
 
@@ -82,7 +82,7 @@ class ReplaceableApp:
 
     def renew(self) -> None:
         service = Service(auth=True)
-        service.api.strangers = Buckets(service.clock, 0, 1)
+        service.api.wrong_credentials = TokenBuckets(service.clock, 0, 1)
         asyncio.run(fill(service))
         asyncio.run(service.store.put_key(self._key, Author("test", self._key.tenant)))
         self._app = service.app
@@ -95,7 +95,7 @@ class ReplaceableApp:
 def load_schema(caller: str) -> tuple[Any, ReplaceableApp]:
     app = ReplaceableApp(CALLERS[caller])
     # With every form of a value that the server accepts: the served document leaves some out.
-    schema = from_dict(json.loads(pretty(document(RESOURCES, "0", unions=True))))
+    schema = from_dict(json.loads(format_json(build_document(RESOURCES, "0", unions=True))))
     schema.app = app
     schema.location = "/openapi.json"
     schema.config.checks.positive_data_acceptance.expected_statuses = ANSWERS

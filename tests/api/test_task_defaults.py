@@ -13,7 +13,7 @@ from mainspring.core.model.limits.limits import Breaker, Limit
 from mainspring.core.model.runs.policy import RunPolicy
 from mainspring.core.model.runs.retry import RetryPolicy
 from mainspring.core.model.tasks.task_entry import TaskEntry
-from mainspring.http.context import ApiStore
+from mainspring.http.api_store import ApiStore
 from tests.api.conftest import Service, memory_only
 from tests.support.waiting import eventually
 

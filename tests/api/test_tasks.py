@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.core.model.access.access import Role
 from mainspring.core.model.tasks.task_entry import TaskEntry
-from mainspring.http.context import ApiStore
+from mainspring.http.api_store import ApiStore
 from tests.api.conftest import Service
 from tests.api.test_task_defaults import DECLARED, PAYOUT
 

@@ -26,14 +26,14 @@ from mainspring.http.auth.tokens import (
     SET_CACHED,
     JwksUrl,
     JwtTokens,
-    Keys,
-    OneKey,
+    KeySource,
+    SingleKey,
+    build_secret_key,
     read_jwks,
     read_pem,
-    secret_key,
 )
 from mainspring.http.auth.weak_keys import find_weakness
-from mainspring.http.problems import Refused
+from mainspring.http.problems import RequestError
 from mainspring.stores.memory import MemoryStore
 from mainspring.testing.virtual_time import VirtualClock
 from tests.support.clock import ManualClock
@@ -51,15 +51,17 @@ OKP = OKPKey.generate_key("Ed25519", auto_kid=True)
 SIGNERS: dict[Algorithm, Key] = {"HS256": OCT, "RS256": RSA, "EdDSA": OKP}
 
 
-def make_key(algorithm: Algorithm) -> OneKey:
+def make_key(algorithm: Algorithm) -> SingleKey:
     if algorithm == "HS256":
-        return secret_key("secret", SECRET)
+        return build_secret_key("secret", SECRET)
     key = SIGNERS[algorithm]
     assert isinstance(key, RSAKey | OKPKey)
     return read_pem("key", key.as_pem(), algorithm)
 
 
-def make_tokens(algorithm: Algorithm, keys: Keys | None = None, clock: Clock | None = None, **more: str) -> JwtTokens:
+def make_tokens(
+    algorithm: Algorithm, keys: KeySource | None = None, clock: Clock | None = None, **more: str
+) -> JwtTokens:
     return JwtTokens(
         keys or make_key(algorithm),
         clock or ManualClock(),
@@ -183,7 +185,7 @@ async def test_a_stream_ends_soon_after_its_token_has_expired() -> None:
     auth = Authenticator(MemoryStore(clock, 1), clock, required=True, tokens=make_tokens("HS256", clock=clock))
     began = clock.monotonic()
     headers = {"authorization": f"Bearer {sign(OCT, 'HS256')}"}
-    await auth.no_longer(lambda: auth.principal(headers))
+    await auth.wait_for_revocation(lambda: auth.principal(headers))
     assert 0 <= clock.monotonic() - began - 630 * SECOND <= REFUSED_WITHIN
 
 
@@ -302,7 +304,7 @@ async def test_the_log_has_the_reason_of_a_rejection_but_not_the_token() -> None
 )
 def test_a_weak_secret_is_rejected_and_not_shown(secret: bytes, message: str) -> None:
     with pytest.raises(Invalid, match=message) as caught:
-        secret_key("auth.jwt_secret", secret)
+        build_secret_key("auth.jwt_secret", secret)
     assert len(secret) == 0 or secret.decode() not in str(caught.value)
 
 
@@ -555,7 +557,7 @@ async def test_every_invalid_token_gets_the_same_401() -> None:
     problems = set()
     wrong: list[object] = [{**CLAIMS, "exp": 1}, {**CLAIMS, "aud": "x"}, {**CLAIMS, "role": "root"}, []]
     for claims in wrong:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestError) as caught:
             await authenticator.principal({"authorization": f"Bearer {sign(OCT, 'HS256', claims)}"})
         problems.add(caught.value.problem)
     assert [problem.status for problem in problems] == [401], "all problems are equal"

@@ -133,7 +133,7 @@ async def test_a_run_that_a_budget_puts_last_is_explained_by_the_budget(service:
         await BudgetKeeper(service.store, service.wakeups, service.clock, service.jobs._random).tick()
         worker = NewSession(name="w", kind="worker", ttl=HOUR, queues=("default",), tasks=("t",))
         await service.store.open_session(worker)
-        service.api.worker_came()
+        service.api.workers.forget()
         [reason] = (await client.get(f"/v1/runs/{run}/explain")).json()["because"]
         assert (reason["code"], reason["holders"]) == ("next", [{"kind": "budget", "id": "b"}])
         assert reason["words"].endswith("; budget 'b' is used up and puts queued runs behind all others")

@@ -143,14 +143,14 @@ def test_a_schedule_of_another_source_is_taken_over_only_with_yes(folder: Path) 
 
 async def test_declare_stores_the_specs_that_plan_compares(folder: Path) -> None:
     """``declare`` and the API produce equal specs, so that a plan after either one is empty."""
-    from mainspring.http.schemas.job_answers import fields_of_spec
-    from mainspring.http.schemas.jobs import payload_of, spec_of
+    from mainspring.http.schemas.job_answers import read_spec_fields
+    from mainspring.http.schemas.jobs import build_spec, read_payload
 
     write(folder, more=MORE + '\napp.cron("H 3 * * *", name="x", dst_gap="skip", dst_fold="twice")(work)')
     app = import_module("plan_tasks").app
     for spec, payload in app.schedules():
-        fields = fields_of_spec(spec, payload)
-        assert (spec_of(fields), payload_of(fields)) == (msgspec.structs.replace(spec, source=""), payload)
+        fields = read_spec_fields(spec, payload)
+        assert (build_spec(fields), read_payload(fields)) == (msgspec.structs.replace(spec, source=""), payload)
     async with app:
         await app.declare()
         assert await app.left_over() == []

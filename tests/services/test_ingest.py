@@ -70,7 +70,7 @@ class Kit:
 
     async def set_quota(self, tenant: str, quotas: Quotas) -> None:
         await self.store.put_tenant(Tenant(name=tenant, quotas=quotas), ADA)
-        self.maker._api._quotas.forget()
+        self.maker._api.admission._quotas.forget()
 
     async def _make(self, asks: Sequence[Ask], held: Mapping[str, Refusal]) -> list[Refusal | None]:
         if self.away:

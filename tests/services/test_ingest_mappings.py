@@ -103,7 +103,7 @@ class Kit:
 
     async def set_quota(self, tenant: str, quotas: Quotas) -> None:
         await self.store.put_tenant(Tenant(name=tenant, quotas=quotas), ADA)
-        self.maker._api._quotas.forget()
+        self.maker._api.admission._quotas.forget()
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.core.model.base.instant import SECOND
-from mainspring.http import reading_cache as readings
-from mainspring.http.reading_cache import Readings
+from mainspring.http import result_cache as readings
+from mainspring.http.result_cache import ResultCache
 from tests.support.clock import ManualClock
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 15_000)), max_size=20))
 def test_the_cache_stays_within_its_size_and_keeps_the_newest(kept: list[tuple[str, int]]) -> None:
-    found: Readings[int] = Readings(ManualClock())
+    found: ResultCache[int] = ResultCache(ManualClock())
     for name, size in kept:
         found.keep((None, name), size, size)
         assert found.find((None, name)) == size
@@ -21,7 +21,7 @@ def test_the_cache_stays_within_its_size_and_keeps_the_newest(kept: list[tuple[s
 
 def test_cached_results_expire_and_belong_to_one_tenant() -> None:
     clock = ManualClock()
-    found: Readings[str] = Readings(clock)
+    found: ResultCache[str] = ResultCache(clock)
     found.keep(("acme", "w"), "read", 1)
     assert (found.find(("acme", "w")), found.find((None, "w"))) == ("read", None)
     clock.advance(31 * SECOND)

@@ -5,7 +5,7 @@ import pytest
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.cluster.hints import Hint
 from mainspring.integrations.kafka.address import read_kafka
-from mainspring.integrations.kafka.request_topic import Voucher, dead_topic, read_request_topic
+from mainspring.integrations.kafka.request_topic import RequestSigner, dead_topic, read_request_topic
 from mainspring.integrations.kafka.topics import OPTIONS, TopicNames, read_topics
 from tests.support.builders import a_run
 
@@ -67,11 +67,11 @@ def test_an_address_without_a_request_topic_is_rejected(text: str) -> None:
         read_request_topic(text, "field")
 
 
-def test_a_voucher_covers_the_submitter_and_the_whole_request() -> None:
-    voucher = Voucher(b"key")
-    seal = voucher.seal("ada", "acme", "1", b"{}")
-    assert voucher.holds(seal, "ada", "acme", "1", b"{}")
+def test_a_signature_covers_the_submitter_and_the_whole_request() -> None:
+    signer = RequestSigner(b"key")
+    signature = signer.sign("ada", "acme", "1", b"{}")
+    assert signer.verify(signature, "ada", "acme", "1", b"{}")
     others = [("bob", "acme", "1", b"{}"), ("ada", "else", "1", b"{}"), ("ada", "acme", "2", b"{}")]
-    assert not any(voucher.holds(seal, *other) for other in [*others, ("ada", "acme", "1", b"{ }")])
-    assert not voucher.holds("gefälscht".encode(), "ada", "acme", "1", b"{}")
-    assert not Voucher(b"another").holds(seal, "ada", "acme", "1", b"{}")
+    assert not any(signer.verify(signature, *other) for other in [*others, ("ada", "acme", "1", b"{ }")])
+    assert not signer.verify("gefälscht".encode(), "ada", "acme", "1", b"{}")
+    assert not RequestSigner(b"another").verify(signature, "ada", "acme", "1", b"{}")

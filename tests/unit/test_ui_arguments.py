@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from mainspring.http.problems import AsWritten
+from mainspring.http.problems import RequestFieldError
 from mainspring.web.arguments import field_of, payload_of, read_arguments
 
 SCHEMA = {
@@ -64,7 +64,7 @@ def test_the_fields_make_a_payload() -> None:
 
 @pytest.mark.parametrize(("field", "text"), [("arg:number:user", "one"), ("arg:json:list", "[")])
 def test_a_value_that_cannot_be_read_names_its_field(field: str, text: str) -> None:
-    with pytest.raises(AsWritten) as raised:
+    with pytest.raises(RequestFieldError) as raised:
         payload_of({field: text})
     assert raised.value.field == field
 

@@ -19,15 +19,15 @@ from mainspring.core.model.access.token_rules import Algorithm, check_grant
 from mainspring.core.model.cluster.diagnosis import Finding
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.health import SettingView
-from mainspring.http.acceptance import Acceptance
-from mainspring.http.auth.authenticator import Authenticator, Tokens
+from mainspring.http.auth.authenticator import Authenticator, TokenReader
 from mainspring.http.context import Api
-from mainspring.http.limits import Buckets
+from mainspring.http.limits import TokenBuckets
 from mainspring.http.metrics import Metrics
 from mainspring.http.streams.hub import Hub
+from mainspring.http.submit_buffer import SubmitBuffer
 
 if TYPE_CHECKING:
-    from mainspring.integrations.kafka.ingest import KafkaAcceptance
+    from mainspring.integrations.kafka.ingest import KafkaSubmitBuffer
     from mainspring.web.oidc import OidcSettings
 
 
@@ -52,7 +52,7 @@ def make_api(
     authenticator: Authenticator,
     health: Callable[[], Awaitable[Mapping[str, object]]],
     monitor: Monitor | None = None,
-    buffer: "KafkaAcceptance | None" = None,
+    buffer: "KafkaSubmitBuffer | None" = None,
 ) -> Api:
     settings = runtime.settings
     return Api(
@@ -61,14 +61,14 @@ def make_api(
         runtime.wakeups,
         runtime.clock,
         auth=authenticator,
-        buckets=Buckets(runtime.clock, settings.api.rate, settings.api.burst),
+        buckets=TokenBuckets(runtime.clock, settings.api.rate, settings.api.burst),
         hub=Hub(runtime.store, runtime.clock, build_label()),
         metrics=Metrics(monitor or Monitor(), runtime.figures, runtime.replica_staleness),
         health=health,
         tasks=make_builtin_tasks(settings),
         proxies=read_networks("api.trusted_proxies", settings.api.trusted_proxies),
         production=settings.production,
-        acceptance=None if buffer is None else Acceptance(buffer, runtime.clock, settings.ingest.bound_to),
+        submit_buffer=None if buffer is None else SubmitBuffer(buffer, runtime.clock, settings.ingest.bound_to),
         system=_System(settings),
         notifications=settings.notifications.read(),
         run_logs=runtime.run_logs,
@@ -111,14 +111,14 @@ def make_oidc_settings(section: OidcSection) -> "OidcSettings | None":
     )
 
 
-def make_tokens(auth: AuthSection, clock: Clock) -> Tokens | None:
+def make_tokens(auth: AuthSection, clock: Clock) -> TokenReader | None:
     """Build the validator of bearer tokens, or None if tokens are not accepted. Key files are read here, once."""
     if not auth.takes_tokens:
         return None
     from mainspring.http.auth import tokens
 
     algorithm = msgspec.convert(auth.jwt_algorithm, Algorithm)
-    keys: tokens.Keys
+    keys: tokens.KeySource
     if auth.jwks_url:
         keys = tokens.JwksUrl(auth.jwks_url, algorithm, clock)
     elif auth.jwks_file:
@@ -126,7 +126,9 @@ def make_tokens(auth: AuthSection, clock: Clock) -> Tokens | None:
     elif auth.jwt_key_file:
         keys = tokens.read_pem("auth.jwt_key_file", read_file("auth.jwt_key_file", auth.jwt_key_file), algorithm)
     else:
-        keys = tokens.secret_key("auth.jwt_secret_file" if auth.jwt_secret_file else "auth.jwt_secret", auth.secret())
+        keys = tokens.build_secret_key(
+            "auth.jwt_secret_file" if auth.jwt_secret_file else "auth.jwt_secret", auth.secret()
+        )
     return tokens.JwtTokens(
         keys,
         clock,

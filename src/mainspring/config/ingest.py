@@ -9,14 +9,14 @@ from mainspring.config.settings import Settings
 from mainspring.core.model.base.errors import Invalid
 from mainspring.features.ingest.service import Ingest
 from mainspring.http.auth.authenticator import Authenticator
-from mainspring.integrations.kafka.request_topic import Voucher, read_request_topic
+from mainspring.integrations.kafka.request_topic import RequestSigner, read_request_topic
 
 if TYPE_CHECKING:
-    from mainspring.integrations.kafka.ingest import KafkaAcceptance
+    from mainspring.integrations.kafka.ingest import KafkaSubmitBuffer
 
 
 from mainspring.config.api import make_api
-from mainspring.features.ingest.intake import JobMaker
+from mainspring.features.ingest.intake import JobCreator
 from mainspring.features.ingest.mappings import read_mappings
 
 
@@ -28,23 +28,25 @@ async def make_ingest(runtime: Runtime, health: Callable[[], Awaitable[Mapping[s
     topic = read_request_topic(section.kafka, "ingest.kafka", required=not section.topics)
     mappings = read_mappings(section.topics)
     identity = await runtime.store.identity()
-    requests = KafkaRequests(topic, identity, runtime.clock, _make_voucher(runtime.settings), mappings)
+    requests = KafkaRequests(topic, identity, runtime.clock, _make_signer(runtime.settings), mappings)
     api = make_api(runtime, Authenticator(runtime.store, runtime.clock, required=False), health)
-    return Ingest(requests, JobMaker(api, section.bound_to, mappings).make, runtime.clock, runtime.wakeups.listen([]))
+    return Ingest(
+        requests, JobCreator(api, section.bound_to, mappings).create, runtime.clock, runtime.wakeups.listen([])
+    )
 
 
-def make_submit_buffer(settings: Settings) -> "KafkaAcceptance | None":
+def make_submit_buffer(settings: Settings) -> "KafkaSubmitBuffer | None":
     """Build the component that accepts jobs for an API while the store is unavailable. Return None if it is off."""
     if not settings.api.submit_buffer:
         return None
     with _require_kafka():
-        from mainspring.integrations.kafka.ingest import KafkaAcceptance
-    return KafkaAcceptance(read_request_topic(settings.ingest.kafka, "ingest.kafka"), _make_voucher(settings))
+        from mainspring.integrations.kafka.ingest import KafkaSubmitBuffer
+    return KafkaSubmitBuffer(read_request_topic(settings.ingest.kafka, "ingest.kafka"), _make_signer(settings))
 
 
-def _make_voucher(settings: Settings) -> Voucher | None:
+def _make_signer(settings: Settings) -> RequestSigner | None:
     # Unlike for hints, the store's id cannot be the default key, because it is in the name of a consumer group.
-    return Voucher(settings.dispatch.key.encode()) if settings.dispatch.key else None
+    return RequestSigner(settings.dispatch.key.encode()) if settings.dispatch.key else None
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from mainspring.core.worker.reporting.pulse import Pulse
 from mainspring.core.worker.reporting.status_cache import FlagListener, WorkerStatusWriter
 from mainspring.core.worker.worker import Worker
 from mainspring.features.ingest.service import Ingest
-from mainspring.http.server import address_of, refuse_taken
+from mainspring.http.server import check_port_free, format_address
 
 _VERSION = metadata.version("mainspring")
 
@@ -85,7 +85,7 @@ class Node:
     def check(self) -> None:
         """Refuse to start if a port is taken or a folder is missing, before this process claims work."""
         if Role.HTTP in self._roles and self._listens:
-            refuse_taken(self._settings.host, self._settings.port)
+            check_port_free(self._settings.host, self._settings.port)
         if Role.WORKER in self._roles:
             check_environment(self._settings)
 
@@ -256,7 +256,7 @@ class Node:
             lines.append(f"  {self._application.describe()}; queues {queues}")
         if Role.HTTP in self._roles:
             open_to = "no authentication: loopback only" if self._settings.auth.mode == "none" else "with credentials"
-            address = f"http://{address_of(self._settings.host, self._settings.port)}"
+            address = f"http://{format_address(self._settings.host, self._settings.port)}"
             if self._settings.ui.enabled:
                 lines.append(f"  dashboard {address}/")
             lines.append(f"  API {address}/docs ({open_to})")

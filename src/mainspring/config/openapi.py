@@ -4,7 +4,7 @@ import sys
 from importlib import metadata
 
 from mainspring.config.resources import RESOURCES
-from mainspring.http.docs.openapi import document, pretty
+from mainspring.http.docs.openapi import build_document, format_json
 
 if __name__ == "__main__":
-    sys.stdout.write(pretty(document(RESOURCES, metadata.version("mainspring"))))
+    sys.stdout.write(format_json(build_document(RESOURCES, metadata.version("mainspring"))))

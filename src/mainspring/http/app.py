@@ -16,27 +16,22 @@ from mainspring.core.model.base.errors import Invalid, MainspringError
 from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
 from mainspring.http.asgi_types import ASGIApp, Receive, Scope, Send
-from mainspring.http.calling import refuse_unless_allowed
+from mainspring.http.calls import check_permission
 from mainspring.http.context import Api
-from mainspring.http.docs.openapi import document
+from mainspring.http.docs.openapi import build_document
 from mainspring.http.docs.page import render
 from mainspring.http.operation import Answer, Call, Operation, Resource
-from mainspring.http.problems import MEDIA_TYPE, Problem, Refused, UnknownPath, problem_of, with_names_as_written
+from mainspring.http.problems import MEDIA_TYPE, Problem, RequestError, UnknownPath, build_problem, restore_names
+from mainspring.http.requests import BodyReservation, Request, discard_body, read_body, refuse_large_body
 from mainspring.http.routing import Routes
 
 if TYPE_CHECKING:
     from mainspring.core.runtime.tracing.spans import Tracing
 
 _log = get_logger("mainspring.api")
-Door: TypeAlias = Callable[["Asked", Send], Awaitable[None]]
+RequestHandler: TypeAlias = Callable[["Request", Send], Awaitable[None]]
 RawHeaders: TypeAlias = list[tuple[bytes, bytes]]
 _encoder = msgspec.json.Encoder()
-#: A slow sender holds memory that others need: limits for one piece of the body, and for the whole body.
-_PIECE_BYTES = 256 * 1024
-_PIECE_SECONDS = 5
-_BODY_SECONDS = 30
-#: This much of a body is not counted, so that small requests succeed while others send large ones.
-_UNCOUNTED = 64 * 1024
 #: How long to wait for a client that was refused and does not read.
 _GOODBYE_SECONDS = 1
 _HEADERS = {
@@ -47,12 +42,12 @@ _HEADERS = {
 
 
 def make_app(api: Api, resources: Sequence[Resource]) -> ASGIApp:
-    api.openapi, api.docs = described(tuple(resources))
+    api.openapi, api.docs = render_documents(tuple(resources))
     by_path: dict[str, list[Operation]] = {}
     for resource in resources:
         for operation in resource.operations:
             by_path.setdefault(operation.path, []).append(operation)
-    routes = Routes({path: _entry(api, operations) for path, operations in by_path.items()})
+    routes = Routes({path: _make_path_app(api, operations) for path, operations in by_path.items()})
     literal = [path for path in by_path if "{" not in path]
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,8 +63,8 @@ def make_app(api: Api, resources: Sequence[Resource]) -> ASGIApp:
             await entry(scope, receive, send)
         else:
             api.metrics.count("none", 404)
-            problem, headers = problem_of(UnknownPath(path, literal))
-            await _send(send, 404, _raw({**_HEADERS, **headers}, MEDIA_TYPE), _encoder.encode(problem))
+            problem, headers = build_problem(UnknownPath(path, literal))
+            await _send(send, 404, _encode_headers({**_HEADERS, **headers}, MEDIA_TYPE), _encoder.encode(problem))
 
     return app
 
@@ -85,189 +80,140 @@ async def _answer_lifespan(receive: Receive, send: Send) -> None:
 
 
 @cache
-def described(resources: tuple[Resource, ...]) -> tuple[bytes, bytes]:
+def render_documents(resources: tuple[Resource, ...]) -> tuple[bytes, bytes]:
     """Return the OpenAPI document and the HTML page that is rendered from it."""
-    made = document(resources, metadata.version("mainspring"))
+    made = build_document(resources, metadata.version("mainspring"))
     return msgspec.json.encode(made), render(made)
 
 
-class Gone(Refused):
-    """The body ended early: the client hung up, or sent invalid HTTP. A client that hung up reads no answer."""
-
-    def __init__(self) -> None:
-        super().__init__(400, "Bad request", "the body is incomplete, or not encoded as its headers say")
-
-
-class Asked:
-    """A request as the server passes it on."""
-
-    __slots__ = ("_more", "_receive", "headers", "scope")
-
-    def __init__(self, scope: Scope, receive: Receive) -> None:
-        self.scope = scope
-        self.headers: dict[str, str] = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        self._receive = receive
-        self._more = True
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the parts of the body that have not been read yet."""
-        while self._more:
-            message: Any = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise Gone
-            self._more = message.get("more_body", False)
-            yield message.get("body", b"")
-
-    async def left(self) -> None:
-        """Return when the client has hung up."""
-        with suppress(Gone):
-            async for _ in self.chunks():
-                pass
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
-
-
-def _entry(api: Api, operations: list[Operation]) -> ASGIApp:
+def _make_path_app(api: Api, operations: list[Operation]) -> ASGIApp:
     """Return the application for one path, which dispatches by method."""
-    doors: dict[str, Door] = {operation.method: _door(api, operation) for operation in operations}
-    allowed = ", ".join(sorted(doors))
+    handlers: dict[str, RequestHandler] = {operation.method: _make_handler(api, operation) for operation in operations}
+    allowed = ", ".join(sorted(handlers))
 
     # Probes may send HEAD.
-    is_probe = any(operation.method == "GET" and operation.permission is None for operation in operations)
+    accepts_head = any(operation.method == "GET" and operation.permission is None for operation in operations)
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-        asked = Asked(scope, receive)
-        door = doors.get(scope["method"])
-        if scope["method"] == "HEAD" and is_probe:
-            door, send = doors["GET"], _without_body(send)
-        if door is None:
+        request = Request(scope, receive)
+        handler = handlers.get(scope["method"])
+        if scope["method"] == "HEAD" and accepts_head:
+            handler, send = handlers["GET"], _drop_body(send)
+        if handler is None:
             api.metrics.count("none", 405)
             problem = Problem(title="Method not allowed", status=405, hint=allowed)
-            await _send(send, 405, _raw({**_HEADERS, "allow": allowed}, MEDIA_TYPE), _encoder.encode(problem))
+            await _send(
+                send, 405, _encode_headers({**_HEADERS, "allow": allowed}, MEDIA_TYPE), _encoder.encode(problem)
+            )
         else:
-            await door(asked, send)
+            await handler(request, send)
 
     return handle
 
 
-def _door(api: Api, operation: Operation) -> Door:
+def _make_handler(api: Api, operation: Operation) -> RequestHandler:
     """Return the request handler of one operation: authenticate, authorize, decode, then call its handler."""
     latency = api.metrics.latency(operation.name)
-    usual_headers = _raw(_HEADERS, operation.media_type)
+    usual_headers = _encode_headers(_HEADERS, operation.media_type)
 
-    async def enter(asked: Asked, send: Send) -> None:
+    async def handle_request(request: Request, send: Send) -> None:
         began = api.clock.monotonic()
         try:
             try:
                 async with asyncio.timeout(operation.within) as limit:
-                    answer = await let_in(asked)
+                    answer = await handle_call(request)
             except TimeoutError:
                 if not limit.expired():
                     raise
-                raise _late(operation) from None
+                raise _refuse_late(operation) from None
             content = (
                 answer.raw if answer.raw is not None else b"" if operation.streams else _encoder.encode(answer.body)
             )
         except Exception as error:
-            problem, headers = _told(asked, error)
+            problem, headers = _describe_error(request, error)
             api.metrics.count(operation.name, problem.status)
-            await _send(send, problem.status, _raw(headers, MEDIA_TYPE), _encoder.encode(problem))
+            await _send(send, problem.status, _encode_headers(headers, MEDIA_TYPE), _encoder.encode(problem))
             return
         api.metrics.count(operation.name, answer.status)
-        raw = usual_headers if not answer.headers else _raw({**_HEADERS, **answer.headers}, operation.media_type)
+        raw = (
+            usual_headers
+            if not answer.headers
+            else _encode_headers({**_HEADERS, **answer.headers}, operation.media_type)
+        )
         if operation.streams:
-            await stream(send, asked, raw, answer.body, api.auth.no_longer(lambda: api.auth.principal(asked.headers)))
+            await send_stream(
+                send,
+                request,
+                raw,
+                answer.body,
+                api.auth.wait_for_revocation(lambda: api.auth.principal(request.headers)),
+            )
             return
         latency.add(api.clock.monotonic() - began)
         await _send(send, answer.status, raw, content)
 
-    async def let_in(asked: Asked) -> Answer:
-        principal = api.nobody
+    async def handle_call(request: Request) -> Answer:
+        principal = api.anonymous
         if operation.permission is not None:
-            principal = await _principal(api, asked)
-            refuse_unless_allowed(operation, principal)
-        length = asked.headers.get("content-length", "")
+            principal = await _authenticate(api, request)
+            check_permission(operation, principal)
+        length = request.headers.get("content-length", "")
         if length.isdigit() and int(length[:20]) > operation.largest_body:
-            raise _too_large(operation)
-        held = _Bytes(api, principal)
+            raise refuse_large_body(operation)
+        reservation = BodyReservation(api, principal)
         try:
             try:
                 if operation.permission is not None:
                     api.buckets.take(principal.name)
-                data = await _body(asked, operation, held)
-            except Refused as refused:
+                data = await read_body(request, operation, reservation)
+            except RequestError as refused:
                 if refused.problem.status in (429, 503):
-                    await _pass_over(asked)
+                    await discard_body(request)
                 raise
-            given = asked.scope["query_string"]
+            given = request.scope["query_string"]
             query = operation.read_query(parse_qsl(given.decode("latin-1"), keep_blank_values=True) if given else [])
             written: dict[str, str] = {}
             body = operation.read_body(data, written)
             call = Call(
-                operation.permission, principal, asked.scope["path_params"], query, body, asked.headers, asked.left
+                operation.permission,
+                principal,
+                request.scope["path_params"],
+                query,
+                body,
+                request.headers,
+                request.wait_for_disconnect,
             )
             try:
                 return await operation.handler(api, call)
             except Invalid as error:
-                raise with_names_as_written(error, written) from None
+                raise restore_names(error, written) from None
         finally:
-            held.give_back()
+            reservation.release()
 
     # Probes would be most of the spans, and a stream has no end.
     if api.tracing is None or not operation.traced:
-        return enter
-    return _recorded(enter, operation, api.tracing, api.clock)
+        return handle_request
+    return _trace(handle_request, operation, api.tracing, api.clock)
 
 
-def _recorded(enter: Door, operation: Operation, tracing: "Tracing", clock: Clock) -> Door:
+def _trace(handle_request: RequestHandler, operation: Operation, tracing: "Tracing", clock: Clock) -> RequestHandler:
     """Wrap a request handler in a span, which continues the trace of the caller if there is one."""
 
-    async def enter_recorded(asked: Asked, send: Send) -> None:
-        with tracing.serving(operation.method, operation.path, operation.name, asked.headers, clock) as answered:
+    async def traced(request: Request, send: Send) -> None:
+        with tracing.serving(operation.method, operation.path, operation.name, request.headers, clock) as answered:
 
             async def send_on(message: Any) -> None:
                 if message["type"] == "http.response.start":
                     answered(message["status"])
                 await send(message)
 
-            await enter(asked, send_on)
+            await handle_request(request, send_on)
 
-    return enter_recorded
-
-
-class _Bytes:
-    """Counts the bytes of one body, and reserves room for them until the request is answered."""
-
-    __slots__ = ("_api", "_principal", "_size", "_taken")
-
-    def __init__(self, api: Api, principal: Principal) -> None:
-        self._api = api
-        self._principal = principal
-        self._size = 0
-        self._taken = 0
-
-    def add(self, size: int) -> int:
-        """Add received bytes and return the total so far. Raises ``Refused`` if there is no room for them."""
-        self._size += size
-        more = max(self._size - _UNCOUNTED, 0) - self._taken
-        if more:
-            self._api.bodies.take(self._principal, more)
-            self._taken += more
-        return self._size
-
-    def give_back(self) -> None:
-        if self._taken:
-            self._api.bodies.give_back(self._principal, self._taken)
+    return traced
 
 
-def _too_large(operation: Operation) -> Refused:
-    return Refused(413, "Content too large", f"at most {operation.largest_body} bytes")
-
-
-def _late(operation: Operation) -> Refused:
-    return Refused(
+def _refuse_late(operation: Operation) -> RequestError:
+    return RequestError(
         503,
         "Not done in time",
         f"it took longer than {operation.within:g} s; what was asked may or may not have happened",
@@ -276,34 +222,34 @@ def _late(operation: Operation) -> Refused:
     )
 
 
-async def _principal(api: Api, asked: Asked) -> Principal:
+async def _authenticate(api: Api, request: Request) -> Principal:
     if not api.auth.required:
-        refuse_other_sites(asked)
+        refuse_other_sites(request)
     try:
-        return await api.auth.principal(asked.headers)
-    except Refused:
-        client = asked.scope.get("client")
-        api.refuse_guessing(client[0] if client else "", asked.headers.get("x-forwarded-for"))
+        return await api.auth.principal(request.headers)
+    except RequestError:
+        client = request.scope.get("client")
+        api.count_wrong_credentials(client[0] if client else "", request.headers.get("x-forwarded-for"))
         raise
 
 
-def refuse_other_sites(asked: Asked) -> None:
+def refuse_other_sites(request: Request) -> None:
     """Refuse requests that a foreign web page sends through a browser on this machine.
 
     Without authentication, a page could reach this server through a name that resolves to it (DNS rebinding), or by
     a cross-site request (CSRF).
     """
-    host = asked.headers.get("host", "")
-    if not is_loopback(_name_in(host)):
-        raise Refused(
+    host = request.headers.get("host", "")
+    if not is_loopback(_parse_host(host)):
+        raise RequestError(
             403,
             "Forbidden",
             f"without authentication only local names are answered, not {host[:100]!r}",
             hint="ask localhost, or set auth.mode = keys",
         )
-    origin = asked.headers.get("origin")
-    if origin is not None and asked.scope["method"] != "GET" and origin.partition("://")[2] != host:
-        raise Refused(
+    origin = request.headers.get("origin")
+    if origin is not None and request.scope["method"] != "GET" and origin.partition("://")[2] != host:
+        raise RequestError(
             403,
             "Forbidden",
             f"without authentication nothing is changed for pages of {origin[:100]!r}",
@@ -311,56 +257,11 @@ def refuse_other_sites(asked: Asked) -> None:
         )
 
 
-def _name_in(host: str) -> str:
+def _parse_host(host: str) -> str:
     """Return the host name or address in a ``Host`` header, without the port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower()
-
-
-async def _pass_over(asked: Asked) -> None:
-    """Read and discard the body, because a client that is still sending would not see the answer."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_BODY_SECONDS):
-            async for _ in asked.chunks():
-                pass
-
-
-async def _body(asked: Asked, operation: Operation, held: _Bytes) -> bytes:
-    encoding = asked.headers.get("content-encoding", "identity")
-    if encoding.lower() != "identity":
-        raise Refused(415, "Unsupported media type", f"bodies in {encoding[:20]} are not read", hint="send it as it is")
-    body = await _whole(asked, operation, held)
-    if body and operation.method in ("POST", "PUT", "PATCH"):
-        kind = asked.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise Refused(415, "Unsupported media type", f"a body of type {kind[:40]!r}", hint="application/json")
-    return body
-
-
-async def _whole(asked: Asked, operation: Operation, held: _Bytes) -> bytes:
-    parts: list[bytes] = []
-    expected = _PIECE_BYTES
-    time = asyncio.get_running_loop().time
-    end = time() + _BODY_SECONDS
-    try:
-        async with asyncio.timeout(_PIECE_SECONDS) as pace:
-            async for chunk in asked.chunks():
-                size = held.add(len(chunk))
-                if size > operation.largest_body:
-                    raise _too_large(operation)
-                parts.append(chunk)
-                if size >= expected:
-                    expected = size + _PIECE_BYTES
-                    pace.reschedule(min(time() + _PIECE_SECONDS, end))
-    except TimeoutError:
-        raise Refused(
-            408,
-            "Request timeout",
-            f"the body did not come within {_BODY_SECONDS} s, or {_PIECE_BYTES >> 10} KiB of it within "
-            f"{_PIECE_SECONDS} s",
-        ) from None
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 async def _send(send: Send, status: int, headers: RawHeaders, content: bytes) -> None:
@@ -369,8 +270,8 @@ async def _send(send: Send, status: int, headers: RawHeaders, content: bytes) ->
     await send({"type": "http.response.body", "body": content, "more_body": False})
 
 
-async def stream(
-    send: Send, asked: Asked, headers: RawHeaders, source: AsyncIterator[bytes], no_longer: Coroutine[Any, Any, None]
+async def send_stream(
+    send: Send, request: Request, headers: RawHeaders, source: AsyncIterator[bytes], revoked: Coroutine[Any, Any, None]
 ) -> None:
     """Stream until the source ends, the listener leaves, or its credentials become invalid."""
     last: Any = {"type": "http.response.body", "body": b"", "more_body": False}
@@ -381,8 +282,8 @@ async def stream(
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send(last)
 
-    refused = asyncio.create_task(no_longer)
-    tasks = [asyncio.create_task(pump()), asyncio.create_task(asked.left()), refused]
+    refused = asyncio.create_task(revoked)
+    tasks = [asyncio.create_task(pump()), asyncio.create_task(request.wait_for_disconnect()), refused]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -391,13 +292,13 @@ async def stream(
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         for error in ended:
             if isinstance(error, Exception):
-                _log.warning("a stream broke off", path=asked.scope["path"], error=repr(error))
+                _log.warning("a stream broke off", path=request.scope["path"], error=repr(error))
     if refused.done() and not refused.cancelled():
         with suppress(Exception):
             await asyncio.wait_for(send(last), _GOODBYE_SECONDS)
 
 
-def _without_body(send: Send) -> Send:
+def _drop_body(send: Send) -> Send:
     async def send_head(message: Any) -> None:
         if message["type"] == "http.response.body":
             message["body"] = b""
@@ -406,16 +307,16 @@ def _without_body(send: Send) -> Send:
     return send_head
 
 
-def _told(asked: Asked, error: Exception) -> tuple[Problem, Mapping[str, str]]:
+def _describe_error(request: Request, error: Exception) -> tuple[Problem, Mapping[str, str]]:
     """Return the problem and the headers that answer an error."""
-    problem, headers = problem_of(error)
+    problem, headers = build_problem(error)
     if not isinstance(error, MainspringError):
-        _log.exception("a request failed", path=asked.scope["path"], exc_info=error)
+        _log.exception("a request failed", path=request.scope["path"], exc_info=error)
     if problem.status == 401:
         headers = {**headers, "www-authenticate": "Bearer"}
     return problem, {**_HEADERS, **headers}
 
 
-def _raw(headers: Mapping[str, str], media_type: str) -> RawHeaders:
+def _encode_headers(headers: Mapping[str, str], media_type: str) -> RawHeaders:
     named = {"content-type": media_type, **headers}
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]

@@ -7,7 +7,7 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.errors import MainspringError, StoreDamaged
 from mainspring.http.context import Api
 from mainspring.http.docs.page import CONTENT_SECURITY_POLICY, render_problems
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problem_types import PATH, TYPES
 from mainspring.http.schemas.common import Wire
 
@@ -28,7 +28,7 @@ class Health(Wire):
 
 
 @health.operation("GET", "/healthz", permission=None, answers={200: Health, 503: Health})
-async def healthz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def healthz(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Check whether this process works.
 
     An unavailable store is not reported here, because a restart would not help. 503: the store is damaged.
@@ -45,12 +45,12 @@ async def healthz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 @health.operation("GET", "/readyz", permission=None, answers={200: Health, 503: Health})
-async def readyz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def readyz(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Check whether this process can serve requests.
 
     503: it cannot, and the answer names the reason.
     """
-    ready, found = await api.readiness()
+    ready, found = await api.check_readiness()
     return Answer(200 if ready else 503, found)
 
 
@@ -62,7 +62,7 @@ async def readyz(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     media_type="text/plain; version=0.0.4",
     traced=False,
 )
-async def metrics(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def metrics(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get metrics for Prometheus.
 
     A key that is bound to a tenant gets the metrics of its queues.
@@ -71,7 +71,7 @@ async def metrics(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 @health.operation("GET", "/openapi.json", permission=None, answers={200: dict[str, Any]})
-async def openapi(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def openapi(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get this OpenAPI document.
 
     It is made from the types that decode requests and encode answers, so it always fits the running version.
@@ -80,7 +80,7 @@ async def openapi(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 @health.operation("GET", "/docs", permission=None, answers={200: str}, media_type="text/html; charset=utf-8")
-async def docs(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def docs(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get this API as an HTML page.
 
     The page loads nothing from other hosts and runs no script.
@@ -89,7 +89,7 @@ async def docs(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 @health.operation("GET", PATH, permission=None, answers={200: str}, media_type="text/html; charset=utf-8")
-async def problems(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def problems(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Show what each type of problem means.
 
     The `type` of a problem leads to its heading on this page.

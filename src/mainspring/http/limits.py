@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from mainspring.core.model.access.access import Principal
 from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.ports.clock import Clock
-from mainspring.http.problems import Refused
+from mainspring.http.problems import RequestError
 
 #: The number of callers that are remembered. The least recent one is dropped and starts again with a full bucket.
 _REMEMBERED = 10_000
@@ -15,7 +15,7 @@ _COUNT_HOLDS: Micros = 2 * SECOND
 _QUICKLY_COUNTED = 1_000
 
 
-class Buckets:
+class TokenBuckets:
     """Token buckets: ``rate`` per second on average, ``burst`` at once. A rate of 0 disables the limit.
 
     Each API process has its own buckets: the total limit of a caller is the rate times the number of processes.
@@ -27,35 +27,37 @@ class Buckets:
         self._burst = max(burst, 1.0)
         self._buckets: OrderedDict[str, tuple[float, Micros]] = OrderedDict()
 
-    def take(self, who: str) -> None:
+    def take(self, caller: str) -> None:
         """Take one token from the caller's bucket, or refuse and report when to retry."""
-        if not self.take_some(who, 1):
-            raise Refused(429, "Too many requests", f"more than {self.rate:g} a second", retry_after=self.wait(who))
+        if not self.take_up_to(caller, 1):
+            raise RequestError(
+                429, "Too many requests", f"more than {self.rate:g} a second", retry_after=self.wait(caller)
+            )
 
-    def take_some(self, who: str, wanted: int) -> int:
+    def take_up_to(self, caller: str, wanted: int) -> int:
         """Take up to ``wanted`` tokens. Return how many were taken."""
         if self.rate <= 0:
             return wanted
-        level = self._level(who)
+        level = self._level(caller)
         taken = min(wanted, int(level))
-        self._buckets[who] = (level - taken, self._clock.monotonic())
-        self._buckets.move_to_end(who)
+        self._buckets[caller] = (level - taken, self._clock.monotonic())
+        self._buckets.move_to_end(caller)
         if len(self._buckets) > _REMEMBERED:
             self._buckets.popitem(last=False)
         return taken
 
-    def wait(self, who: str) -> int:
+    def wait(self, caller: str) -> int:
         """Return after how many whole seconds a token is available; at least 1."""
-        missing = 1 - self._level(who)
+        missing = 1 - self._level(caller)
         return max(1, -int(-missing / self.rate // 1))
 
-    def _level(self, who: str) -> float:
+    def _level(self, caller: str) -> float:
         now = self._clock.monotonic()
-        level, at = self._buckets.get(who, (self._burst, now))
+        level, at = self._buckets.get(caller, (self._burst, now))
         return min(self._burst, level + (now - at) / SECOND * self.rate)
 
 
-class _Count:
+class _TenantCount:
     __slots__ = ("added", "asked", "at", "count", "counting", "took")
 
     def __init__(self) -> None:
@@ -67,7 +69,7 @@ class _Count:
         self.counting = asyncio.Lock()
 
 
-class Counted:
+class CountedQuota:
     """How many objects each tenant has: the last count plus those admitted since.
 
     A count is valid for two seconds. If it leaves no room, it is refreshed early. A large count that was slow is
@@ -77,14 +79,14 @@ class Counted:
     def __init__(self, count: Callable[[str, int], Awaitable[int]], clock: Clock) -> None:
         self._count = count
         self._clock = clock
-        self._tenants: dict[str, _Count] = {}
+        self._tenants: dict[str, _TenantCount] = {}
 
-    async def left(self, tenant: str, most: int, wanted: int) -> int:
+    async def count_left(self, tenant: str, most: int, wanted: int) -> int:
         """Return how many more objects a tenant may have."""
-        known = self._tenants.setdefault(tenant, _Count())
-        if not self._holds(known, most, wanted):
+        known = self._tenants.setdefault(tenant, _TenantCount())
+        if not self._is_fresh(known, most, wanted):
             async with known.counting:
-                if not self._holds(known, most, wanted):
+                if not self._is_fresh(known, most, wanted):
                     before, began = known.added, self._clock.monotonic()
                     known.count = await self._count(tenant, most)
                     known.added -= before
@@ -95,7 +97,7 @@ class Counted:
         """Record that this many were admitted."""
         self._tenants[tenant].added += amount
 
-    def _holds(self, known: _Count, most: int, wanted: int) -> bool:
+    def _is_fresh(self, known: _TenantCount, most: int, wanted: int) -> bool:
         age = self._clock.monotonic() - known.at
         if known.asked != most or age > _COUNT_HOLDS:
             return False
@@ -103,7 +105,7 @@ class Counted:
         return is_room or (most > _QUICKLY_COUNTED and age < 10 * known.took)
 
 
-class Room:
+class CapacityLimit:
     """A limit on what this process holds at once of one kind. Requests beyond it are refused with a time to retry.
 
     A principal may hold ``each``, and all principals of a tenant together half of the total.
@@ -119,29 +121,31 @@ class Room:
         self._by_name: Counter[str] = Counter()
         self._by_tenant: Counter[str] = Counter()
 
-    def take(self, who: Principal, amount: int = 1) -> None:
+    def take(self, caller: Principal, amount: int = 1) -> None:
         if self.taken + amount > self._most:
-            raise Refused(503, "Overloaded", f"this process has as many {self._what} as it takes", retry_after=1)
-        if self._by_name[who.name] + amount > self._each:
-            raise self._share("you hold", self._each)
-        if who.tenant is not None and self._by_tenant[who.tenant] + amount > self._tenants:
-            raise self._share("your tenant holds", self._tenants)
+            raise RequestError(503, "Overloaded", f"this process has as many {self._what} as it takes", retry_after=1)
+        if self._by_name[caller.name] + amount > self._each:
+            raise self._refuse_share("you hold", self._each)
+        if caller.tenant is not None and self._by_tenant[caller.tenant] + amount > self._tenants:
+            raise self._refuse_share("your tenant holds", self._tenants)
         self.taken += amount
-        self._by_name[who.name] += amount
-        if who.tenant is not None:
-            self._by_tenant[who.tenant] += amount
+        self._by_name[caller.name] += amount
+        if caller.tenant is not None:
+            self._by_tenant[caller.tenant] += amount
 
-    def give_back(self, who: Principal, amount: int = 1) -> None:
+    def release(self, caller: Principal, amount: int = 1) -> None:
         self.taken -= amount
-        _less(self._by_name, who.name, amount)
-        if who.tenant is not None:
-            _less(self._by_tenant, who.tenant, amount)
+        _subtract(self._by_name, caller.name, amount)
+        if caller.tenant is not None:
+            _subtract(self._by_tenant, caller.tenant, amount)
 
-    def _share(self, who: str, share: int) -> Refused:
-        return Refused(429, "Too many at once", f"{who} the {share} {self._what} that one may have", retry_after=1)
+    def _refuse_share(self, holder: str, share: int) -> RequestError:
+        return RequestError(
+            429, "Too many at once", f"{holder} the {share} {self._what} that one may have", retry_after=1
+        )
 
 
-def _less(counts: Counter[str], name: str, amount: int) -> None:
+def _subtract(counts: Counter[str], name: str, amount: int) -> None:
     """Subtract, and remove holders that hold nothing."""
     counts[name] -= amount
     if counts[name] <= 0:

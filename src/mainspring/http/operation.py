@@ -9,19 +9,19 @@ import msgspec
 from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.field_names import suggest
-from mainspring.http.problems import AsWritten, decode, decoding_problem
+from mainspring.http.problems import RequestFieldError, decode, explain_decoding_error
 
 Body = TypeVar("Body")
 Query = TypeVar("Query")
 Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 #: An operation without its own time limit fails after this many seconds, because the store did not answer.
-LONGEST = 10.0
+DEFAULT_TIMEOUT = 10.0
 #: The largest body of an operation without its own limit.
-LARGEST_BODY = 512 * 1024
+DEFAULT_LARGEST_BODY = 512 * 1024
 
 
-class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Empty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No body, or no query parameters."""
 
 
@@ -110,7 +110,7 @@ class Operation:
         #: The first sentence is the summary, the rest the description.
         self.summary, *rest = re.split(r"(?<=[.?]) ", words, maxsplit=1)
         self.description = "".join(rest)
-        self._decoder = None if body is Nothing else msgspec.json.Decoder(body)
+        self._decoder = None if body is Empty else msgspec.json.Decoder(body)
         self._fields = {field.encode_name: field for field in msgspec.structs.fields(query)}
 
     def read_body(self, data: bytes, written: dict[str, str]) -> Any:
@@ -118,7 +118,7 @@ class Operation:
         if self._decoder is None:
             if data.strip() not in (b"", b"{}", b"null"):
                 raise Invalid("body", "is not expected here")
-            return Nothing()
+            return Empty()
         if self.body_optional and not data:
             return self.body()
         return decode(data, self.body, self._decoder, written)
@@ -134,18 +134,18 @@ class Operation:
                 known = ", ".join(sorted(self._fields)) or "none"
                 meant = suggest(name, list(self._fields))
                 hint = f"did you mean `{meant}`? " if meant else ""
-                raise AsWritten(name, "is no parameter of this", f"{hint}known: {known}")
+                raise RequestFieldError(name, "is no parameter of this", f"{hint}known: {known}")
             if name in given:
-                raise AsWritten(name, "is given twice")
+                raise RequestFieldError(name, "is given twice")
             given[name] = value
         try:
             read = msgspec.convert(given, self.query, strict=False)
         except msgspec.ValidationError as error:
-            raise decoding_problem(error, "query", self.query) from None
+            raise explain_decoding_error(error, "query", self.query) from None
         for name, value in given.items():
             # msgspec reads the word null as None; here it is a word.
             if getattr(read, self._fields[name].name) is None:
-                raise AsWritten(name, f"{value!r} is not a value", "leave it out")
+                raise RequestFieldError(name, f"{value!r} is not a value", "leave it out")
         return read
 
 
@@ -173,13 +173,13 @@ class Resource:
         *,
         permission: Permission | None,
         answers: Mapping[int, Any],
-        body: type[Body] = Nothing,  # type: ignore[assignment]
-        query: type[Query] = Nothing,  # type: ignore[assignment]
+        body: type[Body] = Empty,  # type: ignore[assignment]
+        query: type[Query] = Empty,  # type: ignore[assignment]
         media_type: str = "application/json",
-        largest_body: int = LARGEST_BODY,
+        largest_body: int = DEFAULT_LARGEST_BODY,
         body_optional: bool = False,
         streams: bool = False,
-        within: float | None = LONGEST,
+        within: float | None = DEFAULT_TIMEOUT,
         traced: bool = True,
         example: Mapping[str, Any] | None = None,
     ) -> "Callable[[Handler[Body, Query]], Handler[Body, Query]]":

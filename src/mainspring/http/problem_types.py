@@ -13,7 +13,7 @@ class ProblemType(NamedTuple):
 
     @property
     def slug(self) -> str:
-        return slug_of(self.title)
+        return build_slug(self.title)
 
 
 TYPES = (
@@ -137,10 +137,10 @@ TYPES = (
 )
 
 
-def slug_of(title: str) -> str:
+def build_slug(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
-def type_of(title: str) -> str:
+def find_type(title: str) -> str:
     """Return the URI of a problem's type: the place of its description, relative to the root of the API."""
-    return f"{PATH}#{slug_of(title)}"
+    return f"{PATH}#{build_slug(title)}"

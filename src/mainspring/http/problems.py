@@ -19,7 +19,7 @@ from mainspring.core.model.base.errors import (
 from mainspring.core.model.base.field_names import explain_names, path_as_written, translate
 from mainspring.core.model.base.repeated_keys import find_repeated_key
 from mainspring.core.ports.blobs import BlobsUnavailable
-from mainspring.http.problem_types import type_of
+from mainspring.http.problem_types import find_type
 
 MEDIA_TYPE = "application/problem+json"
 #: Field names of the core, and the names that callers use.
@@ -52,10 +52,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
     def __post_init__(self) -> None:
         if not self.type:
-            msgspec.structs.force_setattr(self, "type", type_of(self.title))
+            msgspec.structs.force_setattr(self, "type", find_type(self.title))
 
 
-class Refused(MainspringError):
+class RequestError(MainspringError):
     """A request that is refused by its form or its sender, before anything is looked up."""
 
     def __init__(self, status: int, title: str, detail: str = "", *, hint: str = "", retry_after: int = 0) -> None:
@@ -64,7 +64,7 @@ class Refused(MainspringError):
         self.retry_after = retry_after
 
 
-class Missing(NotFound):
+class ObjectNotFound(NotFound):
     """The error for a missing object and for an object of another tenant, identical byte for byte."""
 
     def __init__(self) -> None:
@@ -80,21 +80,21 @@ class UnknownPath(NotFound):
         self.hint = f"did you mean `{close[0]}`? `/docs` has every path" if close else "`/docs` has every path"
 
 
-class AsWritten(Invalid):
+class RequestFieldError(Invalid):
     """An error whose field has the caller's name already and needs no translation."""
 
 
-def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
+def build_problem(error: Exception) -> tuple[Problem, dict[str, str]]:
     """Return the problem and the headers for an error.
 
     An unknown error is an internal one, and its details stay hidden.
     """
     match error:
-        case Refused():
+        case RequestError():
             headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
             return error.problem, headers
         case Invalid():
-            field = error.field if isinstance(error, AsWritten) else _FIELDS.get(error.field, error.field)
+            field = error.field if isinstance(error, RequestFieldError) else _FIELDS.get(error.field, error.field)
             return (
                 Problem(
                     title="Bad request",
@@ -147,23 +147,23 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
             return Problem(title="Internal error", status=500, detail="this is our fault; the log says more"), {}
 
 
-def decoding_problem(error: msgspec.MsgspecError, where: str, kind: Any = None, data: bytes = b"") -> Invalid:
+def explain_decoding_error(error: msgspec.MsgspecError, where: str, kind: Any = None, data: bytes = b"") -> Invalid:
     """Explain why ``data`` cannot be decoded. ``where`` names the field if the whole value is wrong."""
     found = misread(error, kind, data)
-    return AsWritten(found.field or where, found.reason, found.hint)
+    return RequestFieldError(found.field or where, found.reason, found.hint)
 
 
-def with_names_as_written(error: Invalid, written: Mapping[str, str]) -> Invalid:
+def restore_names(error: Invalid, written: Mapping[str, str]) -> Invalid:
     """Return the error with its field under the name that the body uses for it."""
     if not written:
         return error
-    field = error.field if isinstance(error, AsWritten) else _FIELDS.get(error.field, error.field)
-    return AsWritten(path_as_written(field, written), error.reason, error.hint)
+    field = error.field if isinstance(error, RequestFieldError) else _FIELDS.get(error.field, error.field)
+    return RequestFieldError(path_as_written(field, written), error.reason, error.hint)
 
 
-def _refuse_repeated(key: str) -> None:
+def _check_repeated(key: str) -> None:
     if key:
-        raise AsWritten(key, "is given twice", "keep one of them")
+        raise RequestFieldError(key, "is given twice", "keep one of them")
 
 
 def decode(
@@ -182,23 +182,23 @@ def decode(
             data.decode()
         try:
             found = decoder.decode(data)
-            _refuse_repeated(find_repeated_key(data, found))
+            _check_repeated(find_repeated_key(data, found))
             return found
         except msgspec.ValidationError:
             data, names, unknown, repeated, twice = translate(data, decoder.type)
-            _refuse_repeated(twice)
+            _check_repeated(twice)
             if unknown or repeated:
                 problem = explain_names(repeated, unknown)
-                raise AsWritten(problem.field, problem.reason, problem.hint) from None
+                raise RequestFieldError(problem.field, problem.reason, problem.hint) from None
             try:
                 return decoder.decode(data)
             except msgspec.ValidationError as error:
-                raise with_names_as_written(decoding_problem(error, "body", decoder.type, data), names) from None
+                raise restore_names(explain_decoding_error(error, "body", decoder.type, data), names) from None
             finally:
                 if written is not None:
                     written |= names
     except msgspec.DecodeError as error:
-        raise decoding_problem(error, "body", decoder.type, data) from None
+        raise explain_decoding_error(error, "body", decoder.type, data) from None
     except UnicodeDecodeError:
         raise Invalid("body", "is not UTF-8") from None
     except RecursionError:

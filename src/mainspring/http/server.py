@@ -37,7 +37,7 @@ class HttpServer:
         - ``leave`` is called shortly before the stop, and ends streams and waiting requests.
         - ``share_port``: several processes may listen on the port, and the system distributes connections.
         """
-        self._host = _address(host)
+        self._host = _resolve(host)
         self._port = port
         self._app = app
         self._clock = clock
@@ -48,7 +48,7 @@ class HttpServer:
 
     async def start(self) -> None:
         if not self._share_port:
-            refuse_taken(self._host, self._port)
+            check_port_free(self._host, self._port)
         # Imported here, because commands that serve nothing load this module, too.
         from granian.constants import HTTPModes, Interfaces
         from granian.server.embed import Server
@@ -65,7 +65,7 @@ class HttpServer:
         )
         self._task = asyncio.create_task(self._server.serve())
         try:
-            while not self._task.done() and not await _reachable(self._host, self._port):
+            while not self._task.done() and not await _is_reachable(self._host, self._port):
                 await self._clock.sleep(10 * MILLISECOND)
             if self._task.done():
                 self._task.result()
@@ -91,12 +91,12 @@ class HttpServer:
         await asyncio.gather(task, return_exceptions=not done)
 
 
-def address_of(host: str, port: int) -> str:
+def format_address(host: str, port: int) -> str:
     """Return the address as it is written in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _address(host: str) -> str:
+def _resolve(host: str) -> str:
     """Return an address, because the server accepts no names.
 
     The hosts file could map localhost to another machine.
@@ -104,9 +104,9 @@ def _address(host: str) -> str:
     return "127.0.0.1" if host == "localhost" else host
 
 
-def refuse_taken(host: str, port: int) -> None:
+def check_port_free(host: str, port: int) -> None:
     """Raise a clear error before anything starts if the port is in use."""
-    host = _address(host)
+    host = _resolve(host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -114,11 +114,11 @@ def refuse_taken(host: str, port: int) -> None:
             probe.bind((host, port))
     except OSError as error:
         raise Invalid(
-            "port", f"{address_of(host, port)} cannot be used: {error.strerror}", "choose another with --port"
+            "port", f"{format_address(host, port)} cannot be used: {error.strerror}", "choose another with --port"
         ) from None
 
 
-async def _reachable(host: str, port: int) -> bool:
+async def _is_reachable(host: str, port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection(host, port)
     except OSError:

@@ -10,10 +10,11 @@ import msgspec
 from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.errors import MainspringError
 from mainspring.core.runtime.log import get_logger
-from mainspring.http.app import Asked, refuse_other_sites, stream
+from mainspring.http.app import refuse_other_sites, send_stream
 from mainspring.http.asgi_types import ASGIApp, Receive, Send
 from mainspring.http.context import Api
-from mainspring.http.problems import MEDIA_TYPE, Problem, Refused, UnknownPath, problem_of
+from mainspring.http.problems import MEDIA_TYPE, Problem, RequestError, UnknownPath, build_problem
+from mainspring.http.requests import Request
 from mainspring.http.routing import Routes
 from mainspring.web.oidc import Attempt, Oidc, OidcSettings
 from mainspring.web.page import Away, Done, Download, Enter, NoQuery, Page, Reply, Show, Stream, Visit, refuse_read_only
@@ -87,14 +88,14 @@ class _Ui:
         if path.startswith(_OF_THE_API) or path in _ROOTS_OF_THE_API:
             await self._below(scope, receive, send)
         elif path.startswith("static/"):
-            await reply_static(path, Asked(scope, receive), send)
+            await reply_static(path, Request(scope, receive), send)
         else:
             # Use the raw path: a decoded path no longer shows which slashes belong to a name.
             sent = scope.get("raw_path") or quote(scope["path"]).encode()
             path = sent.decode("latin-1").removeprefix(quote(root)).removeprefix("/")
-            await self._page(Asked(scope, receive), f"/{path}", f"{root}/", send)
+            await self._page(Request(scope, receive), f"/{path}", f"{root}/", send)
 
-    async def _page(self, asked: Asked, path: str, base: str, send: Send) -> None:
+    async def _page(self, asked: Request, path: str, base: str, send: Send) -> None:
         session = self._session(asked)
         csrf = self._sealer.local_csrf if session is None else session.csrf
         visit = self._visit(asked, path, base, session)
@@ -106,16 +107,16 @@ class _Ui:
             return
         await self._send_reply(asked, visit, reply, shown, csrf, send)
 
-    def _session(self, asked: Asked) -> Session | None:
+    def _session(self, asked: Request) -> Session | None:
         cookie = read_cookie(asked.headers.get("cookie", ""))
         return self._sealer.open(cookie, self._api.clock.now()) if cookie and self._api.auth.required else None
 
-    def _visit(self, asked: Asked, path: str, base: str, session: Session | None) -> Visit[Any]:
+    def _visit(self, asked: Request, path: str, base: str, session: Session | None) -> Visit[Any]:
         """Build the visit of a request that is not authenticated yet."""
         query = asked.scope["query_string"].decode("latin-1")
         return Visit(
             self._api,
-            self._api.nobody,
+            self._api.anonymous,
             base=base,
             url=path.removeprefix("/") + (f"?{query}" if query else ""),
             path={},
@@ -130,12 +131,12 @@ class _Ui:
             attempt=None if self._oidc is None else self._attempt(asked),
         )
 
-    def _attempt(self, asked: Asked) -> Attempt | None:
+    def _attempt(self, asked: Request) -> Attempt | None:
         cookie = read_cookie(asked.headers.get("cookie", ""), ATTEMPT_COOKIE)
         found = self._sealer.unseal(cookie, Attempt) if cookie else None
         return found if found is not None and self._api.clock.now() < found.ends_at else None
 
-    async def _reply(self, asked: Asked, path: str, visit: Visit[Any], csrf: str) -> Reply:
+    async def _reply(self, asked: Request, path: str, visit: Visit[Any], csrf: str) -> Reply:
         if not self._api.auth.required:
             refuse_other_sites(asked)
         method = "GET" if asked.scope["method"] == "HEAD" else asked.scope["method"]
@@ -150,7 +151,7 @@ class _Ui:
             visit.principal = await self._principal(visit)
             if not visit.principal.may(page.permission):
                 role = visit.principal.role.value
-                raise Refused(403, "Forbidden", f"{role}s may not {page.permission.value}")
+                raise RequestError(403, "Forbidden", f"{role}s may not {page.permission.value}")
             self._api.buckets.take(visit.principal.name)
         given = parse_qsl(asked.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         visit.query = page.read_query(given)
@@ -169,15 +170,15 @@ class _Ui:
         if session is None:
             return await self._api.auth.principal({})
         if self._api.clock.now() >= session.ends_at or await self._api.sign_outs.includes(session.id):
-            raise Refused(401, "Unauthorized", "the session has ended", hint="sign in again")
+            raise RequestError(401, "Unauthorized", "the session has ended", hint="sign in again")
         return session.principal or await self._api.auth.principal(session.headers)
 
     async def _no_longer(self, session: Session | None) -> None:
         """Wait until the viewer of a stream loses access."""
-        await self._api.auth.no_longer(lambda: self._authenticate(session))
+        await self._api.auth.wait_for_revocation(lambda: self._authenticate(session))
 
     async def _send_reply(
-        self, asked: Asked, visit: Visit[Any], reply: Reply, shown: bytes, csrf: str, send: Send
+        self, asked: Request, visit: Visit[Any], reply: Reply, shown: bytes, csrf: str, send: Send
     ) -> None:
         """Send the reply. ``shown`` is the rendered page if the reply is a ``Show``."""
         match reply:
@@ -204,21 +205,21 @@ class _Ui:
                 await reply_with(asked, send, 200, reply.text.encode(errors="replace"), headers)
             case Stream():
                 raw = raw_headers({**HEADERS, "content-type": "text/event-stream"})
-                await stream(send, asked, raw, reply.source, self._no_longer(visit.session))
+                await send_stream(send, asked, raw, reply.source, self._no_longer(visit.session))
 
-    async def _enter(self, asked: Asked, visit: Visit[Any], reply: Enter, send: Send) -> None:
+    async def _enter(self, asked: Request, visit: Visit[Any], reply: Enter, send: Send) -> None:
         secure = _is_secure(asked)
         if reply.session is None:
             cookie = cookie_header("", visit.base, secure=secure, ends=True)
         else:
             value = self._sealer.seal(reply.session)
             if len(value) + len(COOKIE) > LARGEST_COOKIE:
-                raise Refused(400, "Bad request", "the token is too large for a session", hint="an API key")
+                raise RequestError(400, "Bad request", "the token is too large for a session", hint="an API key")
             cookie = cookie_header(value, visit.base, secure=secure)
         await reply_with(asked, send, 303, b"", {"location": _address(visit, reply.to), "set-cookie": cookie})
 
-    async def _send_problem(self, asked: Asked, visit: Visit[Any], error: Exception, csrf: str, send: Send) -> None:
-        problem, more = problem_of(error)
+    async def _send_problem(self, asked: Request, visit: Visit[Any], error: Exception, csrf: str, send: Send) -> None:
+        problem, more = build_problem(error)
         if not isinstance(error, MainspringError | TimeoutError):
             _log.exception("a page failed", path=asked.scope["path"], exc_info=error)
         if isinstance(error, TimeoutError):
@@ -239,7 +240,7 @@ class _Ui:
             headers |= {"hx-retarget": "body", "hx-reswap": "beforeend"}
             await reply_with(asked, send, problem.status, toast, headers)
 
-    async def _ask_to_sign_in(self, asked: Asked, visit: Visit[Any], send: Send) -> None:
+    async def _ask_to_sign_in(self, asked: Request, visit: Visit[Any], send: Send) -> None:
         # Where to return to after signing in. A submitted form is not sent again.
         by_form = asked.scope["method"] != "GET" and not _by_script(asked)
         wanted = _shown(asked, visit.base) if _by_script(asked) else "" if by_form else visit.url
@@ -260,11 +261,11 @@ def _address(visit: Visit[Any], to: str) -> str:
     return visit.base + quote(to, safe="!#$%&'()*+,/:;=?@[]~")
 
 
-def _is_secure(asked: Asked) -> bool:
+def _is_secure(asked: Request) -> bool:
     return asked.scope.get("scheme") == "https" or asked.headers.get("x-forwarded-proto") == "https"
 
 
-def _shown(asked: Asked, base: str) -> str:
+def _shown(asked: Request, base: str) -> str:
     """Return the page that a script request comes from, relative to ``base``. Empty if unknown or foreign."""
     place = urlsplit(asked.headers.get("hx-current-url", ""))
     if not place.path.startswith(base) or place.netloc != asked.headers.get("host", ""):
@@ -272,7 +273,7 @@ def _shown(asked: Asked, base: str) -> str:
     return place.path.removeprefix(base) + (f"?{place.query}" if place.query else "")
 
 
-def _wants_json(asked: Asked, error: Exception) -> bool:
+def _wants_json(asked: Request, error: Exception) -> bool:
     """Return whether the client is a program. Browsers always accept HTML."""
     accepted = asked.headers.get("accept", "")
     if "text/html" in accepted or _by_script(asked):
@@ -280,11 +281,11 @@ def _wants_json(asked: Asked, error: Exception) -> bool:
     return "json" in accepted or isinstance(error, UnknownPath)
 
 
-def _by_script(asked: Asked) -> bool:
+def _by_script(asked: Request) -> bool:
     return asked.headers.get("hx-request") == "true"
 
 
-def _refuse_foreign(asked: Asked, form: dict[str, str], csrf: str) -> None:
+def _refuse_foreign(asked: Request, form: dict[str, str], csrf: str) -> None:
     """Refuse a form that another site submitted.
 
     Such a page can send a form here, but can neither read the CSRF token nor forge the origin headers.
@@ -295,16 +296,16 @@ def _refuse_foreign(asked: Asked, form: dict[str, str], csrf: str) -> None:
     else:
         ours = origin is None or urlsplit(origin).netloc == asked.headers.get("host", "")
     if not ours:
-        raise Refused(403, "Forbidden", "this was sent by a page of another site")
+        raise RequestError(403, "Forbidden", "this was sent by a page of another site")
     if not is_masked(csrf, form.get("csrf", "") or asked.headers.get("x-csrf-token", "")):
-        raise Refused(403, "This page is too old", "nothing was done", hint="load the page anew and try again")
+        raise RequestError(403, "This page is too old", "nothing was done", hint="load the page anew and try again")
 
 
-async def _form(asked: Asked) -> dict[str, str]:
+async def _form(asked: Request) -> dict[str, str]:
     data = bytearray()
     async with asyncio.timeout(_FORM_SECONDS):
         async for chunk in asked.chunks():
             data += chunk
             if len(data) > _LARGEST_FORM:
-                raise Refused(413, "Content too large", f"at most {_LARGEST_FORM} bytes")
+                raise RequestError(413, "Content too large", f"at most {_LARGEST_FORM} bytes")
     return dict(parse_qsl(data.decode("utf-8", errors="replace"), keep_blank_values=True))

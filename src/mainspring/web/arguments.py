@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from mainspring.http.problems import AsWritten
+from mainspring.http.problems import RequestFieldError
 from mainspring.web.page import json_field
 
 Kind: TypeAlias = Literal["text", "number", "boolean", "choice", "json"]
@@ -103,7 +103,7 @@ def _value(form: Mapping[str, str], field: str, kind: str, text: str) -> Any:
         try:
             return msgspec.json.decode(text.strip(), type=int | float)
         except msgspec.MsgspecError:
-            raise AsWritten(field, "is no number", "for example 3") from None
+            raise RequestFieldError(field, "is no number", "for example 3") from None
     return json_field(form, field)
 
 

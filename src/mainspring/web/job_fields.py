@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.http.problems import AsWritten
+from mainspring.http.problems import RequestFieldError
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.web.arguments import payload_of
 from mainspring.web.page import json_field
@@ -207,7 +207,7 @@ def _value(form: Mapping[str, str], name: str) -> Any:
         return [word for part in text.split(",") if (word := part.strip())]
     if name in _NUMBERS:
         if not text.removeprefix("-").isdecimal():
-            raise AsWritten(name, "is no whole number", "for example 3")
+            raise RequestFieldError(name, "is no whole number", "for example 3")
         return int(text)
     if name in _TIMES and "Z" not in text and "+" not in text:
         return f"{text}Z"

@@ -24,8 +24,8 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import MINUTE, Instant, Micros
 from mainspring.core.ports.clock import Clock
 from mainspring.core.runtime.log import get_logger
-from mainspring.http.auth.tokens import JwksUrl, JwtTokens, name_of
-from mainspring.http.problems import Refused
+from mainspring.http.auth.tokens import JwksUrl, JwtTokens, format_name
+from mainspring.http.problems import RequestError
 
 #: How long a person may take at the provider before they have to start again.
 LONGEST_ATTEMPT: Micros = 10 * MINUTE
@@ -134,9 +134,11 @@ class Oidc:
             raise _refused(f"the token has no {self._settings.name_claim}")
         for group, (role, tenant) in self._settings.roles.items():
             if group in groups:
-                return Principal(name=name_of(name), role=role, tenant=tenant)
+                return Principal(name=format_name(name), role=role, tenant=tenant)
         _log.info("somebody is in no group that is let in", name=name)
-        raise Refused(403, "Forbidden", "you are in no group that is let in", hint="ask an administrator: oidc.roles")
+        raise RequestError(
+            403, "Forbidden", "you are in no group that is let in", hint="ask an administrator: oidc.roles"
+        )
 
     async def _id_token(self, provider: _Provider, attempt: Attempt, code: str) -> str:
         settings = self._settings
@@ -165,7 +167,7 @@ class Oidc:
                 try:
                     self._learn(await self._ask_provider())
                     self._asked_at = now
-                except Refused:
+                except RequestError:
                     if self._provider is None:
                         raise
             assert self._provider is not None
@@ -220,6 +222,6 @@ async def _ask(method: str, address: str, headers: dict[str, str], form: dict[st
         raise _refused(f"the provider does not answer: {type(error).__name__}") from None
 
 
-def _refused(why: str) -> Refused:
+def _refused(why: str) -> RequestError:
     _log.warning("a sign-in failed", why=why)
-    return Refused(401, "Unauthorized", "the sign-in failed", hint="begin again")
+    return RequestError(401, "Unauthorized", "the sign-in failed", hint="begin again")

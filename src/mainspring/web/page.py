@@ -8,10 +8,10 @@ import msgspec
 
 from mainspring.core.model.access.access import Permission, Principal
 from mainspring.core.model.base.instant import Instant
-from mainspring.http.calling import call_operation
+from mainspring.http.calls import call_operation
 from mainspring.http.context import Api
 from mainspring.http.operation import Handler, find_operation
-from mainspring.http.problems import AsWritten, Refused, decoding_problem
+from mainspring.http.problems import RequestError, RequestFieldError, explain_decoding_error
 from mainspring.web.oidc import Attempt, Oidc
 from mainspring.web.redaction import MASK, Redactor
 from mainspring.web.session import Session
@@ -191,7 +191,7 @@ class Page:
         try:
             return msgspec.convert(given, self.query, strict=False)
         except msgspec.ValidationError as error:
-            raise decoding_problem(error, "query", self.query) from None
+            raise explain_decoding_error(error, "query", self.query) from None
 
 
 class Pages:
@@ -222,13 +222,13 @@ def json_field(form: Mapping[str, str], name: str) -> msgspec.Raw | None:
         return None
     if MASK in text:
         hint = "write what it is to be, or leave the field empty: then it stays as it was"
-        raise AsWritten(name, f"holds {MASK}, which stands for what is not shown here", hint)
+        raise RequestFieldError(name, f"holds {MASK}, which stands for what is not shown here", hint)
     try:
         msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise AsWritten(name, f"is not JSON: {error}", 'for example {"user_id": 42}') from None
+        raise RequestFieldError(name, f"is not JSON: {error}", 'for example {"user_id": 42}') from None
     return msgspec.Raw(text.encode())
 
 
-def refuse_read_only() -> Refused:
-    return Refused(403, "Read-only", "this dashboard is read-only", hint="ui.read_only")
+def refuse_read_only() -> RequestError:
+    return RequestError(403, "Read-only", "this dashboard is read-only", hint="ui.read_only")

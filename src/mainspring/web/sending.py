@@ -2,8 +2,9 @@
 
 import gzip
 
-from mainspring.http.app import Asked, RawHeaders
+from mainspring.http.app import RawHeaders
 from mainspring.http.asgi_types import Send
+from mainspring.http.requests import Request
 from mainspring.web.static_files import static_files
 
 #: Compressing shorter replies is not worth it.
@@ -21,7 +22,7 @@ HEADERS = {
 }
 
 
-async def reply_static(path: str, asked: Asked, send: Send) -> None:
+async def reply_static(path: str, asked: Request, send: Send) -> None:
     _, _, rest = path.partition("/")
     version, _, name = rest.partition("/")
     known = static_files()
@@ -38,7 +39,7 @@ async def reply_static(path: str, asked: Asked, send: Send) -> None:
     await _reply_bytes(asked, send, 200, data, headers)
 
 
-async def reply_with(asked: Asked, send: Send, status: int, data: bytes, more: dict[str, str] | None = None) -> None:
+async def reply_with(asked: Request, send: Send, status: int, data: bytes, more: dict[str, str] | None = None) -> None:
     headers = {"content-type": "text/html; charset=utf-8", **HEADERS, **(more or {}), "vary": "accept-encoding"}
     if len(data) >= _COMPRESSED_FROM and "gzip" in asked.headers.get("accept-encoding", ""):
         data = gzip.compress(data, compresslevel=5)
@@ -46,7 +47,7 @@ async def reply_with(asked: Asked, send: Send, status: int, data: bytes, more: d
     await _reply_bytes(asked, send, status, data, headers)
 
 
-async def _reply_bytes(asked: Asked, send: Send, status: int, data: bytes, headers: dict[str, str]) -> None:
+async def _reply_bytes(asked: Request, send: Send, status: int, data: bytes, headers: dict[str, str]) -> None:
     raw = raw_headers({**headers, "content-length": str(len(data))})
     await send({"type": "http.response.start", "status": status, "headers": raw})
     body = b"" if asked.scope["method"] == "HEAD" else data

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.http.problems import Missing, Refused
+from mainspring.http.problems import ObjectNotFound, RequestError
 from mainspring.web.page import Away, Enter, Pages, Reply, Show, Visit
 from mainspring.web.session import new_session
 
@@ -34,8 +34,8 @@ async def do_sign_in(visit: Visit[Any]) -> Reply:
     to = _inside(visit.form.get("to", ""))
     try:
         await visit.api.auth.principal(session.headers)
-    except Refused as refused:
-        visit.api.refuse_guessing(visit.peer, visit.headers.get("x-forwarded-for"))
+    except RequestError as refused:
+        visit.api.count_wrong_credentials(visit.peer, visit.headers.get("x-forwarded-for"))
         return Show("sign_in.html", {"to": to, "wrong": refused.problem.detail}, status=401)
     return Enter(session, to)
 
@@ -43,10 +43,10 @@ async def do_sign_in(visit: Visit[Any]) -> Reply:
 @sign_in.page("GET", "/sign-in/oidc", permission=None, query=SignInQuery)
 async def go_to_provider(visit: Visit[SignInQuery]) -> Reply:
     if visit.oidc is None or not visit.api.auth.required:
-        raise Missing
+        raise ObjectNotFound
     try:
         address, attempt = await visit.oidc.begin(_inside(visit.query.to))
-    except Refused as refused:
+    except RequestError as refused:
         return Show("sign_in.html", {"to": visit.query.to, "wrong": refused.problem.detail}, status=503)
     return Away(address, attempt)
 
@@ -54,7 +54,7 @@ async def go_to_provider(visit: Visit[SignInQuery]) -> Reply:
 @sign_in.page("GET", "/sign-in/oidc/callback", permission=None, query=CallbackQuery)
 async def come_back(visit: Visit[CallbackQuery]) -> Reply:
     if visit.oidc is None or not visit.api.auth.required:
-        raise Missing
+        raise ObjectNotFound
     attempt, query = visit.attempt, visit.query
     if attempt is None or query.error:
         wrong = (
@@ -65,8 +65,8 @@ async def come_back(visit: Visit[CallbackQuery]) -> Reply:
         return Show("sign_in.html", {"to": "" if attempt is None else attempt.to, "wrong": wrong}, status=401)
     try:
         principal = await visit.oidc.finish(attempt, query.code, query.state)
-    except Refused as refused:
-        visit.api.refuse_guessing(visit.peer, visit.headers.get("x-forwarded-for"))
+    except RequestError as refused:
+        visit.api.count_wrong_credentials(visit.peer, visit.headers.get("x-forwarded-for"))
         wrong = refused.problem.detail
         return Show("sign_in.html", {"to": attempt.to, "wrong": wrong}, status=refused.problem.status)
     return Enter(new_session("", visit.now, principal), attempt.to)

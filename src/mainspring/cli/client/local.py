@@ -12,10 +12,10 @@ import msgspec
 from mainspring.config.resources import RESOURCES
 from mainspring.core.model.access.access import Principal, Role
 from mainspring.core.model.base.errors import MainspringError, StoreUnavailable
-from mainspring.http.calling import call_operation
+from mainspring.http.calls import call_operation
 from mainspring.http.context import Api
 from mainspring.http.operation import Operation
-from mainspring.http.problems import MEDIA_TYPE, problem_of
+from mainspring.http.problems import MEDIA_TYPE, build_problem
 
 _encode = msgspec.json.Encoder().encode
 
@@ -59,7 +59,7 @@ class LocalTransport(httpx2.AsyncBaseTransport):
             # Keep the store's own message, which an API would hide.
             raise
         except MainspringError as error:
-            problem, more = problem_of(error)
+            problem, more = build_problem(error)
             return httpx2.Response(
                 problem.status, headers={**more, "content-type": MEDIA_TYPE}, content=_encode(problem)
             )

@@ -11,7 +11,7 @@ from mainspring.config.runtime import Runtime
 from mainspring.core.maintenance.monitor import Monitor
 from mainspring.core.runtime.service import Service
 from mainspring.http.app import make_app
-from mainspring.http.auth.authenticator import Authenticator, KeyKeeper
+from mainspring.http.auth.authenticator import Authenticator, KeyUsageRecorder
 from mainspring.http.server import HttpServer
 from mainspring.web.app import UiSettings, make_ui
 
@@ -51,11 +51,11 @@ def make_http_services(
         app = make_ui(
             api, app, PAGES, UiSettings(ui.secret, ui.read_only, ui.redact, make_oidc_settings(settings.oidc))
         )
-    services: list[Service] = [api.hub, KeyKeeper(authenticator, runtime.wakeups, runtime.clock)]
+    services: list[Service] = [api.hub, KeyUsageRecorder(authenticator, runtime.wakeups, runtime.clock)]
     if buffer is not None:
         services.append(buffer)
     if listens:
-        services.append(HttpServer(settings.host, settings.port, app, runtime.clock, leave=api.leave))
+        services.append(HttpServer(settings.host, settings.port, app, runtime.clock, leave=api.prepare_stop))
     else:
-        services.append(_ExternalServer(api.leave))
+        services.append(_ExternalServer(api.prepare_stop))
     return app, services

@@ -12,8 +12,8 @@ from mainspring.core.model.runs.retention import STANDARD
 from mainspring.core.ports.storage.access import AuditEntry, AuditFilter, Author
 from mainspring.http.auth.authenticator import make_key
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Missing, Problem, Refused
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import ObjectNotFound, Problem, RequestError
 from mainspring.http.schemas.common import (
     Limit,
     Name,
@@ -23,9 +23,9 @@ from mainspring.http.schemas.common import (
     Span,
     Time,
     Wire,
-    instant_of,
-    micros_of,
-    time_of,
+    format_time,
+    parse_span,
+    parse_time,
 )
 
 access = Resource("Access", "Tenants, API keys and the audit log.")
@@ -122,7 +122,7 @@ class AuditOut(Wire):
 
 
 @access.operation("GET", "/v1/tenants", permission=Permission.ADMINISTER_ALL, answers={200: Tenants})
-async def list_tenants(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def list_tenants(api: Api, call: Call[Empty, Empty]) -> Answer:
     """List tenants.
 
     Returns each tenant with its quotas and its retention class. Needs a key that is bound to no tenant.
@@ -131,7 +131,7 @@ async def list_tenants(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 @access.operation("PUT", "/v1/tenants", permission=Permission.ADMINISTER_ALL, body=TenantIn, answers={200: TenantOut})
-async def put_tenant(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
+async def put_tenant(api: Api, call: Call[TenantIn, Empty]) -> Answer:
     """Create a tenant, or change its quotas and retention.
 
     Sets all quotas: those that you leave out are removed. A retention class that you leave out stays as it is.
@@ -161,7 +161,7 @@ async def put_tenant(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
 
 
 @access.operation("GET", "/v1/keys", permission=Permission.ADMINISTER, answers={200: Keys})
-async def list_keys(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def list_keys(api: Api, call: Call[Empty, Empty]) -> Answer:
     """List API keys, newest first.
 
     The secrets of the keys are not stored and not returned.
@@ -177,7 +177,7 @@ async def list_keys(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={201: CreatedKey},
     example={"name": "shop", "role": "submitter", "queues": ["mail"], "expiresIn": "90d"},
 )
-async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
+async def create_key(api: Api, call: Call[KeyIn, Empty]) -> Answer:
     """Create an API key.
 
     The answer is the only place that contains the secret. A caller that is bound to a tenant or to queues can
@@ -190,7 +190,7 @@ async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
         raise Invalid(
             "queues", "your key does not have access to all of them", ", ".join(sorted(call.principal.queues))
         )
-    valid_for = None if body.expires_in is None else micros_of(body.expires_in, "expiresIn")
+    valid_for = None if body.expires_in is None else parse_span(body.expires_in, "expiresIn")
     if valid_for == 0:
         raise Invalid("expiresIn", "must be longer than zero", 'for example "90d"')
     key, text = make_key(
@@ -202,7 +202,7 @@ async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
         expires_at=None if valid_for is None else api.clock.now() + valid_for,
     )
     author = Author(call.principal.name, tenant)
-    if tenant is not None and call.principal.tenant is None and not await api.is_tenant(tenant):
+    if tenant is not None and call.principal.tenant is None and not await api.admission.has_tenant(tenant):
         await api.store.put_tenant(Tenant(name=tenant), author)
     kept = await api.store.put_key(key, author)
     shown = msgspec.structs.asdict(_key_out(kept))
@@ -212,7 +212,7 @@ async def create_key(api: Api, call: Call[KeyIn, Nothing]) -> Answer:
 @access.operation(
     "DELETE", "/v1/keys/{id}", permission=Permission.ADMINISTER, answers={200: KeyOut, 404: Problem, 409: Problem}
 )
-async def revoke_key(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def revoke_key(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Revoke an API key.
 
     Every API process rejects it within five seconds and closes its streams. A caller that is bound to queues can
@@ -220,24 +220,24 @@ async def revoke_key(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """
     identifier = call.path["id"]
     if not (identifier.isascii() and identifier.isalnum()):
-        raise Missing
+        raise ObjectNotFound
     if call.principal.name == f"key:{identifier}":
-        raise Refused(409, "Conflict", "a key cannot revoke itself", hint="use the key of another administrator")
+        raise RequestError(409, "Conflict", "a key cannot revoke itself", hint="use the key of another administrator")
     known = await api.store.key(identifier)
     if known is None or call.principal.tenant not in (None, known.tenant):
-        raise Missing
+        raise ObjectNotFound
     if not call.principal.reaches(known.queues):
-        raise Refused(403, "Forbidden", "this key has access to queues that yours does not")
+        raise RequestError(403, "Forbidden", "this key has access to queues that yours does not")
     author = Author(call.principal.name, call.principal.tenant)
     key = await api.store.revoke_key(identifier, call.principal.tenant, author)
     if key is None:
-        raise Missing
+        raise ObjectNotFound
     api.auth.forget(identifier)
     return Answer(200, _key_out(key))
 
 
 @access.operation("GET", "/v1/audit", permission=Permission.ADMINISTER, query=AuditQuery, answers={200: Page[AuditOut]})
-async def list_audit(api: Api, call: Call[Nothing, AuditQuery]) -> Answer:
+async def list_audit(api: Api, call: Call[Empty, AuditQuery]) -> Answer:
     """List changes by people and keys, newest first.
 
     Each entry has its author, its time, the target, and the values before and after. An entry must match every
@@ -245,13 +245,13 @@ async def list_audit(api: Api, call: Call[Nothing, AuditQuery]) -> Answer:
     """
     query = call.query
     entries = await api.seen_by(call.principal).audit(
-        api.scope(call.principal, query.tenant),
+        api.choose_listed(call.principal, query.tenant),
         AuditFilter(
             target=query.target or "",
             author=query.author or "",
             action=query.action or "",
-            since=instant_of(query.since, "since"),
-            until=instant_of(query.until, "until"),
+            since=parse_time(query.since, "since"),
+            until=parse_time(query.until, "until"),
         ),
         before=None if query.cursor is None else int(query.cursor),
         limit=query.limit + 1,
@@ -275,7 +275,7 @@ def _tenant_out(tenant: Tenant) -> TenantOut:
             log_days=quotas.log_days,
         ),
         retention=quotas.retention or STANDARD,
-        created_at=time_of(tenant.created_at or None),
+        created_at=format_time(tenant.created_at or None),
     )
 
 
@@ -288,9 +288,9 @@ def _key_out(key: ApiKey) -> KeyOut:
         tenant=key.tenant,
         queues=key.queues,
         made_by=key.made_by,
-        expires_at=time_of(key.expires_at),
-        revoked_at=time_of(key.revoked_at),
-        last_used_at=time_of(key.last_used_at),
+        expires_at=format_time(key.expires_at),
+        revoked_at=format_time(key.revoked_at),
+        last_used_at=format_time(key.last_used_at),
     )
 
 

@@ -17,8 +17,8 @@ from mainspring.features.alerts.problems import decode_open_problems
 from mainspring.features.alerts.service import build_message_run
 from mainspring.features.alerts.target_alerts import count_pending
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Missing, Problem
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import ObjectNotFound, Problem
 from mainspring.http.schemas.common import Request, Wire
 
 notifications = Resource("Notifications", "Alert channels, alert rules and open problems.")
@@ -94,7 +94,7 @@ class ChannelTestOut(Wire):
 @notifications.operation(
     "GET", "/v1/notifications", permission=Permission.ADMINISTER_ALL, answers={200: NotificationsOut}
 )
-async def show_notifications(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def show_notifications(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get channels, rules and open problems.
 
     Channels and rules are those in the settings of the process that answers. Each message is a run of the task
@@ -122,14 +122,14 @@ async def show_notifications(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     body_optional=True,
     answers={201: ChannelTestOut, 404: Problem},
 )
-async def try_channel(api: Api, call: Call[ChannelTestIn, Nothing]) -> Answer:
+async def try_channel(api: Api, call: Call[ChannelTestIn, Empty]) -> Answer:
     """Send a test message to a channel.
 
     The outcome of the run shows whether the message arrived; it is not retried. 404: there is no such channel.
     """
     channel = api.notifications.channels.get(call.path["name"])
     if channel is None:
-        raise Missing
+        raise ObjectNotFound
     target = channel.name
     if channel.writes_to_owners:
         address = channel.address_of(call.body.owner)

@@ -10,8 +10,8 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.instant import HOUR, MILLISECOND, SECOND, Micros
 from mainspring.core.model.cluster.autoscale import TARGET, QueueLoad, schedulers_for, workers_for
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.schemas.common import Name, Request, Span, Wire, micros_of
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.schemas.common import Name, Request, Span, Wire, parse_span
 
 autoscaling = Resource("Autoscaling", "Recommended numbers of workers and schedulers for the current load.")
 
@@ -57,18 +57,18 @@ class Autoscale(Wire):
 @autoscaling.operation(
     "GET", "/v1/autoscale", permission=Permission.READ, query=AutoscaleQuery, answers={200: Autoscale}
 )
-async def autoscale(api: Api, call: Call[Nothing, AutoscaleQuery]) -> Answer:
+async def autoscale(api: Api, call: Call[Empty, AutoscaleQuery]) -> Answer:
     """Get lag, rates and recommended numbers of workers, by queue.
 
     The recommendation clears the backlog within `target`, 1 s to 1 h. A key that is bound to a tenant gets the
     numbers for its own runs.
     """
     query = call.query
-    target = micros_of(query.target, "target")
+    target = parse_span(query.target, "target")
     if not SECOND <= target <= HOUR:
         raise Invalid("target", f"{query.target!r} is out of range", "1s to 1h")
     tenant = call.principal.tenant
-    workers = await api.workers(tenant)
+    workers = await api.workers.list_live(tenant)
     loads = await read_loads(api.seen_by(call.principal), workers, tenant, await api.store.now())
     if query.queue is not None:
         loads = [load for load in loads if load.queue == query.queue] or [QueueLoad(queue=query.queue)]
@@ -86,7 +86,7 @@ async def autoscale(api: Api, call: Call[Nothing, AutoscaleQuery]) -> Answer:
 
 async def _recommend_schedulers(api: Api, loads: list[QueueLoad]) -> SchedulerScale:
     alive = len(await api.store.sessions("scheduler"))
-    lag = await api.scheduler_lag()
+    lag = await api.read_scheduler_lag()
     return SchedulerScale(
         schedulers=alive,
         recommended_schedulers=schedulers_for(sum(load.arrival_rate for load in loads), lag, alive),

@@ -7,9 +7,9 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.ids import RunId
 from mainspring.features.broadcasts.service import build_copies
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.schemas.common import Wire, given_id
-from mainspring.http.schemas.jobs import BroadcastIn, apply_defaults, is_recurring, past_of, run_of
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.schemas.common import Wire, parse_given_id
+from mainspring.http.schemas.jobs import BroadcastIn, apply_defaults, build_run, explain_past_time, is_recurring
 
 broadcasts = Resource("Broadcasts", "Run a task once on every live worker that knows it.")
 
@@ -26,7 +26,7 @@ class BroadcastOut(Wire, omit_defaults=False):
 @broadcasts.operation(
     "POST", "/v1/broadcasts", permission=Permission.SUBMIT, body=BroadcastIn, answers={201: BroadcastOut}
 )
-async def broadcast(api: Api, call: Call[BroadcastIn, Nothing]) -> Answer:
+async def broadcast(api: Api, call: Call[BroadcastIn, Empty]) -> Answer:
     """Run a task once on every live worker that knows it.
 
     `requires` limits it to workers with these labels. Each run, with its retries, is bound to its worker; if the
@@ -41,19 +41,19 @@ async def broadcast(api: Api, call: Call[BroadcastIn, Nothing]) -> Answer:
     if given is UNSET:
         run_id = api.jobs.new_run_id(tenant=tenant)
     else:
-        run_id = api.jobs.placed(RunId(given_id(given, "broadcastId")), tenant)
-    run = run_of(fields, run_id, tenant, call.principal.name)
+        run_id = api.jobs.placed(RunId(parse_given_id(given, "broadcastId")), tenant)
+    run = build_run(fields, run_id, tenant, call.principal.name)
     run = apply_defaults(run, fields, await api.catalog.find(run.task))
-    past = past_of(run, api.clock.now())
+    past = explain_past_time(run, api.clock.now())
     if past is not None:
         raise past
     copies = build_copies(run, await api.store.sessions("worker"))
-    await api.check(call.principal, tenant, run.queue, run.task, run.payload)
+    await api.admission.check(call.principal, tenant, run.queue, run.task, run.payload)
     for queue in {copy.queue for copy in copies}:
-        api.reach(call.principal, queue)
-    admitted = await api.room_for_runs(tenant, len(copies))
-    if admitted.count < len(copies) and admitted.why_not_more is not None:
+        api.admission.check_queue(call.principal, queue)
+    admitted = await api.admission.admit_runs(tenant, len(copies))
+    if admitted.count < len(copies) and admitted.reason is not None:
         # A broadcast runs on all workers or on none.
-        raise admitted.why_not_more
+        raise admitted.reason
     await api.jobs.submit_many(copies)
     return Answer(201, BroadcastOut(runs=[BroadcastRun(run_id=copy.id, worker_id=str(copy.target)) for copy in copies]))

@@ -12,10 +12,10 @@ from mainspring.core.model.schedules.job import JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
 from mainspring.http.context import Api
-from mainspring.http.jobs.replays import made_again, within_quotas
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.jobs.replays import build_replay, limit_to_quotas
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.schemas.bulk import BulkOut
-from mainspring.http.schemas.common import Id, Name, Request, Tags, Text, Time, given_id, instant_of
+from mainspring.http.schemas.common import Id, Name, Request, Tags, Text, Time, parse_given_id, parse_time
 from mainspring.http.schemas.status_words import job_states, run_states
 
 bulk = Resource("Bulk", "Change many jobs or runs at once, selected by a filter.")
@@ -64,7 +64,7 @@ class BulkIn(Request):
     within=None,
     example={"action": "pause", "target": "jobs", "tag": "finance", "dryRun": True},
 )
-async def act_on_many(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
+async def act_on_many(api: Api, call: Call[BulkIn, Empty]) -> Answer:
     """Pause, resume, cancel, retag or retry all jobs or runs that match a filter.
 
     Needs `ids`, a filter, or `everything`. `dryRun` counts the matches and changes nothing. If `more` is true,
@@ -79,13 +79,13 @@ async def act_on_many(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     if body.action == "retag" and not (body.add_tags or body.remove_tags):
         raise Invalid("addTags", "is missing", "addTags, removeTags or both")
     if body.queue is not None:
-        api.reach(call.principal, body.queue)
+        api.admission.check_queue(call.principal, body.queue)
     if body.target == "runs":
         return await _change_runs(api, call)
     return await _change_jobs(api, call)
 
 
-async def _change_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
+async def _change_jobs(api: Api, call: Call[BulkIn, Empty]) -> Answer:
     body = call.body
     if body.job_id is not None:
         raise Invalid("jobId", "applies to runs only", 'target "runs"')
@@ -98,8 +98,8 @@ async def _change_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
         queue=body.queue or "",
         tag=body.tag or "",
         text=body.text or "",
-        since=instant_of(body.created_after, "createdAfter"),
-        until=instant_of(body.created_before, "createdBefore"),
+        since=parse_time(body.created_after, "createdAfter"),
+        until=parse_time(body.created_before, "createdBefore"),
     )
     found, more = await _find_jobs(api, call, wanted)
     changed = 0
@@ -120,20 +120,20 @@ async def _change_jobs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
     return Answer(200, _bulk_out(body, found, changed, more))
 
 
-async def _change_runs(api: Api, call: Call[BulkIn, Nothing]) -> Answer:
+async def _change_runs(api: Api, call: Call[BulkIn, Empty]) -> Answer:
     body = call.body
     if body.action in ("pause", "resume"):
         raise Invalid("action", f"runs cannot be {body.action}d", "pause their queue or their job instead")
     wanted = RunFilter(
         tenant=await api.choose_written(call.principal, body.tenant),
         states=_choose_states(body),
-        job=None if body.job_id is None else JobId(given_id(body.job_id, "jobId")),
+        job=None if body.job_id is None else JobId(parse_given_id(body.job_id, "jobId")),
         task=body.task or "",
         queue=body.queue or "",
         tag=body.tag or "",
         text=body.text or "",
-        since=instant_of(body.created_after, "createdAfter"),
-        until=instant_of(body.created_before, "createdBefore"),
+        since=parse_time(body.created_after, "createdAfter"),
+        until=parse_time(body.created_before, "createdBefore"),
     )
     found, more = await _find_runs(api, call, wanted)
     changed = 0
@@ -174,19 +174,19 @@ async def _retry(api: Api, principal: Principal, found: list[RunId]) -> tuple[in
     for start in range(0, len(found), _PAGE):
         reads = await api.seen_by(principal).runs(found[start : start + _PAGE], payloads=True)
         # Retention may have deleted the run meanwhile.
-        new = [await made_again(api, principal, run, run.payload) for run in reads if run is not None]
-        allowed = await within_quotas(api, new, insist=not created)
+        new = [await build_replay(api, principal, run, run.payload) for run in reads if run is not None]
+        allowed = await limit_to_quotas(api, new, insist=not created)
         created += sum(answer.new for answer in await api.jobs.submit_many(allowed))
         if len(allowed) < len(new):
             return created, True
     return created, False
 
 
-async def _find_jobs(api: Api, call: Call[BulkIn, Nothing], wanted: JobFilter) -> tuple[list[JobId], bool]:
+async def _find_jobs(api: Api, call: Call[BulkIn, Empty], wanted: JobFilter) -> tuple[list[JobId], bool]:
     """Return the matching jobs that the caller can access, and whether there are more."""
     reads, principal = api.seen_by(call.principal), call.principal
     if call.body.ids is not None:
-        named = await reads.jobs([JobId(given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
+        named = await reads.jobs([JobId(parse_given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
         known = [job for job in named if job is not None and job.state in wanted.states]
         known = [job for job in known if wanted.tenant in (None, job.tenant)]
         return [job.id for job in known if principal.reaches([job.spec.queue])], False
@@ -201,10 +201,10 @@ async def _find_jobs(api: Api, call: Call[BulkIn, Nothing], wanted: JobFilter) -
     return found, True
 
 
-async def _find_runs(api: Api, call: Call[BulkIn, Nothing], wanted: RunFilter) -> tuple[list[RunId], bool]:
+async def _find_runs(api: Api, call: Call[BulkIn, Empty], wanted: RunFilter) -> tuple[list[RunId], bool]:
     reads, principal = api.seen_by(call.principal), call.principal
     if call.body.ids is not None:
-        named = await reads.runs([RunId(given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
+        named = await reads.runs([RunId(parse_given_id(text, "ids")) for text in dict.fromkeys(call.body.ids)])
         known = [run for run in named if run is not None and (not wanted.states or run.state in wanted.states)]
         known = [run for run in known if wanted.tenant in (None, run.tenant)]
         return [run.id for run in known if principal.reaches([run.queue])], False

@@ -15,9 +15,9 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import SCHEDULES
 from mainspring.features.calendars.ical import read_ical
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Missing, Problem, Refused
-from mainspring.http.schemas.calendars import CalendarIn, CalendarOut, calendar_out, calendar_spec_of
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import ObjectNotFound, Problem, RequestError
+from mainspring.http.schemas.calendars import CalendarIn, CalendarOut, read_calendar_spec, render_calendar
 from mainspring.http.schemas.common import Limit, Name, Request, Text, Time, Wire
 
 calendars = Resource(
@@ -80,13 +80,13 @@ class CalendarPreviewOut(Wire):
 
 
 @calendars.operation("GET", "/v1/calendars", permission=Permission.READ, query=TenantQuery, answers={200: CalendarList})
-async def list_calendars(api: Api, call: Call[Nothing, TenantQuery]) -> Answer:
+async def list_calendars(api: Api, call: Call[Empty, TenantQuery]) -> Answer:
     """List calendars, by tenant and name.
 
     Returns the newest version of each calendar that your key can read.
     """
-    found = await api.seen_by(call.principal).calendars(api.scope(call.principal, call.query.tenant))
-    return Answer(200, CalendarList(items=[calendar_out(calendar) for calendar in found]))
+    found = await api.seen_by(call.principal).calendars(api.choose_listed(call.principal, call.query.tenant))
+    return Answer(200, CalendarList(items=[render_calendar(calendar) for calendar in found]))
 
 
 @calendars.operation(
@@ -96,12 +96,12 @@ async def list_calendars(api: Api, call: Call[Nothing, TenantQuery]) -> Answer:
     query=TenantQuery,
     answers={200: CalendarOut, 404: Problem},
 )
-async def get_calendar(api: Api, call: Call[Nothing, TenantQuery]) -> Answer:
+async def get_calendar(api: Api, call: Call[Empty, TenantQuery]) -> Answer:
     """Get a calendar.
 
     Returns its newest version. 404: the calendar does not exist, or your key has no access to it.
     """
-    return Answer(200, calendar_out(await _find(api, call.principal, call.query.tenant, call.path["name"])))
+    return Answer(200, render_calendar(await _find(api, call.principal, call.query.tenant, call.path["name"])))
 
 
 @calendars.operation(
@@ -117,17 +117,17 @@ async def get_calendar(api: Api, call: Call[Nothing, TenantQuery]) -> Answer:
         "holidays": [{"date": "2026-12-25", "label": "Christmas"}],
     },
 )
-async def put_calendar(api: Api, call: Call[CalendarIn, Nothing]) -> Answer:
+async def put_calendar(api: Api, call: Call[CalendarIn, Empty]) -> Answer:
     """Create or change a calendar.
 
     A change creates a new version, which applies to all ticks from now on. Sending the same definition again
     changes nothing. Existing runs are not affected, even if they wait for the calendar to open.
     """
     body = call.body
-    spec = calendar_spec_of(body)
+    spec = read_calendar_spec(body)
     expected = None if body.expected_version is UNSET else body.expected_version
     saved = await _put(api, call.principal, body.tenant, call.path["name"], spec, body.why, expected)
-    return Answer(200, calendar_out(saved))
+    return Answer(200, render_calendar(saved))
 
 
 @calendars.operation(
@@ -138,14 +138,14 @@ async def put_calendar(api: Api, call: Call[CalendarIn, Nothing]) -> Answer:
     body_optional=True,
     answers={200: DeletedCalendar, 404: Problem, 409: Problem},
 )
-async def delete_calendar(api: Api, call: Call[DeleteCalendarIn, Nothing]) -> Answer:
+async def delete_calendar(api: Api, call: Call[DeleteCalendarIn, Empty]) -> Answer:
     """Delete a calendar.
 
     Its versions are kept. 409: a job uses it.
     """
     tenant, name = await _choose_owner(api, call.principal, call.body.tenant), call.path["name"]
     if not await api.store.delete_calendar(tenant, name, Author(call.principal.name, tenant, call.body.why)):
-        raise Missing
+        raise ObjectNotFound
     api.wakeups.notify([SCHEDULES])
     return Answer(200, DeletedCalendar(name=name, deleted=True))
 
@@ -157,7 +157,7 @@ async def delete_calendar(api: Api, call: Call[DeleteCalendarIn, Nothing]) -> An
     query=CalendarVersionsQuery,
     answers={200: CalendarList, 404: Problem},
 )
-async def calendar_versions(api: Api, call: Call[Nothing, CalendarVersionsQuery]) -> Answer:
+async def calendar_versions(api: Api, call: Call[Empty, CalendarVersionsQuery]) -> Answer:
     """List the versions of a calendar, newest first.
 
     Each version has its definition, its author, its time and the reason that was given.
@@ -165,8 +165,8 @@ async def calendar_versions(api: Api, call: Call[Nothing, CalendarVersionsQuery]
     tenant = call.principal.choose_tenant(call.query.tenant) or DEFAULT_TENANT
     found = await api.seen_by(call.principal).calendar_versions(tenant, call.path["name"], call.query.limit)
     if not found:
-        raise Missing
-    return Answer(200, CalendarList(items=[calendar_out(calendar) for calendar in found]))
+        raise ObjectNotFound
+    return Answer(200, CalendarList(items=[render_calendar(calendar) for calendar in found]))
 
 
 @calendars.operation(
@@ -177,7 +177,7 @@ async def calendar_versions(api: Api, call: Call[Nothing, CalendarVersionsQuery]
     answers={200: CalendarOut},
     largest_body=_MAX_BODY,
 )
-async def import_calendar(api: Api, call: Call[ImportCalendarIn, Nothing]) -> Answer:
+async def import_calendar(api: Api, call: Call[ImportCalendarIn, Empty]) -> Answer:
     """Import holidays and freezes from an iCalendar file.
 
     They replace the holidays and freezes of the calendar; weekdays and business hours stay. Recurring events are
@@ -193,7 +193,7 @@ async def import_calendar(api: Api, call: Call[ImportCalendarIn, Nothing]) -> An
     spec = msgspec.structs.replace(spec, timezone=timezone, holidays=holidays, freezes=freezes)
     why = body.why or f"imported {len(holidays)} holidays and {len(freezes)} freezes"
     saved = await _put(api, call.principal, tenant, name, spec, why, 0 if known is None else known.version)
-    return Answer(200, calendar_out(saved))
+    return Answer(200, render_calendar(saved))
 
 
 @calendars.operation(
@@ -203,7 +203,7 @@ async def import_calendar(api: Api, call: Call[ImportCalendarIn, Nothing]) -> An
     query=CalendarPreviewQuery,
     answers={200: CalendarPreviewOut, 404: Problem},
 )
-async def preview_calendar(api: Api, call: Call[Nothing, CalendarPreviewQuery]) -> Answer:
+async def preview_calendar(api: Api, call: Call[Empty, CalendarPreviewQuery]) -> Answer:
     """List the next times at which a calendar is closed.
 
     Covers the next year, unless you set `since` and `until`.
@@ -246,11 +246,11 @@ async def _find(api: Api, principal: Principal, requested_tenant: str | None, na
     for calendar in await api.seen_by(principal).calendars(tenant):
         if calendar.name == name:
             return calendar
-    raise Missing
+    raise ObjectNotFound
 
 
 async def _choose_owner(api: Api, principal: Principal, requested_tenant: str | UnsetType | None) -> str:
     """Return the tenant that owns the calendar. A key limited to queues is refused: calendars affect all queues."""
     if not principal.reaches(()):
-        raise Refused(403, "Forbidden", "a calendar belongs to a tenant, and this key is limited to queues")
+        raise RequestError(403, "Forbidden", "a calendar belongs to a tenant, and this key is limited to queues")
     return await api.choose_owner(principal, requested_tenant)

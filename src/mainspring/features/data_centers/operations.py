@@ -4,8 +4,8 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import MILLISECOND, Instant
 from mainspring.core.ports.storage.datacenters import Order, Place, PlaceLoad
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.schemas.common import Wire, time_of
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.schemas.common import Wire, format_time
 from mainspring.http.schemas.datacenters import DatacenterOut
 
 datacenters = Resource(
@@ -28,7 +28,7 @@ class DatacentersOut(Wire):
 
 
 @datacenters.operation("GET", "/v1/datacenters", permission=Permission.READ, answers={200: DatacentersOut})
-async def list_datacenters(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def list_datacenters(api: Api, call: Call[Empty, Empty]) -> Answer:
     """List known data centers, with their health and lag.
 
     `orders` shows which data center serves each order of preference. A key that is bound to a tenant sees the
@@ -55,7 +55,7 @@ def _datacenter_out(data_center: Place, load: PlaceLoad, now: Instant) -> Datace
         queued=load.queued,
         running=load.running,
         lag_ms=0.0 if load.oldest_due is None else max(now - load.oldest_due, 0) / MILLISECOND,
-        last_worker_at=time_of(data_center.seen_at),
+        last_worker_at=format_time(data_center.seen_at),
     )
 
 

@@ -10,9 +10,9 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.features.drill.model import check_allowed
 from mainspring.features.drill.service import Drill, DrillReport
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
-from mainspring.http.schemas.common import Name, Request, Span, Wire, micros_of
+from mainspring.http.schemas.common import Name, Request, Span, Wire, parse_span
 
 drills = Resource("Drills", "Revoke a scheduler's lease on purpose, and check that the other schedulers take over.")
 
@@ -58,7 +58,7 @@ class DrillsOut(Wire):
 
 
 @drills.operation("GET", "/v1/drills", permission=Permission.ADMINISTER_ALL, answers={200: DrillsOut})
-async def may_drill(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def may_drill(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get whether drills need a confirmation here.
 
     `production` is the setting of that name. If it is true, a drill needs `inProduction`.
@@ -75,7 +75,7 @@ async def may_drill(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={200: DrillOut, 404: Problem, 409: Problem},
     within=None,
 )
-async def drill(api: Api, call: Call[DrillIn, Nothing]) -> Answer:
+async def drill(api: Api, call: Call[DrillIn, Empty]) -> Answer:
     """Revoke a scheduler's lease and report the effect.
 
     The other schedulers take over its shards, and it rejoins on its own, so there is nothing to undo. The answer
@@ -84,7 +84,7 @@ async def drill(api: Api, call: Call[DrillIn, Nothing]) -> Answer:
     """
     asked = call.body
     check_allowed(in_production=api.production, confirmed=asked.in_production)
-    watch = micros_of(asked.watch, "watch")
+    watch = parse_span(asked.watch, "watch")
     author = Author(call.principal.name, None, why="a drill")
     report = await Drill(api.store, api.clock).run(asked.scheduler, watch, author, revoke=asked.revoke)
     return Answer(200, _drill_out(report))

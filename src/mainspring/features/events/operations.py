@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from mainspring.core.model.access.access import Permission
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.schemas.common import Name, Request
 
 events = Resource("Events", "Changes of runs as server-sent events.")
@@ -31,7 +31,7 @@ class Follow(Request):
     media_type="text/event-stream",
     streams=True,
 )
-async def follow_events(api: Api, call: Call[Nothing, Follow]) -> Answer:
+async def follow_events(api: Api, call: Call[Empty, Follow]) -> Answer:
     """Follow all changes of runs as server-sent events.
 
     `run.submitted`, `run.queued`, `run.started`, `run.succeeded`, `run.failed`, `run.retried` and so on, with
@@ -39,5 +39,5 @@ async def follow_events(api: Api, call: Call[Nothing, Follow]) -> Answer:
     `gap`. If nothing else is sent for two minutes, an event `position` gives you an id to resume at.
     """
     last = call.headers.get("last-event-id") or call.query.last_event_id
-    tenant = api.scope(call.principal, call.query.tenant)
-    return Answer(200, api.stream(call.principal, api.hub.follow(tenant, last or None)))
+    tenant = api.choose_listed(call.principal, call.query.tenant)
+    return Answer(200, api.open_stream(call.principal, api.hub.follow(tenant, last or None)))

@@ -13,12 +13,12 @@ from mainspring.core.model.schedules.job import Job
 from mainspring.core.model.schedules.spread import MOST_OF_A_TICK, telling
 from mainspring.core.ports.storage.catalog import JobVersion, Reads
 from mainspring.http.context import Api
-from mainspring.http.jobs.lookup import job_only
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.jobs.lookup import find_recurring_job
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
-from mainspring.http.schemas.common import Request, Time, instant_of, time_of
+from mainspring.http.schemas.common import Request, Time, format_time, parse_time
 from mainspring.http.schemas.datacenters import PlaceName
-from mainspring.http.schemas.runs import TickExplanation, reason_out, run_out, tick_out
+from mainspring.http.schemas.runs import TickExplanation, render_reason, render_run, render_tick
 
 #: Versions read at once, since they contain payloads.
 _VERSIONS_PAGE = 20
@@ -39,14 +39,14 @@ class ExplainQuery(Request):
     query=ExplainQuery,
     answers={200: TickExplanation, 404: Problem, 409: Problem},
 )
-async def explain_job(api: Api, call: Call[Nothing, ExplainQuery]) -> Answer:
+async def explain_job(api: Api, call: Call[Empty, ExplainQuery]) -> Answer:
     """Explain whether a job ran at a given time, and why not.
 
     The answer comes from the ledger: the decision about the tick, its run and its outcome. If the time is no tick of
     the schedule, the answer names the nearest ticks. 409: the job is not recurring.
     """
-    job = await job_only(api, call)
-    at = instant_of(call.query.at, "at")
+    job = await find_recurring_job(api, call)
+    at = parse_time(call.query.at, "at")
     if at is None:
         at = await _find_newest_tick(api, job)
     facts = await _read_facts(api, api.seen_by(call.principal), job, at, call.query.datacenter)
@@ -58,12 +58,12 @@ async def explain_job(api: Api, call: Call[Nothing, ExplainQuery]) -> Answer:
             job_id=job.id,
             time=isoformat(at),
             answer=found.answer,
-            because=[reason_out(reason) for reason in found.because],
+            because=[render_reason(reason) for reason in found.because],
             job_version=found.entry.job_version if found.entry is not None else facts.version,
-            tick=None if found.entry is None else tick_out(found.entry),
-            run=None if run is None else run_out(run),
-            tick_before=time_of(found.before),
-            tick_after=time_of(found.after),
+            tick=None if found.entry is None else render_tick(found.entry),
+            run=None if run is None else render_run(run),
+            tick_before=format_time(found.before),
+            tick_after=format_time(found.after),
         ),
     )
 

@@ -10,7 +10,7 @@ from mainspring.core.model.base.instant import DAY, HOUR, MINUTE, isoformat, par
 from mainspring.core.model.schedules.forecast import Planned, Share, firing, forecast
 from mainspring.features.forecast.service import read_planned
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.schemas.common import Name, Request, Time
 from mainspring.http.schemas.forecast import ForecastOut, MakerOut, PeakOut, SlotMaker, SlotOut
 
@@ -34,14 +34,14 @@ class SlotQuery(Request):
 
 
 @forecasts.operation("GET", "/v1/forecast", permission=Permission.READ, query=ForecastQuery, answers={200: ForecastOut})
-async def get_forecast(api: Api, call: Call[Nothing, ForecastQuery]) -> Answer:
+async def get_forecast(api: Api, call: Call[Empty, ForecastQuery]) -> Answer:
     """Get how many runs start in each of the coming minutes.
 
     Includes the peaks and the schedules that cause them. Covers schedules that are not paused and runs that wait
     for their time. The answer may be 30 seconds old.
     """
     hours = call.query.hours
-    tenant = api.scope(call.principal, call.query.tenant)
+    tenant = api.choose_listed(call.principal, call.query.tenant)
     key = (tenant, f"{hours}")
     found = api.forecasts.find(key)
     if found is None:
@@ -51,13 +51,13 @@ async def get_forecast(api: Api, call: Call[Nothing, ForecastQuery]) -> Answer:
 
 
 @forecasts.operation("GET", "/v1/forecast/slot", permission=Permission.READ, query=SlotQuery, answers={200: SlotOut})
-async def get_slot(api: Api, call: Call[Nothing, SlotQuery]) -> Answer:
+async def get_slot(api: Api, call: Call[Empty, SlotQuery]) -> Answer:
     """List the schedules that tick in a period of the coming week, largest first.
 
     The period starts with the minute of `since`. The answer may be 30 seconds old.
     """
     query = call.query
-    tenant = api.scope(call.principal, query.tenant)
+    tenant = api.choose_listed(call.principal, query.tenant)
     now = await api.store.now()
     start = parse_instant(query.since, "since")
     start -= start % MINUTE
@@ -83,7 +83,7 @@ async def get_slot(api: Api, call: Call[Nothing, SlotQuery]) -> Answer:
 
 
 async def _read_planned_cached(
-    api: Api, call: Call[Nothing, SlotQuery], tenant: str | None
+    api: Api, call: Call[Empty, SlotQuery], tenant: str | None
 ) -> tuple[list[Planned], bool]:
     """Read the schedules, cached because visitors look at several periods in succession."""
     found = api.planned.find((tenant, ""))
@@ -94,9 +94,7 @@ async def _read_planned_cached(
     return found
 
 
-async def _compute_forecast(
-    api: Api, call: Call[Nothing, ForecastQuery], tenant: str | None, hours: int
-) -> ForecastOut:
+async def _compute_forecast(api: Api, call: Call[Empty, ForecastQuery], tenant: str | None, hours: int) -> ForecastOut:
     now = await api.store.now()
     lists = api.listed_by(call.principal)
     planned, more = await read_planned(lists, api.closed_times, await api.store.places(), tenant, _MAX_SCHEDULES)

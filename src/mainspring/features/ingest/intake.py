@@ -17,16 +17,17 @@ from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.ports.ingest import Ask, Refusal
 from mainspring.features.ingest.changes import JobChange, JobChanger
 from mainspring.features.ingest.mappings import build_job, build_patch, read_action, read_tenant
-from mainspring.http.context import Admitted, Api
-from mainspring.http.jobs.submission import conflict_of, new_job, new_run, put_answer
-from mainspring.http.problems import AsWritten, Problem, decode, problem_of, with_names_as_written
-from mainspring.http.schemas.jobs import JobIn, check_key, is_recurring, past_of
-from mainspring.http.schemas.workflows import family_of
+from mainspring.http.admission import Allowance
+from mainspring.http.context import Api
+from mainspring.http.jobs.submission import answer_put, build_conflict, make_job, make_run
+from mainspring.http.problems import Problem, RequestFieldError, build_problem, decode, restore_names
+from mainspring.http.schemas.jobs import JobIn, check_key, explain_past_time, is_recurring
+from mainspring.http.schemas.workflows import read_dependencies
 
 #: Statuses that are not the request's fault: it is retried later.
 _TEMPORARY = (429, 503)
 _AUTHOR = "ingest"
-_NO_QUOTA = Admitted(0)
+_NO_QUOTA = Allowance(0)
 
 
 class JobCreator:
@@ -84,14 +85,14 @@ class JobCreator:
             if batch.is_waiting(new):
                 room = _NO_QUOTA
             elif isinstance(new, NewJob):
-                room = await api.room_for_jobs(new.tenant, 1)
+                room = await api.admission.admit_jobs(new.tenant, 1)
             else:
-                room = await api.room_for_runs(new.tenant, 1)
+                room = await api.admission.admit_runs(new.tenant, 1)
             if not room.count and not await self._find_existing([new]):
                 batch.delay(index, new, room)
             elif isinstance(new, NewJob):
                 [put] = await api.jobs.put_jobs([new])
-                put_answer(put, 201, [])
+                answer_put(put, 201, [])
             else:
                 await self._submit_one(new)
         except StoreUnavailable:
@@ -106,7 +107,7 @@ class JobCreator:
             try:
                 return await self._build_job(request, fields)
             except Invalid as error:
-                raise with_names_as_written(error, written) from None
+                raise restore_names(error, written) from None
         mapping = self._mappings[request.topic]
         action = read_action(mapping, request.record)
         if action == "create":
@@ -114,7 +115,7 @@ class JobCreator:
         principal = self._principal(self._tenant if self._tenant is not None else request.tenant)
         job = mapping.render_text("job", mapping.job, request.record)
         if not job:
-            raise AsWritten(mapping.setting("job"), f"is empty; the action is {action}")
+            raise RequestFieldError(mapping.setting("job"), f"is empty; the action is {action}")
         return JobChange(
             tenant=principal.choose_tenant(read_tenant(mapping, request.record)) or DEFAULT_TENANT,
             job=job,
@@ -128,22 +129,22 @@ class JobCreator:
         author = principal.name if request.author is None else request.author
         key = request.key if fields.idempotency_key is msgspec.UNSET else check_key(fields.idempotency_key, None)
         if is_recurring(fields):
-            job = await new_job(api, fields, tenant, author, key)
+            job = await make_job(api, fields, tenant, author, key)
             job.check()
-            await api.check(principal, tenant, job.spec.queue, job.spec.task, job.payload)
-            await api.check_calendars(tenant, job.spec.calendars)
+            await api.admission.check(principal, tenant, job.spec.queue, job.spec.task, job.payload)
+            await api.admission.check_calendars(tenant, job.spec.calendars)
             return job
-        run = self._apply_announced_id(await new_run(api, fields, tenant, author, key), request.run)
+        run = self._apply_announced_id(await make_run(api, fields, tenant, author, key), request.run)
         # The request may have been in the log for long: compare with the time when it was sent.
-        past = past_of(run, request.sent_at)
+        past = explain_past_time(run, request.sent_at)
         if past is not None:
             raise past
-        run = msgspec.structs.replace(run, after=family_of(fields))
+        run = msgspec.structs.replace(run, after=read_dependencies(fields))
         if request.trace:
             run = msgspec.structs.replace(run, policy=traced(run.policy, request.trace))
         run.check()
         parents = () if run.after is None else run.after.parents
-        await api.check(principal, tenant, run.queue, run.task, run.payload, parents)
+        await api.admission.check(principal, tenant, run.queue, run.task, run.payload, parents)
         return run
 
     def _apply_announced_id(self, run: NewRun, announced: str | None) -> NewRun:
@@ -159,7 +160,7 @@ class JobCreator:
     async def _select_admitted(self, batch: "_Batch") -> list[tuple[int, NewRun]]:
         """Return the runs within the quotas, asked once per tenant, and the runs that were made before."""
         counts = Counter(run.tenant for _, run in batch.runs if not batch.is_waiting(run))
-        room = {tenant: await self._api.room_for_runs(tenant, count) for tenant, count in counts.items()}
+        room = {tenant: await self._api.admission.admit_runs(tenant, count) for tenant, count in counts.items()}
         left = Counter({tenant: admitted.count for tenant, admitted in room.items()})
         admitted_runs, over_quota = list[tuple[int, NewRun]](), list[tuple[int, NewRun]]()
         for index, run in batch.runs:
@@ -205,7 +206,7 @@ class JobCreator:
             return
         for (index, run), answer in zip(runs, accepted, strict=True):
             if answer.conflict:
-                batch.refuse(index, run, conflict_of(run, answer))
+                batch.refuse(index, run, build_conflict(run, answer))
 
     async def _submit_one(self, run: NewRun) -> None:
         try:
@@ -213,7 +214,7 @@ class JobCreator:
         except NotFound as error:
             raise Invalid("dependsOn", str(error)) from None
         if accepted.conflict:
-            raise conflict_of(run, accepted)
+            raise build_conflict(run, accepted)
 
     def _principal(self, tenant: str | None) -> Principal:
         found = self._principals.get(tenant)
@@ -245,12 +246,12 @@ class _Batch:
             self._answers[index] = self._held[quota]
         return quota is not None
 
-    def delay(self, index: int, new: NewRun | NewJob, room: Admitted) -> None:
+    def delay(self, index: int, new: NewRun | NewJob, room: Allowance) -> None:
         """Let a request wait, because earlier ones wait or because the quota has no room."""
         quota = _choose_quota(new)
         if quota not in self._held:
-            assert room.why_not_more is not None
-            self._held[quota] = _build_refusal(room.why_not_more, quota)
+            assert room.reason is not None
+            self._held[quota] = _build_refusal(room.reason, quota)
         self._answers[index] = self._held[quota]
 
     def refuse(self, index: int, new: NewRun | NewJob | JobChange, error: Exception) -> None:
@@ -270,7 +271,7 @@ def _list_quotas(tenant: str) -> tuple[str, str]:
 
 
 def _build_refusal(error: Exception, quota: str = "") -> Refusal:
-    problem: Problem = problem_of(error)[0]
+    problem: Problem = build_problem(error)[0]
     return Refusal(
         title=problem.title,
         detail=problem.detail,

@@ -19,7 +19,7 @@ from mainspring.core.model.events.record_mapping import (
 )
 from mainspring.core.model.limits.key_template import format_value
 from mainspring.core.model.runs.names import JOB_TAG
-from mainspring.http.problems import AsWritten, decode
+from mainspring.http.problems import RequestFieldError, decode
 from mainspring.http.schemas.jobs import JobFields, JobIn, JobPatch
 
 #: The action by the word in a record.
@@ -79,7 +79,7 @@ def read_action(mapping: RecordMapping, record: Record) -> str:
     try:
         return ACTIONS[word.lower()]
     except KeyError:
-        raise AsWritten(mapping.setting("action"), f"{word!r:.40} is not an action", _ACTION_HINT) from None
+        raise RequestFieldError(mapping.setting("action"), f"{word!r:.40} is not an action", _ACTION_HINT) from None
 
 
 def _read_mapping(topic: str, table: object) -> RecordMapping:
@@ -162,7 +162,7 @@ def _decode_fields(
         first, _, rest = error.field.partition(".")
         name = _ATTRIBUTES.get(first, first)
         setting = mapping.setting(f"{name}.{rest}" if rest else name)
-        raise AsWritten(setting, error.reason, error.hint) from None
+        raise RequestFieldError(setting, error.reason, error.hint) from None
 
 
 def _list_text_fields() -> frozenset[str]:

@@ -16,7 +16,7 @@ from mainspring.features.queues.operations.queues import (
     resume_everything,
     resume_queue,
 )
-from mainspring.http.problems import AsWritten
+from mainspring.http.problems import RequestFieldError
 from mainspring.http.schemas.queues import QueueOut
 from mainspring.http.schemas.runs import HolderOut, RunOut
 from mainspring.web.formatting import describe_stranded
@@ -136,7 +136,7 @@ async def do_put_policy(visit: Visit[Any]) -> Reply:
     form = visit.form
     concurrency = form.get("concurrency", "").strip()
     if concurrency and not concurrency.isdecimal():
-        raise AsWritten("concurrency", f"{concurrency!r:.40} is not a whole number", "for example 10")
+        raise RequestFieldError("concurrency", f"{concurrency!r:.40} is not a whole number", "for example 10")
     body: dict[str, Any] = {
         "concurrency": int(concurrency) if concurrency else None,
         "retries": form.get("retries", "").strip() or None,
@@ -187,7 +187,9 @@ def _parse_shares(text: str) -> dict[str, int]:
         if not tenant and not equals:
             continue
         if not share.strip().isdecimal():
-            raise AsWritten("shares", f"{word.strip()!r:.40} is not a tenant and its share", "for example acme=3")
+            raise RequestFieldError(
+                "shares", f"{word.strip()!r:.40} is not a tenant and its share", "for example acme=3"
+            )
         shares[tenant.strip()] = int(share)
     return shares
 

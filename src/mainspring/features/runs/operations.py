@@ -14,10 +14,10 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import LOG_END, RunFilter
 from mainspring.http.context import Api
-from mainspring.http.jobs.explain_facts import facts_about
-from mainspring.http.jobs.lookup import find, find_run, newest_begun, parents_of
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Problem, Refused
+from mainspring.http.jobs.explain_facts import collect_facts
+from mainspring.http.jobs.lookup import find_job, find_newest_started, find_run, list_parents
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import Problem, RequestError
 from mainspring.http.schemas.common import (
     Cursor,
     Id,
@@ -28,15 +28,23 @@ from mainspring.http.schemas.common import (
     Request,
     Time,
     Wire,
-    chosen_ids,
-    cursor_of,
-    given_id,
-    instant_of,
-    page_out,
-    time_of,
+    format_time,
+    parse_cursor,
+    parse_given_id,
+    parse_ids,
+    parse_time,
+    render_page,
 )
-from mainspring.http.schemas.jobs import idempotency_of
-from mainspring.http.schemas.runs import Explanation, LogLineOut, RunMade, RunOut, line_out, reason_out, run_out
+from mainspring.http.schemas.jobs import build_idempotency
+from mainspring.http.schemas.runs import (
+    Explanation,
+    LogLineOut,
+    RunMade,
+    RunOut,
+    render_line,
+    render_reason,
+    render_run,
+)
 from mainspring.http.schemas.status_words import run_states
 from mainspring.http.search import Search
 
@@ -89,7 +97,7 @@ class CancelRunOut(Wire):
 
 
 @runs.operation("GET", "/v1/runs", permission=Permission.READ, query=ListRunsQuery, answers={200: Page[RunOut]})
-async def list_runs(api: Api, call: Call[Nothing, ListRunsQuery]) -> Answer:
+async def list_runs(api: Api, call: Call[Empty, ListRunsQuery]) -> Answer:
     """List runs, newest first.
 
     A run must match every filter. `searchedBackTo` is set if the search took too long to fill the page; pass
@@ -97,39 +105,39 @@ async def list_runs(api: Api, call: Call[Nothing, ListRunsQuery]) -> Answer:
     """
     query = call.query
     if query.ids is not None:
-        ids = [RunId(run) for run in chosen_ids(query, query.ids)]
+        ids = [RunId(run) for run in parse_ids(query, query.ids)]
         found = await api.listed_by(call.principal).runs(ids)
-        return Answer(200, Page(items=[run_out(run) for run in found if run is not None]))
+        return Answer(200, Page(items=[render_run(run) for run in found if run is not None]))
     page = await Search(api.clock).runs(
         api.listed_by(call.principal),
         RunFilter(
-            tenant=api.scope(call.principal, query.tenant),
+            tenant=api.choose_listed(call.principal, query.tenant),
             states=run_states(query.status),
-            job=None if query.job_id is None else JobId(given_id(query.job_id, "jobId")),
+            job=None if query.job_id is None else JobId(parse_given_id(query.job_id, "jobId")),
             task=query.task or "",
             queue=query.queue or "",
             tag=query.tag or "",
             text=query.text or "",
-            since=instant_of(query.created_after, "createdAfter"),
-            until=instant_of(query.created_before, "createdBefore"),
+            since=parse_time(query.created_after, "createdAfter"),
+            until=parse_time(query.created_before, "createdBefore"),
         ),
-        cursor_of(query.cursor),
+        parse_cursor(query.cursor),
         query.limit,
     )
-    return Answer(200, page_out([run_out(run) for run in page.items], page.after, query.limit))
+    return Answer(200, render_page([render_run(run) for run in page.items], page.after, query.limit))
 
 
 @runs.operation("GET", "/v1/runs/{id}", permission=Permission.READ, answers={200: RunOut, 404: Problem})
-async def get_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def get_run(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get a run with its payload, its result and its attempts.
 
     404: the run does not exist, was deleted by retention, or your key has no access to it.
     """
     run = await find_run(api, call, payload=True)
     attempts = await api.seen_by(call.principal).attempts(run.id)
-    parents = await parents_of(api, call.principal, run)
+    parents = await list_parents(api, call.principal, run)
     ticks = 0.0 if api.tracing is None else api.tracing.ratio
-    return Answer(200, run_out(run, attempts=attempts, parents=parents or None, traced_ticks=ticks))
+    return Answer(200, render_run(run, attempts=attempts, parents=parents or None, traced_ticks=ticks))
 
 
 @runs.operation(
@@ -138,7 +146,7 @@ async def get_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     permission=Permission.OPERATE,
     answers={200: CancelRunOut, 202: CancelRunOut, 404: Problem, 409: Problem},
 )
-async def cancel_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def cancel_run(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Cancel a run.
 
     A run that waits is cancelled at once. 202: the run is active, and its worker was asked to stop it. 409: the run
@@ -159,7 +167,7 @@ async def cancel_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     body_optional=True,
     answers={201: RunMade, 404: Problem, 409: Problem},
 )
-async def retry_run(api: Api, call: Call[RetryIn, Nothing]) -> Answer:
+async def retry_run(api: Api, call: Call[RetryIn, Empty]) -> Answer:
     """Run an ended run again, as a new run linked to it.
 
     The payload of the old run is used unless you send another. A request with the same header `Idempotency-Key`
@@ -169,11 +177,11 @@ async def retry_run(api: Api, call: Call[RetryIn, Nothing]) -> Answer:
     if run.state not in ENDED:
         raise Conflict(f"the run is {run.state.value}; only an ended run can be retried")
     payload = run.payload if call.body.payload is msgspec.UNSET else bytes(call.body.payload)
-    replay = api.replay_of(run, payload, call.principal.name)
+    replay = api.build_replay(run, payload, call.principal.name)
     edited = None if call.body.payload is msgspec.UNSET else call.body.payload
-    key = idempotency_of(call.headers.get("idempotency-key"), [run.id, "retry", edited])
+    key = build_idempotency(call.headers.get("idempotency-key"), [run.id, "retry", edited])
     replay = msgspec.structs.replace(replay, idempotency=key)
-    await api.admit(call.principal, replay)
+    await api.admission.admit_run(call.principal, replay)
     accepted = await api.jobs.submit(replay)
     if accepted.conflict:
         raise Conflict(f"this idempotency key was used for another request, {accepted.id}")
@@ -182,14 +190,14 @@ async def retry_run(api: Api, call: Call[RetryIn, Nothing]) -> Answer:
 
 
 @runs.operation("GET", "/v1/runs/{id}/explain", permission=Permission.READ, answers={200: Explanation, 404: Problem})
-async def explain_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def explain_run(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Explain why a run is in its current state.
 
     Returns the reasons as sentences and as data, what you can do about them, and for a queued run its position and
     its estimated start.
     """
     run = await find_run(api, call)
-    facts = await facts_about(api, run)
+    facts = await collect_facts(api, run)
     found = explain(run, facts)
     return Answer(
         200,
@@ -198,9 +206,9 @@ async def explain_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
             status=run.state.value,
             reasons=found.reasons,
             hints=found.hints,
-            because=[reason_out(reason) for reason in found.because],
+            because=[render_reason(reason) for reason in found.because],
             position=facts.ahead if run.state is RunState.QUEUED else None,
-            estimated_start=time_of(found.estimated_start),
+            estimated_start=format_time(found.estimated_start),
         ),
     )
 
@@ -212,7 +220,7 @@ async def explain_run(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     query=LogPageQuery,
     answers={200: LogPage, 404: Problem, 409: Problem},
 )
-async def run_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
+async def run_logs(api: Api, call: Call[Empty, LogPageQuery]) -> Answer:
     """Get the log output of a run.
 
     Returns lines after the position `after`, or the last lines with `last`. With `url`, returns the address of the
@@ -229,13 +237,13 @@ async def run_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
     query=LogPageQuery,
     answers={200: LogPage, 404: Problem, 409: Problem},
 )
-async def job_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
+async def job_logs(api: Api, call: Call[Empty, LogPageQuery]) -> Answer:
     """Get the log output of the newest run of a job.
 
     Returns an empty page if no run has started. The parameters are those of the logs of a run.
     """
-    found = await find(api, call)
-    newest = await newest_begun(api, call, found)
+    found = await find_job(api, call)
+    newest = await find_newest_started(api, call, found)
     if newest is None and isinstance(found, RunView):
         newest = found
     if newest is None:
@@ -254,7 +262,7 @@ async def job_logs(api: Api, call: Call[Nothing, LogPageQuery]) -> Answer:
     media_type="text/event-stream",
     streams=True,
 )
-async def follow_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
+async def follow_logs(api: Api, call: Call[Empty, LogQuery]) -> Answer:
     """Follow the log output of a run as server-sent events.
 
     Lines arrive within about a second, and the stream ends with the run. Send `Last-Event-ID` to continue after a
@@ -263,7 +271,7 @@ async def follow_logs(api: Api, call: Call[Nothing, LogQuery]) -> Answer:
     run = await find_run(api, call)
     last = call.headers.get("last-event-id", "")
     after = int(last) if last.isascii() and last.isdigit() and len(last) < 19 else call.query.after
-    return Answer(200, api.stream(call.principal, api.tail.follow(run, after)))
+    return Answer(200, api.open_stream(call.principal, api.tail.follow(run, after)))
 
 
 async def _read_log_page(api: Api, run: RunView, query: LogPageQuery) -> LogPage:
@@ -281,12 +289,12 @@ async def _read_log_page(api: Api, run: RunView, query: LogPageQuery) -> LogPage
     is_last_page = query.before == LOG_END and (query.last or len(lines) < query.limit)
     return LogPage(
         run_id=run.id,
-        items=[line_out(line) for line in lines],
+        items=[render_line(line) for line in lines],
         next_after=lines[-1].position if lines else query.after,
         ended=run.state in ENDED and is_last_page,
     )
 
 
-def _build_no_url_error(why: str) -> Refused:
+def _build_no_url_error(why: str) -> RequestError:
     hint = "omit url to read the lines; the settings run_logs.* store the logs of ended runs in a bucket"
-    return Refused(409, "No address", f"the log has no address: {why}", hint=hint)
+    return RequestError(409, "No address", f"the log has no address: {why}", hint=hint)

@@ -14,9 +14,9 @@ from mainspring.core.model.base.errors import Invalid
 from mainspring.core.model.base.repeated_keys import find_repeated_key
 from mainspring.core.model.runs.names import check_payload
 from mainspring.core.model.schedules.job import JobSpec
-from mainspring.http.problems import decode, decoding_problem, problem_of, with_names_as_written
+from mainspring.http.problems import build_problem, decode, explain_decoding_error, restore_names
 from mainspring.http.schemas.common import Request
-from mainspring.http.schemas.jobs import JobFields, is_recurring, payload_of, spec_of
+from mainspring.http.schemas.jobs import JobFields, build_spec, is_recurring, read_payload
 
 MAX_BYTES = 16 * 1024 * 1024
 #: The names of an entry's fields.
@@ -66,7 +66,7 @@ def read_file(path: Path) -> list[JobFields]:
 
 def read_text(text: str, suffix: str = ".yaml", where: str = "schedules") -> list[DeclaredSchedule]:
     """Return the schedules that a text declares. Fields that an entry omits get the general defaults."""
-    return [(spec_of(fields), payload_of(fields)) for fields in _read_entries(text, suffix, where)]
+    return [(build_spec(fields), read_payload(fields)) for fields in _read_entries(text, suffix, where)]
 
 
 def _read_entries(text: str, suffix: str, where: str) -> list[JobFields]:
@@ -76,7 +76,7 @@ def _read_entries(text: str, suffix: str, where: str) -> list[JobFields]:
     try:
         entries = _file_decoder.decode(_encode(found, where)).schedules
     except msgspec.ValidationError as error:
-        raise _add_place(where, decoding_problem(error, "schedules", ScheduleFile)) from None
+        raise _add_place(where, explain_decoding_error(error, "schedules", ScheduleFile)) from None
     declared: list[JobFields] = []
     positions: dict[str, int] = {}
     for number, entry in enumerate(entries, 1):
@@ -97,7 +97,7 @@ def _read_entries(text: str, suffix: str, where: str) -> list[JobFields]:
 def check_entry(entry: bytes | msgspec.Raw | Mapping[str, object]) -> DeclaredSchedule:
     """Validate one entry, given as JSON or as an object. An error names the field."""
     fields = _check(_encode(entry, "schedule") if isinstance(entry, Mapping) else bytes(entry))
-    return spec_of(fields), payload_of(fields)
+    return build_spec(fields), read_payload(fields)
 
 
 def _check(data: bytes) -> JobFields:
@@ -106,12 +106,12 @@ def _check(data: bytes) -> JobFields:
     if not is_recurring(fields):
         raise Invalid("cronExpression", "is missing, and so is every", "a schedule needs one of them")
     try:
-        spec = spec_of(fields)
+        spec = build_spec(fields)
         spec.check()
     except Invalid as error:
-        problem, _ = problem_of(with_names_as_written(error, written))
+        problem, _ = build_problem(restore_names(error, written))
         raise Invalid(problem.field, error.reason, error.hint) from None
-    check_payload(payload_of(fields))
+    check_payload(read_payload(fields))
     return fields
 
 

@@ -15,13 +15,14 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import JobFilter, Reads
 from mainspring.core.store import PutOutcome
 from mainspring.features.schedules.reconcile import Action, DeclaredSchedule, Step, reconcile
-from mainspring.http.context import MOST_WARNINGS, Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Problem, decode, problem_of, with_names_as_written
+from mainspring.http.context import Api
+from mainspring.http.live_workers import MOST_WARNINGS
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import Problem, build_problem, decode, restore_names
 from mainspring.http.schemas.common import Name, Request, Wire
-from mainspring.http.schemas.differences import Change, differences
-from mainspring.http.schemas.job_answers import fields_of
-from mainspring.http.schemas.jobs import JobFields, apply_defaults, is_recurring, payload_of, spec_of
+from mainspring.http.schemas.differences import Change, list_differences
+from mainspring.http.schemas.job_answers import read_fields
+from mainspring.http.schemas.jobs import JobFields, apply_defaults, build_spec, is_recurring, read_payload
 
 schedules = Resource(
     "Schedules as code",
@@ -85,7 +86,7 @@ class ReconcileOut(Wire):
     largest_body=16 * 1024 * 1024,
     within=None,
 )
-async def reconcile_schedules(api: Api, call: Call[ReconcileIn, Nothing]) -> Answer:
+async def reconcile_schedules(api: Api, call: Call[ReconcileIn, Empty]) -> Answer:
     """Make the stored schedules of an application or a file equal to its declarations.
 
     `dryRun` returns the steps without applying them. Schedules of other sources are left alone unless `takeOver` is
@@ -106,14 +107,14 @@ async def reconcile_schedules(api: Api, call: Call[ReconcileIn, Nothing]) -> Ans
     steps = [] if body.dry_run else [step for step in found.steps if step.action not in refused]
     for step in steps:
         if step.job is not None:
-            api.reach(call.principal, step.job.spec.queue)
+            api.admission.check_queue(call.principal, step.job.spec.queue)
         if step.declared is not None:
             spec = step.declared.spec
             try:
-                await api.check(call.principal, tenant, spec.queue, spec.task, step.declared.payload)
+                await api.admission.check(call.principal, tenant, spec.queue, spec.task, step.declared.payload)
             except Invalid as error:
                 raise Invalid(f"{spec.name}: {error.field}", error.reason, error.hint) from None
-    warnings = await api.schedule_warnings(tenant, (one.spec for one in declared))
+    warnings = await api.workers.describe_schedule_warnings(tenant, (one.spec for one in declared))
     if warnings and body.strict:
         first, others = warnings[0], len(warnings) - 1
         least = "at least " if len(warnings) == MOST_WARNINGS else ""
@@ -136,12 +137,12 @@ async def _build_declared(api: Api, number: int, entry: msgspec.Raw) -> Declared
         fields = decode(bytes(entry), JobFields, _decoder, written)
         if not is_recurring(fields):
             raise Invalid("cronExpression", "is missing, and so is every", "a schedule needs one of them")
-        spec, payload = spec_of(fields), payload_of(fields)
+        spec, payload = build_spec(fields), read_payload(fields)
         spec = apply_defaults(spec, fields, await api.catalog.find(spec.task))
         spec.check()
         check_payload(payload)
     except Invalid as error:
-        problem, _ = problem_of(with_names_as_written(error, written))
+        problem, _ = build_problem(restore_names(error, written))
         raise Invalid(f"schedules[{number - 1}].{problem.field}", error.reason, error.hint) from None
     return DeclaredSchedule(spec, payload)
 
@@ -166,9 +167,9 @@ async def _apply_steps(api: Api, steps: Sequence[Step], tenant: str, author: str
     """Apply the steps. Returns the ids of the jobs by name."""
     ids: dict[str, JobId] = {}
     news = [_build_new_job(api, step, tenant, author, why) for step in steps if step.declared is not None]
-    room = await api.room_for_jobs(tenant, sum(new.must_be_new for new in news))
-    if room.why_not_more is not None:
-        raise room.why_not_more
+    room = await api.admission.admit_jobs(tenant, sum(new.must_be_new for new in news))
+    if room.reason is not None:
+        raise room.reason
     for start in range(0, len(news), _PAGE):
         for put in await api.jobs.put_jobs(news[start : start + _PAGE]):
             if put.outcome in (PutOutcome.EXISTS, PutOutcome.STALE):
@@ -210,7 +211,7 @@ def _step_out(step: Step, job_id: JobId | None, done: bool) -> StepOut:
 
 def _list_changes(job: Job, declared: DeclaredSchedule) -> dict[str, Change]:
     target = msgspec.structs.replace(job, spec=declared.spec, payload=declared.payload)
-    changes = differences(fields_of(job), fields_of(target))
+    changes = list_differences(read_fields(job), read_fields(target))
     for name, before, after in (
         ("source", job.spec.source, declared.spec.source),
         ("status", job.state, JobState.SCHEDULED if job.state is JobState.CANCELLED else job.state),

@@ -16,9 +16,9 @@ from mainspring.core.model.runs.waits import reason_told
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import Load, Minute, RunFilter
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.schemas.common import Limit, Name, Request, Time, instant_of
-from mainspring.http.schemas.job_answers import slo_out
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.schemas.common import Limit, Name, Request, Time, parse_time
+from mainspring.http.schemas.job_answers import render_slo
 from mainspring.http.schemas.stats import Histories, History, MissedSlo, MissedSlos, Point, RunCounts, Stats, TickEnd
 
 stats = Resource("Statistics", "Time series and counts for charts.")
@@ -57,7 +57,7 @@ class MissedQuery(Request):
 
 
 @stats.operation("GET", "/v1/stats", permission=Permission.READ, query=StatsQuery, answers={200: Stats})
-async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
+async def get_stats(api: Api, call: Call[Empty, StatsQuery]) -> Answer:
     """Get time series of completed, queued and running runs, with delays and durations.
 
     Covers the last hour, unless you set `since`. Runs that ended within the last 15 seconds may be missing. Queued
@@ -65,11 +65,11 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
     cover the last day at most, in steps of five minutes.
     """
     query = call.query
-    tenant = api.scope(call.principal, query.tenant)
+    tenant = api.choose_listed(call.principal, query.tenant)
     step = _STEPS[query.step]
     now = await api.store.now()
-    until = instant_of(query.until, "until") or now
-    since = instant_of(query.since, "since")
+    until = parse_time(query.until, "until") or now
+    since = parse_time(query.since, "since")
     since = until - HOUR if since is None else since
     if since >= until or (until - since) // step > 10_000:
         raise Invalid("since", "selects no points, or more than 10000", "use a later since, or a larger step")
@@ -82,7 +82,7 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
     for load in await reads.loads(tenant, query.queue, since, until):
         loads.setdefault(load.at // step * step, []).append(load)
     timings = await reads.timings(tenant, query.queue, since, until)
-    workers = await api.workers(tenant)
+    workers = await api.workers.list_live(tenant)
     depths = [
         judge_depth(depth, workers)
         for depth in await api.seen_by(call.principal).depths(tenant)
@@ -109,14 +109,14 @@ async def get_stats(api: Api, call: Call[Nothing, StatsQuery]) -> Answer:
 
 
 @stats.operation("GET", "/v1/stats/runs", permission=Permission.READ, query=CountQuery, answers={200: RunCounts})
-async def count_runs(api: Api, call: Call[Nothing, CountQuery]) -> Answer:
+async def count_runs(api: Api, call: Call[Empty, CountQuery]) -> Answer:
     """Count the runs in each state.
 
     Counting a state stops at `atMost`, so a count of that size means at least as many.
     """
     query = call.query
     reads = api.listed_by(call.principal)
-    tenant = api.scope(call.principal, query.tenant)
+    tenant = api.choose_listed(call.principal, query.tenant)
     counts: dict[str, int] = {}
     # Count sequentially: this is not urgent, and other requests need connections as well.
     for state in RunState:
@@ -126,24 +126,24 @@ async def count_runs(api: Api, call: Call[Nothing, CountQuery]) -> Answer:
 
 
 @stats.operation("GET", "/v1/stats/slos", permission=Permission.READ, query=MissedQuery, answers={200: MissedSlos})
-async def missed_slos(api: Api, call: Call[Nothing, MissedQuery]) -> Answer:
+async def missed_slos(api: Api, call: Call[Empty, MissedQuery]) -> Answer:
     """List recurring jobs that miss an objective (`slo`).
 
     Returns up to `limit` jobs, each with the objective that it misses and since when.
     """
-    tenant = api.scope(call.principal, call.query.tenant)
+    tenant = api.choose_listed(call.principal, call.query.tenant)
     missed = await api.store.slos_missed(tenant, call.query.limit)
     jobs = await api.store.jobs(list(missed)) if missed else []
     items = [
         MissedSlo(job_id=job.id, name=job.spec.name, tenant=job.tenant, slo_state=state)
         for job in jobs
-        if job is not None and (state := slo_out(missed[job.id])) is not None
+        if job is not None and (state := render_slo(missed[job.id])) is not None
     ]
     return Answer(200, MissedSlos(items=items))
 
 
 @stats.operation("GET", "/v1/stats/ticks", permission=Permission.READ, query=TicksQuery, answers={200: Histories})
-async def last_ticks(api: Api, call: Call[Nothing, TicksQuery]) -> Answer:
+async def last_ticks(api: Api, call: Call[Empty, TicksQuery]) -> Answer:
     """Get the outcomes of the last ticks of several recurring jobs, oldest first.
 
     `jobs` takes ids, separated by commas. Jobs that do not exist or that your key cannot read are left out.

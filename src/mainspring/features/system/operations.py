@@ -10,7 +10,7 @@ from mainspring.core.model.cluster.diagnosis import Level
 from mainspring.core.model.schedules.cron import find_zone_database
 from mainspring.core.runtime.build import read_build
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.schemas.common import Wire
 
 system = Resource("System", "Settings, versions and findings. Requires an administrator of all tenants.")
@@ -51,7 +51,7 @@ class DoctorOut(Wire):
 
 
 @system.operation("GET", "/v1/system", permission=Permission.ADMINISTER_ALL, answers={200: SystemOut})
-async def show_system(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def show_system(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get versions and settings of the process that answers.
 
     Secrets are left out. Needs a key that is bound to no tenant.
@@ -71,7 +71,7 @@ async def show_system(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 
 
 @system.operation("GET", "/v1/doctor", permission=Permission.ADMINISTER_ALL, answers={200: DoctorOut})
-async def consult_doctor(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def consult_doctor(api: Api, call: Call[Empty, Empty]) -> Answer:
     """List problems and what to do about them.
 
     Returns the findings of `mainspring doctor`, and changes nothing.

@@ -11,12 +11,12 @@ from mainspring.core.model.base.instant import format_duration, isoformat
 from mainspring.core.model.tasks.task_entry import KnownTask
 from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Missing, Problem
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import ObjectNotFound, Problem
 from mainspring.http.schemas.common import Request, Wire
-from mainspring.http.schemas.datacenters import requires_out
-from mainspring.http.schemas.job_answers import retry_out
-from mainspring.http.schemas.limits import breaker_out, limits_out
+from mainspring.http.schemas.datacenters import render_requires
+from mainspring.http.schemas.job_answers import render_retry
+from mainspring.http.schemas.limits import render_breaker, render_limits
 from mainspring.http.schemas.tasks import TaskOut
 
 tasks = Resource(
@@ -33,14 +33,14 @@ class TasksOut(Wire):
 
 
 @tasks.operation("GET", "/v1/tasks", permission=Permission.READ, query=ListTasksQuery, answers={200: TasksOut})
-async def list_tasks(api: Api, call: Call[Nothing, ListTasksQuery]) -> Answer:
+async def list_tasks(api: Api, call: Call[Empty, ListTasksQuery]) -> Answer:
     """List the tasks that workers have registered, by name.
 
     The catalog belongs to the whole installation: workers run tasks for every tenant.
     """
     text = (call.query.text or "").casefold()
     known = await api.catalog.all()
-    workers = await api.workers(call.principal.tenant)
+    workers = await api.workers.list_live(call.principal.tenant)
     items = [
         _task_out(task, workers)
         for name, task in sorted(known.items())
@@ -50,15 +50,15 @@ async def list_tasks(api: Api, call: Call[Nothing, ListTasksQuery]) -> Answer:
 
 
 @tasks.operation("GET", "/v1/tasks/{name}", permission=Permission.READ, answers={200: TaskOut, 404: Problem})
-async def show_task(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def show_task(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get a task, with the JSON Schema of its arguments.
 
     Returns the newest registration. 404: no worker has registered a task of this name.
     """
     known = (await api.catalog.all()).get(call.path["name"])
     if known is None:
-        raise Missing
-    out = _task_out(known, await api.workers(call.principal.tenant))
+        raise ObjectNotFound
+    out = _task_out(known, await api.workers.list_live(call.principal.tenant))
     out.arguments = msgspec.Raw(msgspec.json.encode(known.entry.arguments))
     return Answer(200, out)
 
@@ -72,13 +72,13 @@ def _task_out(known: KnownTask, workers: Collection[SessionView]) -> TaskOut:
         queue=entry.queue,
         priority=entry.priority,
         max_retries=policy.retry.max_retries,
-        retry=retry_out(policy.retry),
+        retry=render_retry(policy.retry),
         timeout=format_duration(policy.timeout),
         preset=entry.preset,
         guarantee=policy.guarantee,
-        requires=requires_out(policy.requires),
-        limits=limits_out(policy.limits),
-        breaker=breaker_out(policy.breaker),
+        requires=render_requires(policy.requires),
+        limits=render_limits(policy.limits),
+        breaker=render_breaker(policy.breaker),
         weight=policy.weight,
         retention=policy.retention or None,
         tags=entry.tags,

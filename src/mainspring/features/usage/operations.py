@@ -15,9 +15,9 @@ from mainspring.core.model.runs.usage import CPU, WALL, UsageLine, by_line, day_
 from mainspring.core.ports.storage.access import Author
 from mainspring.features.usage.service import release_work
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Missing, Problem, Refused
-from mainspring.http.schemas.common import Day, Name, Request, time_of
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import ObjectNotFound, Problem, RequestError
+from mainspring.http.schemas.common import Day, Name, Request, format_time
 from mainspring.http.schemas.usage import BudgetOut, Budgets, Cost, UsageOut, UsagePage
 
 usage = Resource("Usage", "Usage by day, and budgets. The numbers are up to 15 seconds old.")
@@ -55,7 +55,7 @@ class BudgetIn(Request):
 
 
 @usage.operation("GET", "/v1/usage", permission=Permission.READ, query=UsageQuery, answers={200: UsagePage})
-async def get_usage(api: Api, call: Call[Nothing, UsageQuery]) -> Answer:
+async def get_usage(api: Api, call: Call[Empty, UsageQuery]) -> Answer:
     """Get what work has cost, by day and by task, job or tenant.
 
     Largest total duration first. Covers the last 30 days, unless you set `since`.
@@ -76,7 +76,7 @@ async def get_usage(api: Api, call: Call[Nothing, UsageQuery]) -> Answer:
     answers={200: str},
     media_type="text/csv; charset=utf-8",
 )
-async def get_usage_csv(api: Api, call: Call[Nothing, UsageQuery]) -> Answer:
+async def get_usage_csv(api: Api, call: Call[Empty, UsageQuery]) -> Answer:
     """Get what work has cost as a CSV file.
 
     Has the lines of `/v1/usage`, with a column for each unit.
@@ -95,12 +95,12 @@ async def get_usage_csv(api: Api, call: Call[Nothing, UsageQuery]) -> Answer:
 
 
 @usage.operation("GET", "/v1/budgets", permission=Permission.READ, query=BudgetQuery, answers={200: Budgets})
-async def list_budgets(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
+async def list_budgets(api: Api, call: Call[Empty, BudgetQuery]) -> Answer:
     """List budgets with their current use.
 
     Each budget has its limit, the use in the current period, and the action at the limit.
     """
-    found = await api.seen_by(call.principal).budgets(api.scope(call.principal, call.query.tenant))
+    found = await api.seen_by(call.principal).budgets(api.choose_listed(call.principal, call.query.tenant))
     return Answer(200, Budgets(items=[_budget_out(status) for status in found]))
 
 
@@ -112,7 +112,7 @@ async def list_budgets(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
     answers={200: BudgetOut, 404: Problem},
     example={"unit": "cpu", "limit": 36000, "period": "month", "then": "warn"},
 )
-async def put_budget(api: Api, call: Call[BudgetIn, Nothing]) -> Answer:
+async def put_budget(api: Api, call: Call[BudgetIn, Empty]) -> Answer:
     """Create or change a budget.
 
     A budget is soft: it is checked every few seconds, and active runs continue. 400: `target` is not the name of a
@@ -144,7 +144,7 @@ async def put_budget(api: Api, call: Call[BudgetIn, Nothing]) -> Answer:
     query=BudgetQuery,
     answers={200: BudgetOut, 404: Problem},
 )
-async def delete_budget(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
+async def delete_budget(api: Api, call: Call[Empty, BudgetQuery]) -> Answer:
     """Delete a budget.
 
     Work that was paused because of it resumes. 404: there is no such budget.
@@ -152,16 +152,16 @@ async def delete_budget(api: Api, call: Call[Nothing, BudgetQuery]) -> Answer:
     tenant = await _choose_owner(api, call.principal, call.query.tenant)
     found = [status for status in await api.store.budgets(tenant) if status.budget.name == call.path["name"]]
     if not found:
-        raise Missing
+        raise ObjectNotFound
     [status] = found
     if not await api.store.drop_budget(tenant, status.budget.name, Author(call.principal.name, tenant)):
-        raise Missing
+        raise ObjectNotFound
     if status.held:
         await release_work(api.store, api.wakeups, status)
     return Answer(200, _budget_out(status))
 
 
-async def _read_lines(api: Api, call: Call[Nothing, UsageQuery]) -> tuple[list[tuple[UsageLine, str]], bool]:
+async def _read_lines(api: Api, call: Call[Empty, UsageQuery]) -> tuple[list[tuple[UsageLine, str]], bool]:
     """Return the lines with the names of up to ``_MAX_NAMED`` jobs, and whether there are more lines."""
     query = call.query
     today = day_of(await api.store.now())
@@ -170,7 +170,7 @@ async def _read_lines(api: Api, call: Call[Nothing, UsageQuery]) -> tuple[list[t
     if until <= since:
         raise Invalid("until", "is not after since")
     reads = api.seen_by(call.principal)
-    tenant = api.scope(call.principal, query.tenant)
+    tenant = api.choose_listed(call.principal, query.tenant)
     found = await reads.usage(tenant, since, until, query.by, key=query.key or "", limit=_MAX_ROWS)
     lines = by_line(found)
     names: dict[str, str] = {}
@@ -182,7 +182,7 @@ async def _read_lines(api: Api, call: Call[Nothing, UsageQuery]) -> tuple[list[t
 
 async def _choose_owner(api: Api, principal: Principal, requested_tenant: str | None) -> str:
     if not principal.reaches(()):
-        raise Refused(403, "Forbidden", "a budget belongs to a tenant, and this key is limited to queues")
+        raise RequestError(403, "Forbidden", "a budget belongs to a tenant, and this key is limited to queues")
     return await api.choose_owner(principal, requested_tenant)
 
 
@@ -234,6 +234,6 @@ def _budget_out(status: BudgetStatus) -> BudgetOut:
         spent=status.spent / scale,
         held=status.held,
         target=budget.target or None,
-        since=time_of(status.since or None),
-        until=time_of(period_of(budget, status.since)[1]) if status.since else None,
+        since=format_time(status.since or None),
+        until=format_time(period_of(budget, status.since)[1]) if status.since else None,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import Instant
 from mainspring.features.workers.operations.processes import drain_worker, list_schedulers, list_workers
-from mainspring.http.problems import Missing
+from mainspring.http.problems import ObjectNotFound
 from mainspring.http.schemas.workers import SchedulerOut, Schedulers, WorkerOut, Workers
 from mainspring.web.formatting import instant
 from mainspring.web.page import Done, Pages, Reply, Visit
@@ -54,7 +54,7 @@ async def show_worker(visit: Visit[Any]) -> Reply:
     worker: WorkerOut | None = next((one for one in workers.items if one.worker_id == identifier), None)
     if worker is None:
         if not identifier.isdecimal():
-            raise Missing
+            raise ObjectNotFound
         return visit.show("processes/gone.html")
     mine = [run for run in runs.items if (run.executor_id or "").rpartition("#")[2] == identifier]
     return visit.show(

@@ -21,7 +21,7 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.access import Access
 from mainspring.core.ports.wakeups import Wakeups
 from mainspring.core.runtime.service import TickingService
-from mainspring.http.problems import Refused
+from mainspring.http.problems import RequestError
 
 #: A revoked key is refused within this time, and its open streams have ended.
 REFUSED_WITHIN: Micros = 5 * SECOND
@@ -37,7 +37,7 @@ _ALPHABET = string.ascii_lowercase + string.digits
 LOCAL = Principal(name="local", role=Role.ADMIN, tenant=None)
 
 
-class Tokens(Protocol):
+class TokenReader(Protocol):
     """Reads bearer tokens that are not API keys."""
 
     async def principal(self, token: str) -> Principal | None: ...
@@ -47,7 +47,7 @@ class Authenticator:
     """Authenticates requests. Without authentication every request has the principal ``LOCAL``."""
 
     def __init__(
-        self, store: Access, clock: Clock, *, required: bool, keys: bool = True, tokens: Tokens | None = None
+        self, store: Access, clock: Clock, *, required: bool, keys: bool = True, tokens: TokenReader | None = None
     ) -> None:
         """``keys``: whether API keys are accepted. ``tokens``: reads other bearer tokens, or None to refuse them."""
         self._store = store
@@ -65,16 +65,16 @@ class Authenticator:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
-            raise _unauthorized("no credentials", "Authorization: Bearer <API key or token>")
+            raise _reject("no credentials", "Authorization: Bearer <API key or token>")
         if token.startswith(f"{KEY_PREFIX}_"):
             found = await self._by_key(token) if self._takes_keys else None
         else:
             found = None if self._tokens is None else await self._tokens.principal(token)
         if found is None:
-            raise _unauthorized("these credentials are not valid", "unknown, expired or revoked")
+            raise _reject("these credentials are not valid", "unknown, expired or revoked")
         return found
 
-    async def no_longer(self, authenticate: Callable[[], Awaitable[object]]) -> None:
+    async def wait_for_revocation(self, authenticate: Callable[[], Awaitable[object]]) -> None:
         """Return when ``authenticate`` refuses the credentials.
 
         Streams need this, because they outlive the check of their request.
@@ -83,7 +83,7 @@ class Authenticator:
             await self._clock.sleep(_ASKED_AGAIN)
             try:
                 await authenticate()
-            except Refused:
+            except RequestError:
                 return
             except StoreUnavailable:
                 # The store cannot answer. Credentials that were valid stay valid until it can.
@@ -155,7 +155,7 @@ class SignOuts:
         return known
 
 
-class KeyKeeper(TickingService):
+class KeyUsageRecorder(TickingService):
     """Records periodically in the store which keys are in use."""
 
     def __init__(self, auth: Authenticator, wakeups: Wakeups, clock: Clock) -> None:
@@ -193,5 +193,5 @@ def make_key(
     return key, write_key(identifier, secret)
 
 
-def _unauthorized(detail: str, hint: str) -> Refused:
-    return Refused(401, "Unauthorized", detail, hint=hint)
+def _reject(detail: str, hint: str) -> RequestError:
+    return RequestError(401, "Unauthorized", detail, hint=hint)

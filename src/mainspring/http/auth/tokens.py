@@ -45,13 +45,13 @@ _BASE64URL = re.compile("[A-Za-z0-9_-]*")
 _log = get_logger("mainspring.http.auth.tokens")
 
 
-class Keys(Protocol):
+class KeySource(Protocol):
     """A source of keys that are all for the configured algorithm."""
 
     async def key(self, kid: str | None) -> Key | None: ...
 
 
-class OneKey:
+class SingleKey:
     """A single key. The key id of a token does not matter."""
 
     def __init__(self, key: Key) -> None:
@@ -152,12 +152,12 @@ class JwksUrl:
             return bytes(data)
 
 
-def secret_key(where: str, secret: bytes) -> OneKey:
+def build_secret_key(where: str, secret: bytes) -> SingleKey:
     """Return the shared secret of HS256 as a key."""
-    return OneKey(OctKey.import_key(check_secret(where, secret)))
+    return SingleKey(OctKey.import_key(check_secret(where, secret)))
 
 
-def read_pem(where: str, data: bytes, algorithm: Algorithm) -> OneKey:
+def read_pem(where: str, data: bytes, algorithm: Algorithm) -> SingleKey:
     """Read the public key or the certificate for RS256 or EdDSA."""
     hint = f"the public key for {algorithm} in PEM"
     if b"-----BEGIN" not in data:
@@ -167,7 +167,7 @@ def read_pem(where: str, data: bytes, algorithm: Algorithm) -> OneKey:
     key = _import(data, algorithm)
     if key is None:
         raise Invalid(where, "holds no usable key", hint)
-    return OneKey(key)
+    return SingleKey(key)
 
 
 class _Set(msgspec.Struct):
@@ -261,7 +261,7 @@ class JwtTokens:
 
     def __init__(
         self,
-        keys: Keys,
+        keys: KeySource,
         clock: Clock,
         *,
         algorithm: Algorithm,
@@ -282,11 +282,11 @@ class JwtTokens:
         """Return the principal of a token, or None if the token is invalid. The caller does not learn the reason."""
         try:
             claims = await self._checked(token)
-            role = _role(claims.get(self._role_claim))
-            tenant = _tenant(claims.get(self._tenant_claim), role)
-            return Principal(name=name_of(claims["sub"]), role=role, tenant=tenant)
+            role = _read_role(claims.get(self._role_claim))
+            tenant = _read_tenant(claims.get(self._tenant_claim), role)
+            return Principal(name=format_name(claims["sub"]), role=role, tenant=tenant)
         except Exception as error:
-            _refused(error)
+            _reject(error)
             return None
 
     async def claims(self, token: str) -> dict[str, Any] | None:
@@ -294,7 +294,7 @@ class JwtTokens:
         try:
             return await self._checked(token)
         except Exception as error:
-            _refused(error)
+            _reject(error)
             return None
 
     async def _checked(self, token: str) -> dict[str, Any]:
@@ -353,12 +353,12 @@ def _is_canonical(part: str) -> bool:
     return base64.urlsafe_b64encode(decoded).rstrip(b"=") == part.encode()
 
 
-def _refused(error: Exception) -> None:
+def _reject(error: Exception) -> None:
     # Three parsers have read untrusted bytes, so any exception means that the token is invalid.
     _log.debug("a token was refused", why=str(error) if isinstance(error, _No) else type(error).__name__)
 
 
-def _role(claim: object) -> Role:
+def _read_role(claim: object) -> Role:
     """Return the role of a claim: a string, or a list with exactly one, because some providers only write lists."""
     if isinstance(claim, list) and len(claim) == 1:
         claim = claim[0]
@@ -367,7 +367,7 @@ def _role(claim: object) -> Role:
     return Role(claim)
 
 
-def _tenant(claim: object, role: Role) -> str | None:
+def _read_tenant(claim: object, role: Role) -> str | None:
     """Return the tenant of a claim. It is required, because a missing claim must not grant access to every tenant."""
     if not isinstance(claim, str):
         raise _No("no tenant")
@@ -378,7 +378,7 @@ def _tenant(claim: object, role: Role) -> str | None:
     return check_name("tenant", claim)
 
 
-def name_of(subject: str) -> str:
+def format_name(subject: str) -> str:
     """Return the name that the audit log uses for the subject of a token."""
     name = f"user:{check_name('sub', subject)}"
     if len(name) > MAX_NAME:

@@ -12,7 +12,7 @@ import msgspec
 
 from mainspring.core.model.access.access import Permission
 from mainspring.http.docs.portable import make_portable
-from mainspring.http.operation import Nothing, Operation, Resource
+from mainspring.http.operation import Empty, Operation, Resource
 from mainspring.http.problems import MEDIA_TYPE, Problem
 from mainspring.http.schemas.common import Request, Wire
 
@@ -38,7 +38,7 @@ _ON_BODIES = (413, 415)
 _MADE = {"jobId": "/v1/jobs/{id}", "runId": "/v1/runs/{id}", "workerId": "/v1/workers/{id}", "keyId": "/v1/keys/{id}"}
 
 
-def document(resources: Sequence[Resource], version: str, *, unions: bool = False) -> dict[str, Any]:
+def build_document(resources: Sequence[Resource], version: str, *, unions: bool = False) -> dict[str, Any]:
     """Build the document that the API serves. With ``unions`` it has every form of a value that the server accepts."""
     operations = [operation for resource in resources for operation in resource.operations]
     schemas, components = _schemas(operations)
@@ -72,7 +72,7 @@ def _schemas(operations: Sequence[Operation]) -> tuple[dict[int, Any], dict[str,
     """Return the schemas by the identity of their type, and the components they refer to."""
     kinds: list[Any] = [Problem]
     for operation in operations:
-        kinds += [kind for kind in (operation.body, *operation.answers.values()) if kind is not Nothing]
+        kinds += [kind for kind in (operation.body, *operation.answers.values()) if kind is not Empty]
         kinds += [field.type for field in msgspec.structs.fields(operation.query)]
     made, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     _describe(components)
@@ -155,7 +155,7 @@ def _operation(operation: Operation, schemas: dict[int, Any], others: Sequence[O
     parameters = _parameters(operation, schemas)
     if parameters:
         found["parameters"] = parameters
-    if operation.body is not Nothing:
+    if operation.body is not Empty:
         found["requestBody"] = {
             "required": not operation.body_optional,
             "content": {"application/json": {"schema": schemas[id(operation.body)]}},
@@ -235,7 +235,7 @@ def _links(operation: Operation, kind: Any, others: Sequence[Operation]) -> dict
     }
 
 
-def pretty(document: dict[str, Any]) -> str:
+def format_json(document: dict[str, Any]) -> str:
     """Format the document for docs/reference."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 

@@ -23,12 +23,12 @@ _RATE_OVER: Micros = 5 * MINUTE
 _RUNNING = frozenset({RunState.RUNNING, RunState.CANCELLING})
 
 
-async def facts_about(api: Api, run: RunView) -> Facts:
+async def collect_facts(api: Api, run: RunView) -> Facts:
     """Return the facts for an explanation. Only a waiting run has any."""
     store = api.store
     now = await store.now()
     if run.state is RunState.SCHEDULED:
-        policy = await _policy_of(api, run.queue) if run.attempt else NO_POLICY
+        policy = await _read_policy(api, run.queue) if run.attempt else NO_POLICY
         return Facts(now=now, scheduled_by_somebody=bool(await store.sessions("scheduler")), policy=policy)
     if run.state is RunState.BLOCKED and run.gate is not None:
         state, inside = await store.gate(run.gate, NAMED + 1)
@@ -39,11 +39,11 @@ async def facts_about(api: Api, run: RunView) -> Facts:
         return Facts(now=now, key_holder=await store.holder_of(run.id), also=also)
     if run.state is not RunState.QUEUED:
         return Facts(now=now)
-    return await _queued(api, run, now)
+    return await _collect_queued_facts(api, run, now)
 
 
-async def _queued(api: Api, run: RunView, now: Instant) -> Facts:
-    serving = await api.workers(run.tenant)
+async def _collect_queued_facts(api: Api, run: RunView, now: Instant) -> Facts:
+    serving = await api.workers.list_live(run.tenant)
     workers = [worker for worker in serving if run.queue in worker.queues and not worker.draining]
     served: dict[str, str] = {}
     if preference_of(run.policy.requires) is not None:
@@ -52,8 +52,8 @@ async def _queued(api: Api, run: RunView, now: Instant) -> Facts:
     others = () if taking else tuple(sorted({priority for worker in workers for priority in worker.priorities}))
     minutes = await api.store.minutes(None, now - _RATE_OVER, now)
     ended = sum(m.succeeded + m.failed + m.cancelled for m in minutes if m.queue == run.queue)
-    policy = await _policy_of(api, run.queue)
-    full = await _full_queue(api, run, policy)
+    policy = await _read_policy(api, run.queue)
+    full = await _explain_full_queue(api, run, policy)
     return Facts(
         now=now,
         workers=len(workers),
@@ -63,21 +63,21 @@ async def _queued(api: Api, run: RunView, now: Instant) -> Facts:
         workers_with_labels=sum(
             may_run(worker.labels, worker.datacenter, run.policy.requires, served) for worker in taking
         ),
-        paused=await _paused(api, run),
-        lowered_by=await _lowered_by(api, run),
+        paused=await _find_budget_pause(api, run),
+        lowered_by=await _find_lowering_budget(api, run),
         ahead=await api.store.ahead_of(run.id),
         rate=ended * SECOND / _RATE_OVER,
-        at_quota=await _at_quota(api, run.tenant),
+        at_quota=await _is_at_quota(api, run.tenant),
         policy=policy,
         also=() if full is None else (full,),
     )
 
 
-async def _policy_of(api: Api, queue: str) -> QueuePolicy:
+async def _read_policy(api: Api, queue: str) -> QueuePolicy:
     return (await api.store.queue_policies()).get(queue, NO_POLICY)
 
 
-async def _full_queue(api: Api, run: RunView, policy: QueuePolicy) -> Reason | None:
+async def _explain_full_queue(api: Api, run: RunView, policy: QueuePolicy) -> Reason | None:
     if policy.concurrency is None:
         return None
     running = RunFilter(tenant=None, states=_RUNNING, queue=run.queue)
@@ -90,8 +90,8 @@ async def _full_queue(api: Api, run: RunView, policy: QueuePolicy) -> Reason | N
     return reason_of_full_queue(run, policy, count, [holder.id for holder in held.items])
 
 
-async def _paused(api: Api, run: RunView) -> PausedBy | None:
-    found = paused(await api.store.pauses(), run.tenant, run.queue)
+async def _find_budget_pause(api: Api, run: RunView) -> PausedBy | None:
+    found = find_pause(await api.store.pauses(), run.tenant, run.queue)
     if found is None or found.tenant is None:
         return found
     for status in await api.store.budgets(run.tenant):
@@ -100,7 +100,7 @@ async def _paused(api: Api, run: RunView) -> PausedBy | None:
     return found
 
 
-async def _lowered_by(api: Api, run: RunView) -> str | None:
+async def _find_lowering_budget(api: Api, run: RunView) -> str | None:
     if run.priority != IDLE:
         return None
     over = [status for status in await api.store.budgets(run.tenant) if status.state == "over"]
@@ -111,14 +111,14 @@ async def _lowered_by(api: Api, run: RunView) -> str | None:
     return next((status.budget.name for status in over if lowers(status, run.tenant, run.task, name)), None)
 
 
-async def _at_quota(api: Api, tenant: str) -> bool:
-    most = (await api.quotas(tenant)).running
+async def _is_at_quota(api: Api, tenant: str) -> bool:
+    most = (await api.admission.read_quotas(tenant)).running
     if most is None:
         return False
     return await api.store.count_runs(RunFilter(tenant=tenant, states=_RUNNING), most) >= most
 
 
-def paused(pauses: Sequence[Pause], tenant: str, queue: str) -> PausedBy | None:
+def find_pause(pauses: Sequence[Pause], tenant: str, queue: str) -> PausedBy | None:
     """Return the pause that keeps runs of this tenant and queue from being claimed, or None."""
     for pause in pauses:
         if pause.tenant in (None, tenant) and pause.queue in (None, queue):

@@ -10,56 +10,56 @@ from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.http.context import Api
 from mainspring.http.operation import Body, Call, Query
-from mainspring.http.problems import Missing
-from mainspring.http.schemas.common import known_id
+from mainspring.http.problems import ObjectNotFound
+from mainspring.http.schemas.common import parse_id
 
 #: The objects that ``/v1/jobs/{id}`` can name.
-Found: TypeAlias = Job | RunView
+JobOrRun: TypeAlias = Job | RunView
 
 
-async def find(api: Api, call: Call[Body, Query], *, payload: bool = False) -> Found:
+async def find_job(api: Api, call: Call[Body, Query], *, payload: bool = False) -> JobOrRun:
     """Return a recurring job, or the run of a one-off job. A run of a recurring job is not a job."""
-    identifier = known_id(call.path["id"])
+    identifier = parse_id(call.path["id"])
     seen = api.seen_by(call.principal)
     job = (await seen.jobs([JobId(identifier)]))[0]
     if job is not None:
-        _reach(api, call, job.spec.queue)
+        _check_queue(api, call, job.spec.queue)
         return job
     run = (await seen.runs([RunId(identifier)], payloads=payload))[0]
     if run is None or run.job_id is not None:
-        raise Missing
-    _reach(api, call, run.queue)
+        raise ObjectNotFound
+    _check_queue(api, call, run.queue)
     return run
 
 
-async def newest_begun(api: Api, call: Call[Body, Query], job: Found) -> RunView | None:
+async def find_newest_started(api: Api, call: Call[Body, Query], job: JobOrRun) -> RunView | None:
     """Return the newest started run among the last ten runs of a job."""
     wanted = RunFilter(tenant=job.tenant, job=JobId(job.id))
     newest = await api.seen_by(call.principal).list_runs(wanted, None, 10)
     return next((run for run in newest.items if run.started_at is not None), None)
 
 
-async def job_only(api: Api, call: Call[Body, Query]) -> Job:
-    found = await find(api, call)
+async def find_recurring_job(api: Api, call: Call[Body, Query]) -> Job:
+    found = await find_job(api, call)
     if isinstance(found, RunView):
         raise Conflict("this is for recurring jobs; the job is a one-off")
     return found
 
 
 async def find_run(api: Api, call: Call[Body, Query], *, payload: bool = False) -> RunView:
-    run = (await api.seen_by(call.principal).runs([RunId(known_id(call.path["id"]))], payloads=payload))[0]
+    run = (await api.seen_by(call.principal).runs([RunId(parse_id(call.path["id"]))], payloads=payload))[0]
     if run is None:
-        raise Missing
-    _reach(api, call, run.queue)
+        raise ObjectNotFound
+    _check_queue(api, call, run.queue)
     return run
 
 
-async def parents_of(api: Api, principal: Principal, run: RunView) -> list[RunId]:
+async def list_parents(api: Api, principal: Principal, run: RunView) -> list[RunId]:
     """Return the parents of a run. Most runs have none, so the store is not queried."""
     return await api.seen_by(principal).parent_ids(run.id) if run.parents else []
 
 
-def _reach(api: Api, call: Call[Body, Query], queue: str) -> None:
+def _check_queue(api: Api, call: Call[Body, Query], queue: str) -> None:
     """Refuse a change outside the queues of the caller's key. Such a key may still read everything of its tenant."""
     if call.permission is not Permission.READ:
-        api.reach(call.principal, queue)
+        api.admission.check_queue(call.principal, queue)

@@ -9,25 +9,26 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.http.context import Api
 
 
-async def made_again(api: Api, principal: Principal, run: RunView, payload: bytes | None) -> NewRun:
+async def build_replay(api: Api, principal: Principal, run: RunView, payload: bytes | None) -> NewRun:
     """Build the replay of a run, if the caller may submit it. Repeated requests create one run only."""
-    again = api.replay_of(run, payload, principal.name, number=0)
+    again = api.build_replay(run, payload, principal.name, number=0)
     if again.task in (WEBHOOK, NOTIFICATION) and again.payload == run.payload:
         # A webhook or an alert may be sent again with the same content.
-        api.reach(principal, again.queue)
+        api.admission.check_queue(principal, again.queue)
     else:
-        await api.check(principal, again.tenant, again.queue, again.task, again.payload, None)
+        await api.admission.check(principal, again.tenant, again.queue, again.task, again.payload, None)
     return again
 
 
-async def within_quotas(api: Api, runs: list[NewRun], *, insist: bool) -> list[NewRun]:
+async def limit_to_quotas(api: Api, runs: list[NewRun], *, insist: bool) -> list[NewRun]:
     """Return the runs that the quotas allow. With ``insist``, raise the reason if there are none."""
     admitted = {
-        tenant: await api.room_for_runs(tenant, count) for tenant, count in Counter(run.tenant for run in runs).items()
+        tenant: await api.admission.admit_runs(tenant, count)
+        for tenant, count in Counter(run.tenant for run in runs).items()
     }
     if insist and not any(found.count for found in admitted.values()):
         for found in admitted.values():
-            found.insist()
+            found.check()
     left = Counter({tenant: found.count for tenant, found in admitted.items()})
     allowed = []
     for run in runs:

@@ -14,16 +14,16 @@ from mainspring.http.operation import Answer
 from mainspring.http.schemas.common import (
     Request,
 )
-from mainspring.http.schemas.job_answers import job_out
+from mainspring.http.schemas.job_answers import render_job
 from mainspring.http.schemas.jobs import (
     JobFields,
     JobIn,
     apply_defaults,
+    build_run,
+    build_spec,
     check_key,
-    payload_of,
-    placement_of,
-    run_of,
-    spec_of,
+    read_payload,
+    read_placement,
 )
 
 KEY_HEADER = "idempotency-key"
@@ -33,20 +33,20 @@ class Submit(Request):
     strict: Annotated[bool, Meta(description="Refuse with 409 a job that no live worker can run.")] = False
 
 
-async def new_run(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewRun:
+async def make_run(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewRun:
     ordering_key = "" if fields.ordering_key is UNSET else fields.ordering_key
-    run_id = api.jobs.new_run_id(ordering_key, tenant=tenant, placement=placement_of(fields))
-    run = run_of(fields, run_id, tenant, author)
+    run_id = api.jobs.new_run_id(ordering_key, tenant=tenant, placement=read_placement(fields))
+    run = build_run(fields, run_id, tenant, author)
     # The fingerprint covers the request alone, so it stays the same when the task declares other options.
     run = run if key is None else made_once(run, key)
     return apply_defaults(run, fields, await api.catalog.find(run.task))
 
 
-async def new_job(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewJob:
-    if placement_of(fields):
+async def make_job(api: Api, fields: JobFields, tenant: str, author: str, key: str | None) -> NewJob:
+    if read_placement(fields):
         raise Invalid("placement", "is for one-off jobs", "a recurring one lies with its tenant")
-    spec = spec_of(fields)
-    payload = payload_of(fields)
+    spec = build_spec(fields)
+    payload = read_payload(fields)
     return NewJob(
         id=api.jobs.new_job_id(tenant, spec.name),
         spec=apply_defaults(spec, fields, await api.catalog.find(spec.task)),
@@ -58,21 +58,21 @@ async def new_job(api: Api, fields: JobFields, tenant: str, author: str, key: st
     )
 
 
-def key_of(fields: JobIn, header: str | None) -> str | None:
+def read_key(fields: JobIn, header: str | None) -> str | None:
     """Return the idempotency key from the body or from the header."""
     return check_key(header if fields.idempotency_key is UNSET else fields.idempotency_key, header)
 
 
-def conflict_of(run: NewRun, answer: Accepted) -> Conflict:
+def build_conflict(run: NewRun, answer: Accepted) -> Conflict:
     """Build the conflict error. The id comes last, because clients parse it from there."""
     if run.unique is not None and run.unique.otherwise == "reject":
         return Conflict(f"unique key {run.unique.key!r} is taken by job {answer.id}")
     return Conflict(f"this idempotency key was used for another job, {answer.id}")
 
 
-def put_answer(put: Put, status: int, warnings: list[str], closings: Closings | None = None) -> Answer:
+def answer_put(put: Put, status: int, warnings: list[str], closings: Closings | None = None) -> Answer:
     if put.outcome is PutOutcome.EXISTS:
         raise Conflict(f"there is a job of this name, {put.job.id}")
     if put.outcome is PutOutcome.CONFLICT:
         raise Conflict(f"this idempotency key was used for another job, {put.job.id}")
-    return Answer(status, job_out(put.job, closings, warnings=warnings), {"location": f"/v1/jobs/{put.job.id}"})
+    return Answer(status, render_job(put.job, closings, warnings=warnings), {"location": f"/v1/jobs/{put.job.id}"})

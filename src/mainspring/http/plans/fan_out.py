@@ -16,8 +16,8 @@ from mainspring.core.model.runs.reserved import FAN_IN, RESERVED
 from mainspring.core.model.tasks.task_entry import TaskEntry, fill_in_defaults
 from mainspring.core.model.workflows.fan_out import MAX_MEMBERS, Names, OnFailure, member_priority, tag_of
 from mainspring.http.schemas.fan_out import FanOutPlan
-from mainspring.http.schemas.jobs import JobFields, given_names, run_of
-from mainspring.http.schemas.limits import limits_of
+from mainspring.http.schemas.jobs import JobFields, build_run, list_given_names
+from mainspring.http.schemas.limits import read_limits
 
 _decode = msgspec.json.Decoder(FanOutPlan).decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -57,7 +57,7 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
             found = _decode_items(result or b"null")
         except msgspec.MsgspecError:
             raise Invalid("payload.each", f"the result of {self.each!r:.60} is no list") from None
-        return _listed(found, self.argument)
+        return _read_list(found, self.argument)
 
     def check_each(self, parents: Sequence[str]) -> None:
         """Refuse items from the result of a run that is not a parent, as far as this is known.
@@ -115,12 +115,12 @@ def read_fan_out(payload: bytes, tenant: str) -> FanOut:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise misread_payload(error, FanOutPlan, payload, _EXAMPLE) from None
     try:
-        return _checked(plan, tenant)
+        return _check(plan, tenant)
     except Invalid as error:
         raise Invalid(f"payload.{error.field}", error.reason, error.hint) from None
 
 
-def _checked(plan: FanOutPlan, tenant: str) -> FanOut:
+def _check(plan: FanOutPlan, tenant: str) -> FanOut:
     given = [name for name in ("items", "range", "each") if getattr(plan, name) is not UNSET]
     if len(given) != 1:
         reason = "is missing" if not given else f"does not go with {given[1]}"
@@ -131,18 +131,18 @@ def _checked(plan: FanOutPlan, tenant: str) -> FanOut:
         raise Invalid(given[0], f"does not go with task {plan.task!r}", "items")
     argument = "" if plan.argument is UNSET else plan.argument
     return FanOut(
-        template=_template(plan, tenant),
-        items=_items(plan, argument),
+        template=_build_template(plan, tenant),
+        items=_read_items(plan, argument),
         each="" if plan.each is UNSET else plan.each,
         argument=argument,
         at_a_time=plan.at_a_time,
         on_failure=plan.on_failure,
-        given=frozenset() if plan.options is UNSET else frozenset(given_names(plan.options)),
+        given=frozenset() if plan.options is UNSET else frozenset(list_given_names(plan.options)),
         preset=None if plan.options is UNSET or plan.options.preset is UNSET else plan.options.preset,
     )
 
 
-def _template(plan: FanOutPlan, tenant: str) -> NewRun:
+def _build_template(plan: FanOutPlan, tenant: str) -> NewRun:
     fields = JobFields() if plan.options is UNSET else plan.options
     for name in ("task", "payload"):
         if getattr(fields, name) is not UNSET:
@@ -150,10 +150,10 @@ def _template(plan: FanOutPlan, tenant: str) -> NewRun:
     if fields.cron_expression is not UNSET or fields.every is not UNSET:
         raise Invalid("options.scheduleType", "of a member is not recurring", "make the whole fan-out recurring")
     # The keys of limits are filled in with the payload of each member.
-    limits = limits_of(fields.limits)
+    limits = read_limits(fields.limits)
     plain = msgspec.structs.replace(fields, task=plan.task, payload=msgspec.Raw(b"null"), limits=UNSET)
     try:
-        run = run_of(plain, _SOME_ID, tenant, "")
+        run = build_run(plain, _SOME_ID, tenant, "")
         policy = msgspec.structs.replace(run.policy, limits=limits)
         run = msgspec.structs.replace(run, policy=policy, priority=member_priority(run.priority))
         about = run.about or About()
@@ -164,24 +164,26 @@ def _template(plan: FanOutPlan, tenant: str) -> NewRun:
     return run
 
 
-def _items(plan: FanOutPlan, argument: str) -> Items | None:
+def _read_items(plan: FanOutPlan, argument: str) -> Items | None:
     if plan.items is not UNSET:
-        return _listed(plan.items, argument)
+        return _read_list(plan.items, argument)
     if plan.range is UNSET:
         return None
     start, count = plan.range.start, plan.range.to - plan.range.start
     if not 0 <= count <= MAX_MEMBERS:
         raise Invalid("range.to", f"{plan.range.to} makes {count:,} members", f"0 to {MAX_MEMBERS:,}")
-    return Items(count, lambda number: _payload(b"%d" % (start + number), argument), lambda _: "payload.range")
+    return Items(count, lambda number: _build_payload(b"%d" % (start + number), argument), lambda _: "payload.range")
 
 
-def _listed(items: Sequence[msgspec.Raw], argument: str) -> Items:
+def _read_list(items: Sequence[msgspec.Raw], argument: str) -> Items:
     for item in items:
         check_payload(bytes(item))
     return Items(
-        len(items), lambda number: _payload(bytes(items[number]), argument), lambda number: f"payload.items[{number}]"
+        len(items),
+        lambda number: _build_payload(bytes(items[number]), argument),
+        lambda number: f"payload.items[{number}]",
     )
 
 
-def _payload(item: bytes, argument: str) -> bytes:
+def _build_payload(item: bytes, argument: str) -> bytes:
     return b"{%s:%s}" % (msgspec.json.encode(argument), item) if argument else item

@@ -11,8 +11,8 @@ from mainspring.core.model.runs.reserved import FAN_OUT
 from mainspring.core.model.tasks.task_entry import TaskEntry
 from mainspring.core.model.workflows.workflow import Node, check_nodes
 from mainspring.http.plans.fan_out import read_fan_out
-from mainspring.http.schemas.jobs import apply_defaults, run_of
-from mainspring.http.schemas.workflows import NodeIn, WorkflowPlan, rule_of
+from mainspring.http.schemas.jobs import apply_defaults, build_run
+from mainspring.http.schemas.workflows import NodeIn, WorkflowPlan, read_rule
 
 _decode = msgspec.json.Decoder(WorkflowPlan).decode
 
@@ -25,20 +25,20 @@ def read_plan(payload: bytes, tenant: str, known: Mapping[str, TaskEntry]) -> tu
         hint = 'for example {"name": "nightly", "nodes": {"extract": {"task": "extract"}}}'
         raise misread_payload(error, WorkflowPlan, payload, hint) from None
     check_nodes({name: node.after for name, node in plan.nodes.items()})
-    return plan.name, [node_of(name, given, tenant, "", known) for name, given in plan.nodes.items()]
+    return plan.name, [build_node(name, given, tenant, "", known) for name, given in plan.nodes.items()]
 
 
-def node_of(name: str, given: NodeIn, tenant: str, author: str, known: Mapping[str, TaskEntry]) -> Node:
+def build_node(name: str, given: NodeIn, tenant: str, author: str, known: Mapping[str, TaskEntry]) -> Node:
     try:
         if given.cron_expression is not msgspec.UNSET or given.every is not msgspec.UNSET:
             raise Invalid("scheduleType", "of a node is not recurring", "make the whole workflow recurring")
-        run = run_of(given, RunId(""), tenant, author)
+        run = build_run(given, RunId(""), tenant, author)
         run = apply_defaults(run, given, known.get(run.task))
         if run.task == FAN_OUT:
             _check_each(read_fan_out(run.payload, tenant).each, given.after)
     except Invalid as error:
-        raise inside(name, error) from None
-    return Node(name=name, run=run, after=given.after, rule=rule_of(given.when))
+        raise name_node(name, error) from None
+    return Node(name=name, run=run, after=given.after, rule=read_rule(given.when))
 
 
 def _check_each(each: str, after: Sequence[str]) -> None:
@@ -46,6 +46,6 @@ def _check_each(each: str, after: Sequence[str]) -> None:
         raise Invalid("payload.each", f"it does not wait for a node {each!r:.60}", "name it in after")
 
 
-def inside(node: str, error: Invalid) -> Invalid:
+def name_node(node: str, error: Invalid) -> Invalid:
     """Return the error with a field path that names the node."""
     return Invalid(f"nodes.{node}.{error.field}", error.reason, error.hint)

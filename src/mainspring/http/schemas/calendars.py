@@ -95,7 +95,7 @@ class CalendarOut(Wire):
     deleted: bool = False
 
 
-def calendar_spec_of(fields: CalendarFields) -> CalendarSpec:
+def read_calendar_spec(fields: CalendarFields) -> CalendarSpec:
     covers = fields.covers
     return CalendarSpec(
         timezone=fields.timezone,
@@ -114,7 +114,7 @@ def calendar_spec_of(fields: CalendarFields) -> CalendarSpec:
     )
 
 
-def calendar_out(calendar: Calendar) -> CalendarOut:
+def render_calendar(calendar: Calendar) -> CalendarOut:
     spec = calendar.spec
     covers = spec.covers
     return CalendarOut(
@@ -136,7 +136,7 @@ def calendar_out(calendar: Calendar) -> CalendarOut:
     )
 
 
-def calendar_of(out: CalendarOut) -> Calendar:
+def read_calendar(out: CalendarOut) -> Calendar:
     """Convert a calendar from the API back to the model, for clients."""
     fields = CalendarFields(
         timezone=out.timezone,
@@ -146,4 +146,4 @@ def calendar_of(out: CalendarOut) -> Calendar:
         freezes=out.freezes,
         covers=out.covers,
     )
-    return Calendar(tenant=out.tenant, name=out.name, version=out.version, spec=calendar_spec_of(fields))
+    return Calendar(tenant=out.tenant, name=out.name, version=out.version, spec=read_calendar_spec(fields))

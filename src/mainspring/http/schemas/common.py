@@ -20,26 +20,26 @@ from mainspring.core.model.base.instant import (
 from mainspring.core.model.cluster.labels import MAX_LABELS
 from mainspring.core.model.runs.names import MAX_NAME, MAX_TAGS
 from mainspring.http.docs.portable import SHORTHAND
-from mainspring.http.problems import AsWritten, Missing
+from mainspring.http.problems import ObjectNotFound, RequestFieldError
 
 T = TypeVar("T")
 #: The largest number of ids in the parameter `ids`.
 _MOST_IDS = 100
 
 
-def explained(pattern: str, words: str, hint: str) -> str:
+def build_pattern(pattern: str, words: str, hint: str) -> str:
     """Register an explanation for values that do not match the pattern, and return the pattern."""
     PATTERNS[repr(pattern)] = (words, hint)
     return pattern
 
 
-_NO_NUL = explained(r"^[^\x00]*$", "has a NUL character", "leave it out")
+_NO_NUL = build_pattern(r"^[^\x00]*$", "has a NUL character", "leave it out")
 
 Id: TypeAlias = Annotated[str, Meta(description="Opaque.", examples=["019a8c4b6f2c70008042b1c2d3e4f506"])]
 Time: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=explained(
+        pattern=build_pattern(
             r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:\d\d)$",
             "is not a time with a zone",
             "for example 2026-12-31T23:59:59Z",
@@ -52,7 +52,7 @@ Time: TypeAlias = Annotated[
 Day: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=explained(r"^\d{4}-\d\d-\d\d$", "is not a day", "for example 2026-12-31"),
+        pattern=build_pattern(r"^\d{4}-\d\d-\d\d$", "is not a day", "for example 2026-12-31"),
         description="A day of UTC.",
         examples=["2026-12-31"],
     ),
@@ -61,7 +61,7 @@ Day: TypeAlias = Annotated[
 Words: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=explained(
+        pattern=build_pattern(
             r"^ *([0-9]{1,12}(\.[0-9]{1,6})?"
             r"|([0-9]{1,12}(\.[0-9]{1,6})? *(us|ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?) *)+) *$",
             "is not a duration",
@@ -127,72 +127,72 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, rename="camel"
     ) = msgspec.UNSET
 
 
-def page_out(items: list[T], cursor: str | None, limit: int) -> Page[T]:
+def render_page(items: list[T], cursor: str | None, limit: int) -> Page[T]:
     """Build a page of a list by id. If it has too few items and a cursor, the search stopped at that cursor."""
     if cursor is None or len(items) >= limit:
         return Page(items=items, next_cursor=cursor)
     return Page(items=items, next_cursor=cursor, searched_back_to=isoformat(made_at(cursor)))
 
 
-def time_of(instant: Instant | None) -> str | None:
+def format_time(instant: Instant | None) -> str | None:
     return None if instant is None else isoformat(instant)
 
 
-def instant_of(text: str | None, field: str) -> Instant | None:
+def parse_time(text: str | None, field: str) -> Instant | None:
     if text is None:
         return None
     try:
         return parse_instant(text, field)
     except Invalid as error:
-        raise AsWritten(error.field, error.reason, error.hint) from None
+        raise RequestFieldError(error.field, error.reason, error.hint) from None
 
 
 def end_of_pause(pause: PauseIn, now: Instant) -> Instant | None:
-    until = instant_of(pause.until, "until")
+    until = parse_time(pause.until, "until")
     if until is not None:
         check_ahead(until, now, "until")
     return until
 
 
-def micros_of(span: str | float, field: str) -> Micros:
+def parse_span(span: str | float, field: str) -> Micros:
     return parse_duration(span, field)
 
 
-def words_of(micros: Micros | None) -> str | None:
+def split_words(micros: Micros | None) -> str | None:
     return None if micros is None else format_duration(micros)
 
 
-def known_id(text: str) -> str:
+def parse_id(text: str) -> str:
     """Return an id from a path. Text that is not an id is answered like a missing object."""
     if not is_id(text):
-        raise Missing
+        raise ObjectNotFound
     return text
 
 
-def given_id(text: str, field: str) -> str:
+def parse_given_id(text: str, field: str) -> str:
     """Return an id from a request field."""
     if not is_id(text):
         raise Invalid(field, f"{text!r:.40} is not an id", "as it stands in an answer")
     return text
 
 
-def chosen_ids(query: Request, text: str) -> list[str]:
+def parse_ids(query: Request, text: str) -> list[str]:
     """Parse the ids that a list is limited to, newest first."""
     for field in msgspec.structs.fields(query):
         if field.name not in ("ids", "limit") and getattr(query, field.name) is not None:
             raise Invalid("ids", f"contradicts {field.encode_name}", "one of them")
-    chosen = {given_id(word.strip(), "ids") for word in text.split(",")}
+    chosen = {parse_given_id(word.strip(), "ids") for word in text.split(",")}
     if len(chosen) > _MOST_IDS:
         raise Invalid("ids", f"names {len(chosen)} ids", f"{_MOST_IDS} at most")
     return sorted(chosen, reverse=True)
 
 
-def session_of(text: str) -> SessionId:
+def parse_session(text: str) -> SessionId:
     """Return the worker id from a path. Text that is not a number becomes 0, which no worker has."""
     return SessionId(int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0)
 
 
-def cursor_of(text: str | None) -> str | None:
+def parse_cursor(text: str | None) -> str | None:
     if text is None:
         return None
     if not is_id(text):
@@ -200,7 +200,7 @@ def cursor_of(text: str | None) -> str | None:
     return text
 
 
-def retention_out(name: str) -> RetentionName | msgspec.UnsetType:
+def render_retention(name: str) -> RetentionName | msgspec.UnsetType:
     """Return the retention class in the form of a request."""
     return cast(RetentionName, name) if name else msgspec.UNSET
 

@@ -19,7 +19,7 @@ from mainspring.core.model.cluster.datacenters import (
 from mainspring.core.model.cluster.labels import DATACENTER, MAX_PART, MAX_PLACES, check_labels_kept, labels_of
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.job import JobSpec
-from mainspring.http.schemas.common import Span, Wire, micros_of
+from mainspring.http.schemas.common import Span, Wire, parse_span
 
 PlaceName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_PART)]
 #: The default of `failoverAfter`: how long to wait for a data center without a live worker.
@@ -40,7 +40,7 @@ DatacentersIn: TypeAlias = (
 )
 
 
-def targets_of(given: DatacentersIn | UnsetType) -> tuple[str, ...]:
+def read_targets(given: DatacentersIn | UnsetType) -> tuple[str, ...]:
     """Return the data centers in each of which every tick of a recurring job has a run."""
     if given is UNSET or isinstance(given, PreferIn) or given == "any":
         return ()
@@ -49,12 +49,12 @@ def targets_of(given: DatacentersIn | UnsetType) -> tuple[str, ...]:
     return given
 
 
-def requires_of(given: DatacentersIn | UnsetType, requires: tuple[str, ...], *, one_off: bool) -> tuple[str, ...]:
+def read_requires(given: DatacentersIn | UnsetType, requires: tuple[str, ...], *, one_off: bool) -> tuple[str, ...]:
     """Return the required labels of a run, including the one for its data centers."""
     if given is UNSET or given == "any":
         return requires
     if isinstance(given, PreferIn):
-        word = _word(given)
+        word = _format_word(given)
     elif one_off and isinstance(given, tuple) and len(given) == 1:
         check_place("datacenters", given[0])
         word = f"{DATACENTER}={given[0]}"
@@ -69,7 +69,7 @@ def requires_of(given: DatacentersIn | UnsetType, requires: tuple[str, ...], *, 
     return requiring(requires, word)
 
 
-def sent_to(run: NewRun, spec: JobSpec, datacenter: str | UnsetType) -> NewRun:
+def list_destinations(run: NewRun, spec: JobSpec, datacenter: str | UnsetType) -> NewRun:
     """Place a run of a job outside its schedule, which names its data center if the job has several."""
     targets = ", ".join(spec.targets) or "the name of one"
     if datacenter is UNSET:
@@ -82,8 +82,8 @@ def sent_to(run: NewRun, spec: JobSpec, datacenter: str | UnsetType) -> NewRun:
     return msgspec.structs.replace(run, policy=placed(run.policy, datacenter))
 
 
-def _word(given: PreferIn) -> str:
-    patience = micros_of(given.failover_after, "datacenters.failoverAfter")
+def _format_word(given: PreferIn) -> str:
+    patience = parse_span(given.failover_after, "datacenters.failoverAfter")
     if patience % SECOND or patience <= 0:
         raise Invalid("datacenters.failoverAfter", f"{given.failover_after!r} is not whole seconds", "for example 30s")
     for name in given.prefer:
@@ -93,7 +93,7 @@ def _word(given: PreferIn) -> str:
     return Preference(given.prefer, patience).word
 
 
-def datacenters_out(targets: tuple[str, ...], requires: tuple[str, ...]) -> DatacentersIn | UnsetType:
+def render_datacenters(targets: tuple[str, ...], requires: tuple[str, ...]) -> DatacentersIn | UnsetType:
     """Return the data centers in the form of a request, or ``UNSET`` if the job may run anywhere."""
     if targets:
         return "all" if targets == (ALL,) else targets
@@ -103,7 +103,7 @@ def datacenters_out(targets: tuple[str, ...], requires: tuple[str, ...]) -> Data
     return PreferIn(prefer=preference.order, failover_after=format_duration(preference.patience))
 
 
-def requires_out(requires: tuple[str, ...]) -> dict[str, str]:
+def render_requires(requires: tuple[str, ...]) -> dict[str, str]:
     """Return the required labels without the order of data centers, which has its own field."""
     preference = preference_of(requires)
     return labels_of(requires if preference is None else [word for word in requires if word != preference.word])

@@ -19,7 +19,7 @@ class Change(Wire):
     bytes_after: int | UnsetType = UNSET
 
 
-def differences(before: JobFields, after: JobFields) -> dict[str, Change]:
+def list_differences(before: JobFields, after: JobFields) -> dict[str, Change]:
     """Return the changed fields, with values in the form of a request."""
     old = msgspec.json.decode(msgspec.json.encode(before), type=dict[str, msgspec.Raw])
     new = msgspec.json.decode(msgspec.json.encode(after), type=dict[str, msgspec.Raw])

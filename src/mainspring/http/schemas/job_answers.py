@@ -19,10 +19,10 @@ from mainspring.core.model.schedules.job import Job, JobSpec, JobState
 from mainspring.core.model.schedules.schedule import CronSchedule, Interval
 from mainspring.core.model.schedules.slo import Slo, SloState
 from mainspring.core.model.schedules.upcoming import next_starts
-from mainspring.http.schemas.common import Wire, retention_out, time_of
-from mainspring.http.schemas.datacenters import DatacentersIn, datacenters_out, requires_out
-from mainspring.http.schemas.jobs import CatchUpIn, JobFields, Retry, ScheduleType, SloIn, schedule_type_of
-from mainspring.http.schemas.limits import BreakerIn, LimitIn, breaker_out, limits_out
+from mainspring.http.schemas.common import Wire, format_time, render_retention
+from mainspring.http.schemas.datacenters import DatacentersIn, render_datacenters, render_requires
+from mainspring.http.schemas.jobs import CatchUpIn, JobFields, Retry, ScheduleType, SloIn, read_schedule_type
+from mainspring.http.schemas.limits import BreakerIn, LimitIn, render_breaker, render_limits
 
 _WAITS = ("scheduled", "blocked", "queued")
 
@@ -99,7 +99,7 @@ class JobOut(Wire):
     warnings: list[str] = []
 
 
-def slo_fields(slo: Slo | None) -> SloIn | None:
+def read_slo_fields(slo: Slo | None) -> SloIn | None:
     if slo is None:
         return None
     starts, succeeds = slo.start_within, slo.succeed_every
@@ -109,7 +109,7 @@ def slo_fields(slo: Slo | None) -> SloIn | None:
     )
 
 
-def slo_out(state: SloState | None) -> SloOut | None:
+def render_slo(state: SloState | None) -> SloOut | None:
     if state is None:
         return None
     since = [moment for moment in (state.late_since, state.quiet_since) if moment is not None]
@@ -117,16 +117,16 @@ def slo_out(state: SloState | None) -> SloOut | None:
     if state.quiet_since is not None:
         missed.append("success")
     return SloOut(
-        missed=missed, missed_since=time_of(min(since, default=None)), last_success=time_of(state.last_success)
+        missed=missed, missed_since=format_time(min(since, default=None)), last_success=format_time(state.last_success)
     )
 
 
-def fields_of(job: Job) -> JobFields:
+def read_fields(job: Job) -> JobFields:
     """Return the request fields that would create this job."""
-    return fields_of_spec(job.spec, job.payload)
+    return read_spec_fields(job.spec, job.payload)
 
 
-def fields_of_spec(spec: JobSpec, payload: bytes) -> JobFields:
+def read_spec_fields(spec: JobSpec, payload: bytes) -> JobFields:
     schedule = spec.schedule
     policy = spec.policy
     cron = schedule if isinstance(schedule, CronSchedule) else None
@@ -136,8 +136,8 @@ def fields_of_spec(spec: JobSpec, payload: bytes) -> JobFields:
         task=spec.task,
         payload=msgspec.Raw(payload),
         schedule_type="cron" if cron is not None else "interval",
-        schedule_time=time_of(schedule.start),
-        end_time=time_of(schedule.end),
+        schedule_time=format_time(schedule.start),
+        end_time=format_time(schedule.end),
         cron_expression=cron.expression if cron is not None else UNSET,
         every=format_duration(interval.every) if interval is not None else UNSET,
         interval_mode=UNSET if interval is None else "fixedDelay" if interval.mode == "fixed_delay" else "fixedRate",
@@ -148,29 +148,29 @@ def fields_of_spec(spec: JobSpec, payload: bytes) -> JobFields:
         queue=spec.queue,
         priority=spec.priority,
         max_retries=policy.retry.max_retries,
-        retry=retry_out(policy.retry),
+        retry=render_retry(policy.retry),
         timeout=format_duration(policy.timeout),
         deadline=None if spec.deadline is None else format_duration(spec.deadline),
         start_within=None if spec.start_within is None else format_duration(spec.start_within),
         overlap=spec.overlap.value,
-        catch_up=catch_up_out(spec.catch_up),
-        slo=slo_fields(spec.slo),
+        catch_up=render_catch_up(spec.catch_up),
+        slo=read_slo_fields(spec.slo),
         calendars=spec.calendars,
         when_closed=_when_closed(spec.when_closed),
         ordering_key=policy.ordering_key,
-        requires=requires_out(policy.requires),
-        datacenters=datacenters_out(spec.datacenters, policy.requires),
+        requires=render_requires(policy.requires),
+        datacenters=render_datacenters(spec.datacenters, policy.requires),
         weight=policy.weight,
-        retention=retention_out(policy.retention),
+        retention=render_retention(policy.retention),
         guarantee=policy.guarantee,
-        limits=limits_out(policy.limits),
-        breaker=breaker_out(policy.breaker),
+        limits=render_limits(policy.limits),
+        breaker=render_breaker(policy.breaker),
         owner=spec.owner,
         tags=spec.tags,
     )
 
 
-def retry_out(retry: RetryPolicy) -> Retry:
+def render_retry(retry: RetryPolicy) -> Retry:
     retry = retry.effective()
     return Retry(
         backoff=retry.backoff,
@@ -182,7 +182,7 @@ def retry_out(retry: RetryPolicy) -> Retry:
     )
 
 
-def catch_up_out(catch_up: CatchUp) -> CatchUpIn:
+def render_catch_up(catch_up: CatchUp) -> CatchUpIn:
     catch_up = catch_up.effective()
     return CatchUpIn(
         mode=catch_up.mode,
@@ -193,16 +193,16 @@ def catch_up_out(catch_up: CatchUp) -> CatchUpIn:
     )
 
 
-def job_out(
+def render_job(
     job: Job, closings: Closings | None = None, *, payload: bool = True, warnings: list[str] | None = None
 ) -> JobOut:
     """Convert a recurring job. ``closings``: the calendars that apply to it."""
-    fields = fields_of(job)
+    fields = read_fields(job)
     spec = job.spec
     return JobOut(
         job_id=job.id,
         status=job.state.value,
-        schedule_type=schedule_type_of(fields),
+        schedule_type=read_schedule_type(fields),
         task=spec.task,
         tenant=job.tenant,
         queue=spec.queue,
@@ -210,8 +210,8 @@ def job_out(
         created_at=isoformat(job.created_at),
         name=spec.name,
         payload=msgspec.Raw(job.payload) if payload else UNSET,
-        schedule_time=time_of(spec.schedule.start),
-        end_time=time_of(spec.schedule.end),
+        schedule_time=format_time(spec.schedule.start),
+        end_time=format_time(spec.schedule.end),
         cron_expression=None if fields.cron_expression is UNSET else fields.cron_expression,
         every=None if fields.every is UNSET else str(fields.every),
         interval_mode=None if fields.interval_mode is UNSET else fields.interval_mode,
@@ -220,36 +220,36 @@ def job_out(
         dst_fold=None if fields.dst_fold is UNSET else fields.dst_fold,
         jitter=format_duration(spec.schedule.jitter) if spec.schedule.jitter else None,
         max_retries=spec.policy.retry.max_retries,
-        retry=retry_out(spec.policy.retry),
+        retry=render_retry(spec.policy.retry),
         timeout=format_duration(spec.policy.timeout),
         deadline=None if spec.deadline is None else format_duration(spec.deadline),
         start_within=None if spec.start_within is None else format_duration(spec.start_within),
         overlap=spec.overlap.value,
-        catch_up=catch_up_out(spec.catch_up),
-        slo=slo_fields(spec.slo),
+        catch_up=render_catch_up(spec.catch_up),
+        slo=read_slo_fields(spec.slo),
         calendars=spec.calendars,
         when_closed=spec.when_closed.value if spec.calendars or spec.when_closed is not WhenClosed.SKIP else None,
         ordering_key=spec.policy.ordering_key or None,
-        requires=requires_out(spec.policy.requires),
+        requires=render_requires(spec.policy.requires),
         datacenters=fields.datacenters,
         weight=spec.policy.weight,
         retention=spec.policy.retention or None,
         guarantee=spec.policy.guarantee,
-        limits=limits_out(spec.policy.limits),
-        breaker=breaker_out(spec.policy.breaker),
+        limits=render_limits(spec.policy.limits),
+        breaker=render_breaker(spec.policy.breaker),
         owner=spec.owner or None,
         tags=spec.tags,
         source=spec.source or None,
         version=job.version,
         updated_at=isoformat(job.updated_at),
         pause_reason=(job.pause_why or None) if job.state is JobState.PAUSED else None,
-        resume_at=time_of(job.resume_at),
+        resume_at=format_time(job.resume_at),
         next_fires=[isoformat(at) for at in next_starts(job, closings)],
         warnings=warnings or [],
     )
 
 
-def one_off_out(run: RunView, *, parents: Sequence[RunId] = (), warnings: list[str] | None = None) -> JobOut:
+def render_one_off(run: RunView, *, parents: Sequence[RunId] = (), warnings: list[str] | None = None) -> JobOut:
     """Convert the run of a one-off job to a job."""
     about = run.about or About()
     # A retried run has the time of its next attempt, not its original time.
@@ -268,24 +268,24 @@ def one_off_out(run: RunView, *, parents: Sequence[RunId] = (), warnings: list[s
         payload=UNSET if run.payload is None else msgspec.Raw(run.payload),
         schedule_time=isoformat(run.due) if later else None,
         max_retries=run.policy.retry.max_retries,
-        retry=retry_out(run.policy.retry),
+        retry=render_retry(run.policy.retry),
         timeout=format_duration(run.policy.timeout),
         deadline=None if run.deadline is None else format_duration(max(run.deadline - run.due, 0)),
         start_within=None if run.start_by is None else format_duration(max(run.start_by - run.due, 0)),
         ordering_key=run.policy.ordering_key or None,
-        requires=requires_out(run.policy.requires),
-        datacenters=datacenters_out((), run.policy.requires),
+        requires=render_requires(run.policy.requires),
+        datacenters=render_datacenters((), run.policy.requires),
         weight=run.policy.weight,
         retention=run.policy.retention or None,
         guarantee=run.policy.guarantee,
-        limits=limits_out(run.policy.limits),
-        breaker=breaker_out(run.policy.breaker),
+        limits=render_limits(run.policy.limits),
+        breaker=render_breaker(run.policy.breaker),
         parent_id=about.parent,
         depends_on=tuple(parents),
         when=None if run.rule is None else run.rule.value,
         owner=about.owner or None,
         tags=about.tags,
-        updated_at=time_of(run.finished_at or run.started_at or run.queued_at or run.created_at),
+        updated_at=format_time(run.finished_at or run.started_at or run.queued_at or run.created_at),
         next_fires=[isoformat(run.due)] if run.state.value in _WAITS else [],
         warnings=warnings or [],
     )

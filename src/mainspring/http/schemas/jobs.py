@@ -29,9 +29,9 @@ from mainspring.core.model.tasks.task_entry import DECLARED, New, TaskEntry, fil
 from mainspring.core.model.workflows.dependencies import MAX_PARENTS
 from mainspring.core.model.workflows.fan_out import OWN_PRIORITY
 from mainspring.http.docs.portable import SHORTHAND
-from mainspring.http.schemas.common import Id, Labels, Name, Request, RetentionName, Span, Tags, Text, Time, micros_of
-from mainspring.http.schemas.datacenters import DatacentersIn, requires_of, targets_of
-from mainspring.http.schemas.limits import BreakerIn, Limits, UniqueIn, breaker_of, limits_of, unique_of
+from mainspring.http.schemas.common import Id, Labels, Name, Request, RetentionName, Span, Tags, Text, Time, parse_span
+from mainspring.http.schemas.datacenters import DatacentersIn, read_requires, read_targets
+from mainspring.http.schemas.limits import BreakerIn, Limits, UniqueIn, read_breaker, read_limits, read_unique
 
 ScheduleType: TypeAlias = Literal["immediate", "future", "cron", "interval"]
 SHELL_TASK = "shell"
@@ -193,10 +193,10 @@ class JobPatch(JobFields, omit_defaults=True):
 
 
 def is_recurring(fields: JobFields) -> bool:
-    return schedule_type_of(fields) in ("cron", "interval")
+    return read_schedule_type(fields) in ("cron", "interval")
 
 
-def schedule_type_of(fields: JobFields) -> ScheduleType:
+def read_schedule_type(fields: JobFields) -> ScheduleType:
     given = fields.schedule_type
     if fields.cron_expression is not UNSET and fields.every is not UNSET:
         raise Invalid("every", "does not go with cronExpression", "one of them")
@@ -229,11 +229,11 @@ def schedule_type_of(fields: JobFields) -> ScheduleType:
     return given
 
 
-def payload_of(fields: JobFields) -> bytes:
+def read_payload(fields: JobFields) -> bytes:
     return b"null" if fields.payload is UNSET else bytes(fields.payload)
 
 
-def task_of(fields: JobFields) -> str:
+def read_task(fields: JobFields) -> str:
     """Return the task name; for a payload with a script it is the shell task."""
     if fields.task is not UNSET:
         return fields.task
@@ -251,23 +251,23 @@ class _Script(msgspec.Struct):
     script: str
 
 
-def _priority_of(fields: JobFields) -> int:
+def _read_priority(fields: JobFields) -> int:
     if fields.priority is not UNSET:
         return fields.priority
-    return OWN_PRIORITY if task_of(fields) == FAN_OUT else DEFAULT_PRIORITY
+    return OWN_PRIORITY if read_task(fields) == FAN_OUT else DEFAULT_PRIORITY
 
 
-def policy_of(fields: JobFields) -> RunPolicy:
+def read_policy(fields: JobFields) -> RunPolicy:
     retry = RetryPolicy()
     changes: dict[str, Any] = {}
     if fields.retry is not UNSET:
         given = fields.retry
         changes["backoff"] = given.backoff
         if given.first_delay is not None:
-            changes["first_delay"] = micros_of(given.first_delay, "retry.firstDelay")
+            changes["first_delay"] = parse_span(given.first_delay, "retry.firstDelay")
         if given.max_delay is not None:
-            changes["max_delay"] = micros_of(given.max_delay, "retry.maxDelay")
-        changes["delays"] = tuple(micros_of(delay, "retry.delays") for delay in given.delays)
+            changes["max_delay"] = parse_span(given.max_delay, "retry.maxDelay")
+        changes["delays"] = tuple(parse_span(delay, "retry.delays") for delay in given.delays)
         changes["retry_on"], changes["never_on"] = given.retry_on, given.never_on
     if fields.max_retries is not UNSET:
         changes["max_retries"] = fields.max_retries
@@ -276,40 +276,40 @@ def policy_of(fields: JobFields) -> RunPolicy:
     policy = RunPolicy(retry=retry)
     return msgspec.structs.replace(
         policy,
-        timeout=_timeout_of(fields, policy),
+        timeout=_read_timeout(fields, policy),
         guarantee="at-least-once" if fields.guarantee is UNSET else fields.guarantee,
         ordering_key="" if fields.ordering_key is UNSET else fields.ordering_key,
-        requires=requires_of(
+        requires=read_requires(
             fields.datacenters,
             () if fields.requires is UNSET else label_words("requires", fields.requires),
             one_off=not is_recurring(fields),
         ),
         weight=1 if fields.weight is UNSET else fields.weight,
         retention="" if fields.retention is UNSET else fields.retention or "",
-        limits=limits_of(fields.limits),
-        breaker=breaker_of(fields.breaker),
+        limits=read_limits(fields.limits),
+        breaker=read_breaker(fields.breaker),
     )
 
 
-def _timeout_of(fields: JobFields, policy: RunPolicy) -> Micros:
+def _read_timeout(fields: JobFields, policy: RunPolicy) -> Micros:
     if fields.preset is UNSET:
-        return policy.timeout if fields.timeout is UNSET else micros_of(fields.timeout, "timeout")
+        return policy.timeout if fields.timeout is UNSET else parse_span(fields.timeout, "timeout")
     if fields.timeout is not UNSET:
         raise Invalid("timeout", "is what the preset says", "one of them")
     return preset_timeout(fields.preset, DEFAULT_PRIORITY if fields.priority is UNSET else fields.priority)
 
 
-def _slo_of(fields: JobFields) -> Slo | None:
+def _read_slo(fields: JobFields) -> Slo | None:
     given = fields.slo
     if given is UNSET or given is None:
         return None
     return Slo(
-        start_within=_optional_span(given.start_within, "slo.startWithin"),
-        succeed_every=_optional_span(given.succeed_every, "slo.succeedEvery"),
+        start_within=_parse_optional_span(given.start_within, "slo.startWithin"),
+        succeed_every=_parse_optional_span(given.succeed_every, "slo.succeedEvery"),
     )
 
 
-def spec_of(fields: JobFields) -> JobSpec:
+def build_spec(fields: JobFields) -> JobSpec:
     """Return the spec of a recurring job."""
     if fields.name is UNSET:
         raise Invalid("name", "is missing", "a recurring job is known by its name")
@@ -319,11 +319,11 @@ def spec_of(fields: JobFields) -> JobSpec:
         raise Invalid("dependsOn", "is for one-off jobs", "a recurring workflow is a job of the task workflow")
     if fields.delay is not UNSET:
         raise Invalid("delay", "is for one-off jobs", "a recurring one begins at its scheduleTime")
-    start = _optional_time(fields.schedule_time, "scheduleTime")
-    end = _optional_time(fields.end_time, "endTime")
-    jitter = 0 if fields.jitter is UNSET else micros_of(fields.jitter, "jitter")
+    start = _parse_optional_time(fields.schedule_time, "scheduleTime")
+    end = _parse_optional_time(fields.end_time, "endTime")
+    jitter = 0 if fields.jitter is UNSET else parse_span(fields.jitter, "jitter")
     schedule: CronSchedule | Interval
-    if schedule_type_of(fields) == "cron":
+    if read_schedule_type(fields) == "cron":
         assert fields.cron_expression is not UNSET
         if fields.interval_mode is not UNSET:
             raise Invalid("intervalMode", "is for intervals")
@@ -342,7 +342,7 @@ def spec_of(fields: JobFields) -> JobSpec:
             if value is not UNSET:
                 raise Invalid(name, "is for cron")
         schedule = Interval(
-            every=micros_of(fields.every, "every"),
+            every=parse_span(fields.every, "every"),
             mode="fixed_delay" if fields.interval_mode == "fixedDelay" else "fixed_rate",
             start=start,
             end=end,
@@ -350,25 +350,25 @@ def spec_of(fields: JobFields) -> JobSpec:
         )
     return JobSpec(
         name=fields.name,
-        task=task_of(fields),
+        task=read_task(fields),
         schedule=schedule,
         queue="default" if fields.queue is UNSET else fields.queue,
-        priority=_priority_of(fields),
-        policy=policy_with_keys(policy_of(fields), payload_of(fields)),
+        priority=_read_priority(fields),
+        policy=policy_with_keys(read_policy(fields), read_payload(fields)),
         overlap=Overlap.ALLOW if fields.overlap is UNSET else Overlap(fields.overlap),
-        catch_up=_catch_up_of(fields),
-        start_within=_optional_span(fields.start_within, "startWithin"),
-        deadline=_optional_span(fields.deadline, "deadline"),
-        slo=_slo_of(fields),
+        catch_up=_read_catch_up(fields),
+        start_within=_parse_optional_span(fields.start_within, "startWithin"),
+        deadline=_parse_optional_span(fields.deadline, "deadline"),
+        slo=_read_slo(fields),
         calendars=() if fields.calendars is UNSET else fields.calendars,
         when_closed=WhenClosed.SKIP if fields.when_closed is UNSET else WhenClosed(fields.when_closed),
         owner="" if fields.owner is UNSET else fields.owner,
         tags=() if fields.tags is UNSET else fields.tags,
-        datacenters=targets_of(fields.datacenters),
+        datacenters=read_targets(fields.datacenters),
     )
 
 
-def past_of(run: NewRun, now: Instant) -> Invalid | None:
+def explain_past_time(run: NewRun, now: Instant) -> Invalid | None:
     """Return an error if the run's time is in the past. ``now``: the store's time, or an estimate of it."""
     return explain_past(run.at, now, "scheduleTime")
 
@@ -382,7 +382,7 @@ def check_key(key: str | None, header: str | None) -> str | None:
     return key
 
 
-def idempotency_of(key: str | None, said: object) -> Idempotency | None:
+def build_idempotency(key: str | None, said: object) -> Idempotency | None:
     """Return the idempotency key with a fingerprint of the request."""
     if key is None:
         return None
@@ -391,7 +391,7 @@ def idempotency_of(key: str | None, said: object) -> Idempotency | None:
     return Idempotency(key, hashlib.blake2b(msgspec.json.encode(said), digest_size=16).digest())
 
 
-def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun:
+def build_run(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun:
     """Build the run of a one-off job."""
     for name, value in (
         ("endTime", fields.end_time),
@@ -408,31 +408,31 @@ def run_of(fields: JobFields, run_id: RunId, tenant: str, author: str) -> NewRun
     ):
         if value not in (UNSET, None):
             raise Invalid(name, "is for recurring jobs", "give cronExpression or every as well")
-    at = _optional_time(fields.schedule_time, "scheduleTime")
-    delay = 0 if fields.delay is UNSET else micros_of(fields.delay, "delay")
+    at = _parse_optional_time(fields.schedule_time, "scheduleTime")
+    delay = 0 if fields.delay is UNSET else parse_span(fields.delay, "delay")
     if at is not None and delay:
         raise Invalid("delay", "cannot be given together with scheduleTime")
-    start_within = _optional_span(fields.start_within, "startWithin")
-    deadline = _optional_span(fields.deadline, "deadline")
+    start_within = _parse_optional_span(fields.start_within, "startWithin")
+    deadline = _parse_optional_span(fields.deadline, "deadline")
     name = "" if fields.name is UNSET else fields.name
     owner = "" if fields.owner is UNSET else fields.owner
     tags = () if fields.tags is UNSET else fields.tags
     run = NewRun(
         id=run_id,
-        task=task_of(fields),
-        payload=payload_of(fields),
+        task=read_task(fields),
+        payload=read_payload(fields),
         queue="default" if fields.queue is UNSET else fields.queue,
         tenant=tenant,
-        priority=_priority_of(fields),
-        policy=policy_of(fields),
+        priority=_read_priority(fields),
+        policy=read_policy(fields),
         at=at,
         delay=delay,
         start_within=start_within,
         deadline=deadline,
         about=About(name=name, owner=owner, tags=tags) if name or owner or tags else None,
         author=author,
-        unique=unique_of(fields.unique) if isinstance(fields, JobIn) else None,
-        placement=placement_of(fields),
+        unique=read_unique(fields.unique) if isinstance(fields, JobIn) else None,
+        placement=read_placement(fields),
     )
     return with_keys(run)
 
@@ -442,24 +442,24 @@ def apply_defaults(new: New, fields: JobFields, entry: TaskEntry | None) -> New:
     if entry is None:
         return new
     preset = None if fields.preset is UNSET else fields.preset
-    return fill_in_defaults(new, entry, given_names(fields), payload_of(fields), preset)
+    return fill_in_defaults(new, entry, list_given_names(fields), read_payload(fields), preset)
 
 
-def changes_call(patch: JobPatch) -> bool:
+def changes_task(patch: JobPatch) -> bool:
     """Return whether a patch changes the task or its payload."""
     return patch.task is not UNSET or patch.payload is not UNSET
 
 
-def given_names(fields: JobFields) -> set[str]:
+def list_given_names(fields: JobFields) -> set[str]:
     """Return the names of the set fields among the options that a task can declare."""
     return {name for name in _DECLARED if getattr(fields, name) is not UNSET}
 
 
-def placement_of(fields: JobFields) -> str:
+def read_placement(fields: JobFields) -> str:
     return fields.placement if isinstance(fields, JobIn) and fields.placement is not UNSET else ""
 
 
-def run_of_job(job: Job, run_id: RunId, payload: bytes | None, ref: JobRef, author: str) -> NewRun:
+def build_run_of_job(job: Job, run_id: RunId, payload: bytes | None, ref: JobRef, author: str) -> NewRun:
     """Build a run of a recurring job outside its schedule."""
     spec = job.spec
     return NewRun(
@@ -477,7 +477,7 @@ def run_of_job(job: Job, run_id: RunId, payload: bytes | None, ref: JobRef, auth
     )
 
 
-def merged(base: JobFields, changes: JobPatch) -> JobFields:
+def apply_patch(base: JobFields, changes: JobPatch) -> JobFields:
     """Apply a patch to the fields of a job. A new kind of schedule removes the fields of the old kind."""
     values: dict[str, Any] = {name: getattr(base, name) for name in JobFields.__struct_fields__}
     given = {name: value for name in JobFields.__struct_fields__ if (value := getattr(changes, name)) is not UNSET}
@@ -490,15 +490,15 @@ def merged(base: JobFields, changes: JobPatch) -> JobFields:
     return JobFields(**(values | given))
 
 
-def _optional_time(value: str | UnsetType | None, field: str) -> Instant | None:
+def _parse_optional_time(value: str | UnsetType | None, field: str) -> Instant | None:
     return None if value is UNSET or value is None else parse_instant(value, field)
 
 
-def _optional_span(value: str | float | UnsetType | None, field: str) -> Micros | None:
-    return None if value is UNSET or value is None else micros_of(value, field)
+def _parse_optional_span(value: str | float | UnsetType | None, field: str) -> Micros | None:
+    return None if value is UNSET or value is None else parse_span(value, field)
 
 
-def _catch_up_of(fields: JobFields) -> CatchUp:
+def _read_catch_up(fields: JobFields) -> CatchUp:
     given = fields.catch_up
     if given is UNSET:
         return CatchUp()
@@ -507,7 +507,7 @@ def _catch_up_of(fields: JobFields) -> CatchUp:
     changes: dict[str, Any] = {"mode": given.mode}
     for name, value in (("grace", given.grace), ("max_age", given.max_age), ("pace", given.pace)):
         if value is not None:
-            changes[name] = micros_of(value, f"catchUp.{name}")
+            changes[name] = parse_span(value, f"catchUp.{name}")
     if given.cap is not None:
         changes["cap"] = given.cap
     found = CatchUp(**changes)

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 from mainspring.core.model.base.instant import format_duration
 from mainspring.core.model.limits.limits import MAX_KEY, MAX_LIMITS, MOST_AT_ONCE, Breaker, Limit
 from mainspring.core.model.runs.unique import Unique
-from mainspring.http.schemas.common import Request, Span, micros_of
+from mainspring.http.schemas.common import Request, Span, parse_span
 
 Key: TypeAlias = Annotated[
     str,
@@ -50,31 +50,31 @@ class UniqueIn(Request, omit_defaults=True):
 Limits: TypeAlias = Annotated[tuple[LimitIn, ...], Meta(max_length=MAX_LIMITS)]
 
 
-def limits_of(given: tuple[LimitIn, ...] | UnsetType) -> tuple[Limit, ...]:
+def read_limits(given: tuple[LimitIn, ...] | UnsetType) -> tuple[Limit, ...]:
     return tuple(
-        Limit(key=limit.key, most=limit.most, per=None if limit.per is None else micros_of(limit.per, "limits.per"))
+        Limit(key=limit.key, most=limit.most, per=None if limit.per is None else parse_span(limit.per, "limits.per"))
         for limit in (() if given is UNSET else given)
     )
 
 
-def limits_out(limits: tuple[Limit, ...]) -> tuple[LimitIn, ...]:
+def render_limits(limits: tuple[Limit, ...]) -> tuple[LimitIn, ...]:
     return tuple(
         LimitIn(key=limit.key, most=limit.most, per=None if limit.per is None else format_duration(limit.per))
         for limit in limits
     )
 
 
-def breaker_of(given: BreakerIn | UnsetType | None) -> Breaker | None:
+def read_breaker(given: BreakerIn | UnsetType | None) -> Breaker | None:
     if given is UNSET or given is None:
         return None
     return Breaker(
         failures=given.failures,
-        within=micros_of(given.within, "breaker.within"),
-        pause=micros_of(given.pause, "breaker.pause"),
+        within=parse_span(given.within, "breaker.within"),
+        pause=parse_span(given.pause, "breaker.pause"),
     )
 
 
-def breaker_out(breaker: Breaker | None) -> BreakerIn | None:
+def render_breaker(breaker: Breaker | None) -> BreakerIn | None:
     if breaker is None:
         return None
     return BreakerIn(
@@ -82,14 +82,14 @@ def breaker_out(breaker: Breaker | None) -> BreakerIn | None:
     )
 
 
-def unique_of(given: UniqueIn | UnsetType) -> Unique | None:
+def read_unique(given: UniqueIn | UnsetType) -> Unique | None:
     if given is UNSET:
         return None
-    period = None if given.period is None else micros_of(given.period, "unique.period")
+    period = None if given.period is None else parse_span(given.period, "unique.period")
     return Unique(key=given.key, period=period, otherwise=given.otherwise)
 
 
-def unique_out(unique: Unique | None) -> UniqueIn | UnsetType:
+def render_unique(unique: Unique | None) -> UniqueIn | UnsetType:
     if unique is None:
         return UNSET
     period = None if unique.period is None else format_duration(unique.period)

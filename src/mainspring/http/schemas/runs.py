@@ -16,7 +16,7 @@ from mainspring.core.model.runs.view import AttemptView, Progress, RunView
 from mainspring.core.model.runs.waits import reason_told
 from mainspring.core.model.schedules.job import LedgerEntry
 from mainspring.core.ports.storage.catalog import LogLine
-from mainspring.http.schemas.common import Wire, time_of
+from mainspring.http.schemas.common import Wire, format_time
 
 
 class AttemptOut(Wire):
@@ -182,17 +182,17 @@ class TickExplanation(Wire):
     """The next tick after the time, by the schedule of that version. `tickBefore` is the one before it."""
 
 
-def reason_out(reason: Reason) -> ReasonOut:
+def render_reason(reason: Reason) -> ReasonOut:
     return ReasonOut(
         code=reason.code,
         words=reason.words,
         hint=reason.hint,
         holders=[HolderOut(kind=holder.kind, id=holder.id) for holder in reason.holders],
-        until=time_of(reason.until),
+        until=format_time(reason.until),
     )
 
 
-def tick_out(entry: LedgerEntry) -> TickOut:
+def render_tick(entry: LedgerEntry) -> TickOut:
     return TickOut(
         scheduled_for=isoformat(entry.scheduled_at),
         decision=entry.decision,
@@ -200,12 +200,12 @@ def tick_out(entry: LedgerEntry) -> TickOut:
         reason=entry.reason,
         run_id=entry.run_id,
         ticks=entry.ticks,
-        until=time_of(entry.last_at),
+        until=format_time(entry.last_at),
         datacenter=entry.target or None,
     )
 
 
-def run_out(
+def render_run(
     run: RunView,
     *,
     attempts: list[AttemptView] | None = None,
@@ -214,7 +214,7 @@ def run_out(
 ) -> RunOut:
     """Convert a run. ``traced_ticks``: the fraction of traces that is recorded if no caller has decided it."""
     trace = trace_of(run, traced_ticks)
-    progress = progress_of(run)
+    progress = read_progress(run)
     about = run.about
     modified = max(filter(None, (run.created_at, run.queued_at, run.started_at, run.finished_at)))
     return RunOut(
@@ -233,16 +233,16 @@ def run_out(
         log_url=f"/v1/runs/{run.id}/logs",
         name=about.name if about is not None else "",
         reason=reason_told(run),
-        tick=time_of(run.scheduled_at),
+        tick=format_time(run.scheduled_at),
         datacenter=place_of(run.policy.requires),
-        queued_at=time_of(run.queued_at),
-        start_time=time_of(run.started_at),
-        end_time=time_of(run.finished_at),
-        executor_id=executor_of(run),
+        queued_at=format_time(run.queued_at),
+        start_time=format_time(run.started_at),
+        end_time=format_time(run.finished_at),
+        executor_id=format_executor(run),
         error_message=run.error,
         result=UNSET if run.result is None else msgspec.Raw(run.result),
         payload=UNSET if run.payload is None else msgspec.Raw(run.payload),
-        progress=progress_words(run),
+        progress=format_progress(run),
         progress_done=None if progress is None else progress.done,
         progress_total=None if progress is None else progress.total,
         progress_note=progress.note or None if progress is not None else None,
@@ -258,11 +258,11 @@ def run_out(
         tags=about.tags if about is not None else (),
         owner=about.owner or None if about is not None else None,
         trace_id=None if trace is None else f"{trace[0]:032x}",
-        attempts=UNSET if attempts is None else [attempt_out(attempt) for attempt in attempts],
+        attempts=UNSET if attempts is None else [render_attempt(attempt) for attempt in attempts],
     )
 
 
-def attempt_out(attempt: AttemptView) -> AttemptOut:
+def render_attempt(attempt: AttemptView) -> AttemptOut:
     return AttemptOut(
         attempt_number=attempt.number,
         outcome=attempt.outcome.value,
@@ -273,36 +273,36 @@ def attempt_out(attempt: AttemptView) -> AttemptOut:
     )
 
 
-def line_out(line: LogLine) -> LogLineOut:
+def render_line(line: LogLine) -> LogLineOut:
     return LogLineOut(position=line.position, time=isoformat(line.at), attempt_number=line.attempt, text=line.text)
 
 
-def status_out(job_id: str, status: str, run: RunView | None) -> StatusOut:
+def render_status(job_id: str, status: str, run: RunView | None) -> StatusOut:
     if run is None:
         return StatusOut(job_id=job_id, status=status)
-    progress = progress_of(run)
+    progress = read_progress(run)
     return StatusOut(
         job_id=job_id,
         status=status,
         run_id=run.id,
         run_status=run.state.value,
-        start_time=time_of(run.started_at),
-        end_time=time_of(run.finished_at),
-        progress=progress_words(run),
+        start_time=format_time(run.started_at),
+        end_time=format_time(run.finished_at),
+        progress=format_progress(run),
         progress_done=None if progress is None else progress.done,
         progress_total=None if progress is None else progress.total,
-        executor_id=executor_of(run),
+        executor_id=format_executor(run),
         error_message=run.error,
     )
 
 
-def executor_of(run: RunView) -> str | None:
+def format_executor(run: RunView) -> str | None:
     if run.session is None:
         return None
     return f"{run.executor}#{run.session}" if run.executor else str(run.session)
 
 
-def progress_of(run: RunView) -> Progress | None:
+def read_progress(run: RunView) -> Progress | None:
     """Return the progress that the newest attempt has reported."""
     progress = run.progress
     if progress is None or (run.started_at is not None and progress.at < run.started_at):
@@ -310,11 +310,11 @@ def progress_of(run: RunView) -> Progress | None:
     return progress
 
 
-def progress_words(run: RunView) -> str | None:
+def format_progress(run: RunView) -> str | None:
     """Return the progress such as "50%" if the total is known; "100%" for a succeeded run."""
     if run.state is RunState.SUCCEEDED:
         return "100%"
-    progress = progress_of(run)
+    progress = read_progress(run)
     if progress is None or not progress.total or run.state in ENDED - {RunState.FAILED, RunState.CANCELLED}:
         return None
     return f"{min(max(progress.done / progress.total, 0.0), 1.0) * 100:.0f}%"

@@ -12,7 +12,7 @@ from mainspring.core.model.runs.names import MAX_NAME
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.model.workflows.dependencies import MAX_PARENTS, Dependencies, Rule
 from mainspring.core.model.workflows.workflow import MAX_NODES
-from mainspring.http.schemas.common import Name, Request, Wire, time_of
+from mainspring.http.schemas.common import Name, Request, Wire, format_time
 from mainspring.http.schemas.jobs import JobFields, JobIn, When
 
 WorkflowState: TypeAlias = Literal["running", "succeeded", "failed", "cancelled"]
@@ -125,11 +125,11 @@ class WorkflowStopped(Wire):
     """How many nodes had not ended, and are cancelled or being cancelled."""
 
 
-def rule_of(when: When | UnsetType) -> Rule:
+def read_rule(when: When | UnsetType) -> Rule:
     return Rule.ALL_SUCCEEDED if when is UNSET else Rule(when)
 
 
-def family_of(fields: JobIn, batch: Mapping[str, RunId] | None = None) -> Dependencies | None:
+def read_dependencies(fields: JobIn, batch: Mapping[str, RunId] | None = None) -> Dependencies | None:
     """Return the dependencies of a one-off job; `#0` is the first job of the same batch."""
     if fields.depends_on is UNSET or not fields.depends_on:
         if fields.when is not UNSET:
@@ -144,12 +144,12 @@ def family_of(fields: JobIn, batch: Mapping[str, RunId] | None = None) -> Depend
             )
             raise Invalid("dependsOn", f"{word!r:.40} is not known", hint)
         parents.append(known)
-    found = Dependencies(parents=tuple(parents), rule=rule_of(fields.when))
+    found = Dependencies(parents=tuple(parents), rule=read_rule(fields.when))
     found.check()
     return found
 
 
-def node_out(name: str, run: RunView) -> NodeOut:
+def render_node(name: str, run: RunView) -> NodeOut:
     return NodeOut(
         name=name,
         run_id=run.id,
@@ -161,7 +161,7 @@ def node_out(name: str, run: RunView) -> NodeOut:
         when=None if run.rule is None else run.rule.value,
         reason=run.reason,
         error=last_line(run.error) if run.error else None,
-        start_time=time_of(run.started_at),
-        end_time=time_of(run.finished_at),
+        start_time=format_time(run.started_at),
+        end_time=format_time(run.finished_at),
         replay_of=run.replay_of,
     )

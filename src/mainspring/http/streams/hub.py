@@ -16,7 +16,7 @@ from mainspring.core.ports.storage.catalog import Catalog
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.runtime.tasks import cancel_and_wait
 from mainspring.core.store import EVENTS_KEPT, EventBatch, Outbox
-from mainspring.http.streams.sse import event, keep_alive
+from mainspring.http.streams.sse import format_event, keep_alive
 
 _log = get_logger("mainspring.api.events")
 
@@ -109,7 +109,7 @@ class Hub:
                     yield message
             else:
                 await self._join(follower)
-                yield event("hello", b"{}", self._position or "")
+                yield format_event("hello", b"{}", self._position or "")
             while not (follower.gone or self._leaving):
                 follower.wakeup.clear()
                 if follower.waiting:
@@ -148,7 +148,9 @@ class Hub:
                 batches, _ = await self._store.events_after(position, _BATCHES)
             except NotFound:
                 self._add(follower)
-                yield event("gap", b'{"reason":"too long ago: events in between are gone"}', self._position or "")
+                yield format_event(
+                    "gap", b'{"reason":"too long ago: events in between are gone"}', self._position or ""
+                )
                 return
             missed = [batch for batch in batches if hub_at is None or is_reached(batch.position, hub_at)]
             if missed:
@@ -206,7 +208,7 @@ class Hub:
             self._position = position
         except NotFound:
             batches, self._position = await self._store.events_after(None, 1)
-            self._tell_all(event("gap", b'{"reason":"the reader was away for too long"}', self._position))
+            self._tell_all(format_event("gap", b'{"reason":"the reader was away for too long"}', self._position))
         if batches:
             self._fan_out(batches, self._position)
         if len(batches) < _BATCHES:
@@ -229,7 +231,7 @@ class Hub:
         for follower in self._followers:
             if now - follower.placed_at >= _POSITION_EVERY and self._position is not None:
                 follower.placed_at = now
-                follower.send(event("position", b"{}", self._position))
+                follower.send(format_event("position", b"{}", self._position))
             else:
                 follower.send(keep_alive())
 
@@ -254,5 +256,5 @@ def _messages(batches: list[EventBatch], tenant: str | None, position: str, name
             ids, names = "workerIds", [str(worker_of_id(each)) for each in names]
         data = msgspec.json.encode({"time": isoformat(group[-1].at), "tenant": owner, "count": len(runs), ids: names})
         # Only the last message advances the position, so an interrupted stream repeats events rather than losing them.
-        messages.append(event(kind, data, position if number == len(grouped) else ""))
+        messages.append(format_event(kind, data, position if number == len(grouped) else ""))
     return messages

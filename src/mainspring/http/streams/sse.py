@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from typing import Self
 
 from mainspring.core.model.access.access import Principal
-from mainspring.http.limits import Room
+from mainspring.http.limits import CapacityLimit
 
 
-def event(kind: str, data: bytes, identifier: str = "") -> bytes:
+def format_event(kind: str, data: bytes, identifier: str = "") -> bytes:
     """Encode one event. The data is JSON, which has no line breaks."""
     head = f"id: {identifier}\n" if identifier else ""
     return f"{head}event: {kind}\ndata: ".encode() + data + b"\n\n"
@@ -21,8 +21,8 @@ def keep_alive() -> bytes:
 class Stream(AsyncIterator[bytes]):
     """A stream that occupies a slot of a limit until it ends."""
 
-    def __init__(self, source: AsyncIterator[bytes], room: Room, listener: Principal) -> None:
-        self._room: Room | None = None
+    def __init__(self, source: AsyncIterator[bytes], room: CapacityLimit, listener: Principal) -> None:
+        self._room: CapacityLimit | None = None
         self._source = source
         self._listener = listener
         room.take(listener)
@@ -45,4 +45,4 @@ class Stream(AsyncIterator[bytes]):
     def _end(self) -> None:
         room, self._room = self._room, None
         if room is not None:
-            room.give_back(self._listener)
+            room.release(self._listener)

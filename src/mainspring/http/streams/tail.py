@@ -19,8 +19,8 @@ from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.storage.catalog import LOG_END, Catalog, LogLine
 from mainspring.core.runtime.log import get_logger
 from mainspring.core.store import Views
-from mainspring.http.schemas.runs import line_out
-from mainspring.http.streams.sse import event, keep_alive
+from mainspring.http.schemas.runs import render_line
+from mainspring.http.streams.sse import format_event, keep_alive
 
 _log = get_logger("mainspring.api.logs")
 
@@ -262,8 +262,8 @@ class LogTail:
 
 
 def _line(line: LogLine) -> bytes:
-    return event("line", msgspec.json.encode(line_out(line)), str(line.position))
+    return format_event("line", msgspec.json.encode(render_line(line)), str(line.position))
 
 
 def _end(state: RunState, after: int) -> bytes:
-    return event("end", msgspec.json.encode({"status": state.value}), str(after))
+    return format_event("end", msgspec.json.encode({"status": state.value}), str(after))

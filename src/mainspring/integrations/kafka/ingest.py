@@ -21,11 +21,11 @@ from mainspring.integrations.kafka.request_topic import (
     AUTHOR_HEADER,
     PROBLEM_HEADER,
     RUN_HEADER,
-    SEAL_HEADER,
+    SIGNATURE_HEADER,
     TENANT_HEADER,
     TRACE_HEADER,
+    RequestSigner,
     RequestTopic,
-    Voucher,
     dead_topic,
 )
 
@@ -47,19 +47,19 @@ class KafkaRequests:
         topic: RequestTopic,
         namespace: str,
         clock: Clock,
-        voucher: Voucher | None = None,
+        signer: RequestSigner | None = None,
         mapped: Collection[str] = (),
     ) -> None:
         """Configure the source of requests.
 
         - ``namespace``: identifies the store. Several stores read the same requests independently.
-        - ``voucher``: verifies the authors of requests from APIs; None: authors are not trusted.
+        - ``signer``: verifies the authors of requests from APIs; None: authors are not trusted.
         - ``mapped``: topics with records of other programs, which mappings convert to jobs.
         """
         self._topic = topic
         self._mapped = frozenset(mapped)
         self._topics = [name for name in (topic.name, *mapped) if name]
-        self._voucher = voucher
+        self._signer = signer
         self._admin = KafkaAdmin(topic.server)
         self._producer = BatchProducer(topic.server, patience=_PATIENCE)
         self._consumer = BatchConsumer(
@@ -137,18 +137,18 @@ class KafkaRequests:
 
     def _author(self, one: Received) -> str | None:
         author, tenant, run = (_header(one, name) for name in (AUTHOR_HEADER, TENANT_HEADER, RUN_HEADER))
-        seal = next((value for name, value in one.headers if name == SEAL_HEADER), None)
-        if self._voucher is None or author is None or tenant is None or run is None or seal is None:
+        signature = next((value for name, value in one.headers if name == SIGNATURE_HEADER), None)
+        if self._signer is None or author is None or tenant is None or run is None or signature is None:
             return None
-        return author if self._voucher.holds(seal, author, tenant, run, one.value) else None
+        return author if self._signer.verify(signature, author, tenant, run, one.value) else None
 
 
-class KafkaAcceptance:
+class KafkaSubmitBuffer:
     """A service of the API that appends requests to the topic while the store is unavailable."""
 
-    def __init__(self, topic: RequestTopic, voucher: Voucher | None = None) -> None:
+    def __init__(self, topic: RequestTopic, signer: RequestSigner | None = None) -> None:
         self._topic = topic
-        self._voucher = voucher
+        self._signer = signer
         self._admin = KafkaAdmin(topic.server)
         self._producer = BatchProducer(topic.server)
         self._made = False
@@ -163,9 +163,9 @@ class KafkaAcceptance:
             await self._admin.make_topics([self._topic.name], self._topic.partitions, {})
             self._made = True
         headers: Headers = [(TENANT_HEADER, tenant.encode()), (RUN_HEADER, run.encode())]
-        if self._voucher is not None:
-            seal = self._voucher.seal(author, tenant, run, body)
-            headers += [(AUTHOR_HEADER, author.encode()), (SEAL_HEADER, seal)]
+        if self._signer is not None:
+            signature = self._signer.sign(author, tenant, run, body)
+            headers += [(AUTHOR_HEADER, author.encode()), (SIGNATURE_HEADER, signature)]
         if trace := current_traceparent():
             headers.append((TRACE_HEADER, trace.encode()))
         await self._producer.send([Record(self._topic.name, body, key, headers)])

@@ -14,9 +14,9 @@ from mainspring.integrations.kafka.topics import read_partitions
 TENANT_HEADER = "mainspring-tenant"
 #: Header of a request: the id of its job.
 RUN_HEADER = "mainspring-job"
-#: Headers of a request that an API accepted: the author, and the seal that proves the author.
+#: Headers of a request that an API accepted: the author, and the signature that proves the author.
 AUTHOR_HEADER = "mainspring-author"
-SEAL_HEADER = "mainspring-seal"
+SIGNATURE_HEADER = "mainspring-signature"
 #: Header of a request: its trace, in the W3C format.
 TRACE_HEADER = "traceparent"
 #: Header of a rejected request: the reason as JSON.
@@ -26,7 +26,7 @@ OPTIONS = ("partitions",)
 _DEAD = "-dead"
 
 
-class Voucher:
+class RequestSigner:
     """Signs the author of a request with a keyed hash, so that other writers to the topic cannot forge the author.
 
     The signature covers the whole request and the id of its job, so a replayed request creates no second job.
@@ -35,14 +35,14 @@ class Voucher:
     def __init__(self, key: bytes) -> None:
         self._key = hashlib.blake2b(key, digest_size=32, person=b"mainspring asks").digest()
 
-    def seal(self, author: str, tenant: str, run: str, body: bytes) -> bytes:
-        sealed = hashlib.blake2b(key=self._key, digest_size=16)
-        sealed.update(msgspec.json.encode((author, tenant, run)))
-        sealed.update(body)
-        return sealed.hexdigest().encode()
+    def sign(self, author: str, tenant: str, run: str, body: bytes) -> bytes:
+        digest = hashlib.blake2b(key=self._key, digest_size=16)
+        digest.update(msgspec.json.encode((author, tenant, run)))
+        digest.update(body)
+        return digest.hexdigest().encode()
 
-    def holds(self, seal: bytes, author: str, tenant: str, run: str, body: bytes) -> bool:
-        return hmac.compare_digest(seal, self.seal(author, tenant, run, body))
+    def verify(self, signature: bytes, author: str, tenant: str, run: str, body: bytes) -> bool:
+        return hmac.compare_digest(signature, self.sign(author, tenant, run, body))
 
 
 class RequestTopic(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,10 +23,10 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.store import Accepted
 from mainspring.features.broadcasts.operations import BroadcastOut
 from mainspring.features.jobs.operations.batches import LARGEST_BATCH, BatchItem, BatchOut
-from mainspring.http.schemas.common import Page, retention_out
-from mainspring.http.schemas.job_answers import JobOut, retry_out
+from mainspring.http.schemas.common import Page, render_retention
+from mainspring.http.schemas.job_answers import JobOut, render_retry
 from mainspring.http.schemas.jobs import BroadcastIn, JobFields, JobIn
-from mainspring.http.schemas.limits import breaker_out, limits_out, unique_out
+from mainspring.http.schemas.limits import render_breaker, render_limits, render_unique
 from mainspring.http.schemas.runs import RunOut
 from mainspring.http.schemas.workflows import NodeIn, WorkflowIn, WorkflowMade
 from mainspring.sdk.backends.client import ApiClient
@@ -183,16 +183,16 @@ def job_in(run: NewRun, places: Mapping[RunId, str] | None = None) -> JobIn:
         queue=run.queue,
         priority=run.priority,
         max_retries=policy.retry.max_retries,
-        retry=retry_out(policy.retry),
+        retry=render_retry(policy.retry),
         timeout=format_duration(policy.timeout),
         guarantee=policy.guarantee,
         ordering_key=policy.ordering_key or UNSET,
         requires=labels_of(policy.requires),
-        limits=limits_out(policy.limits),
-        breaker=breaker_out(policy.breaker),
-        unique=unique_out(run.unique),
+        limits=render_limits(policy.limits),
+        breaker=render_breaker(policy.breaker),
+        unique=render_unique(run.unique),
         weight=policy.weight,
-        retention=retention_out(policy.retention) if policy.retention else None,
+        retention=render_retention(policy.retention) if policy.retention else None,
         depends_on=UNSET if after is None else tuple((places or {}).get(parent, parent) for parent in after.parents),
         when=UNSET if after is None else after.rule.value,
         placement=run.placement or UNSET,

@@ -6,7 +6,7 @@ from typing import Any
 from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import Instant
 from mainspring.features.access.operations import KeyOut, Keys, create_key, list_audit, list_keys, revoke_key
-from mainspring.http.problems import Missing
+from mainspring.http.problems import ObjectNotFound
 from mainspring.web.formatting import instant
 from mainspring.web.page import Done, Pages, Reply, Visit
 
@@ -62,7 +62,7 @@ async def show_key(visit: Visit[Any]) -> Reply:
     )
     key: KeyOut | None = next((one for one in found.items if one.key_id == identifier), None)
     if key is None:
-        raise Missing
+        raise ObjectNotFound
     return visit.show(
         "keys/detail.html",
         key=key,

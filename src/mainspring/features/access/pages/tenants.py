@@ -11,7 +11,7 @@ from mainspring.core.model.access.access import DEFAULT_TENANT, Permission
 from mainspring.core.model.base.instant import DAY, isoformat
 from mainspring.core.model.runs.retention import STANDARD
 from mainspring.features.access.operations import QuotasIn, Tenants, list_tenants, put_tenant
-from mainspring.http.problems import AsWritten, Missing
+from mainspring.http.problems import ObjectNotFound, RequestFieldError
 from mainspring.http.schemas.usage import BudgetOut, Budgets, UsageOut, UsagePage
 from mainspring.web.charts import chart
 from mainspring.web.page import Done, Pages, Reply, Visit
@@ -67,7 +67,7 @@ async def do_put(visit: Visit[Any]) -> Reply:
 async def show_tenant(visit: Visit[Any]) -> Reply:
     name = visit.path["name"]
     if visit.principal.tenant not in (None, name):
-        raise Missing
+        raise ObjectNotFound
     of_all = visit.principal.may(Permission.ADMINISTER_ALL)
     by_day, by_task, budgets, counts = await asyncio.gather(
         visit.ask("get_usage", query={"by": "tenant", "tenant": name}),
@@ -102,7 +102,7 @@ async def do_put_budget(visit: Visit[Any]) -> Reply:
     try:
         limit = float(form.get("limit", ""))
     except ValueError:
-        raise AsWritten("limit", f"{form.get('limit', '')!r:.40} is not a number", "for example 3600") from None
+        raise RequestFieldError("limit", f"{form.get('limit', '')!r:.40} is not a number", "for example 3600") from None
     body: dict[str, Any] = {"unit": form.get("unit", "").strip(), "limit": limit, "tenant": tenant}
     for field in ("period", "of", "target", "then"):
         if value := form.get(field, "").strip():
@@ -161,5 +161,5 @@ def _whole(visit: Visit[Any], name: str) -> int | None:
     if not text:
         return None
     if not text.isdecimal():
-        raise AsWritten(f"quotas.{name}", f"{text!r:.40} is not a whole number", "blank: no limit")
+        raise RequestFieldError(f"quotas.{name}", f"{text!r:.40} is not a whole number", "blank: no limit")
     return int(text)

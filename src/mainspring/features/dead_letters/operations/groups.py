@@ -15,8 +15,8 @@ from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.http.context import Api
-from mainspring.http.jobs.replays import made_again, within_quotas
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.jobs.replays import build_replay, limit_to_quotas
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.schemas.common import (
     Id,
     Limit,
@@ -26,13 +26,13 @@ from mainspring.http.schemas.common import (
     Text,
     Time,
     Wire,
-    cursor_of,
-    given_id,
-    instant_of,
-    page_out,
+    parse_cursor,
+    parse_given_id,
+    parse_time,
+    render_page,
 )
 from mainspring.http.schemas.dead_letters import GroupOut, Groups
-from mainspring.http.schemas.runs import RunOut, run_out
+from mainspring.http.schemas.runs import RunOut, render_run
 from mainspring.http.search import Search
 
 dead_letters = Resource("Dead letters", "Runs that failed and were neither replayed nor discarded.")
@@ -115,7 +115,7 @@ class DeadLetterResult(Wire):
 @dead_letters.operation(
     "GET", "/v1/dead-letters", permission=Permission.READ, query=DeadLetterGroupsQuery, answers={200: Groups}
 )
-async def list_groups(api: Api, call: Call[Nothing, DeadLetterGroupsQuery]) -> Answer:
+async def list_groups(api: Api, call: Call[Empty, DeadLetterGroupsQuery]) -> Answer:
     """List dead letters grouped by error, largest groups first.
 
     Runs of one task with the same `fingerprint` failed in the same way. Each group has its count, its trend and a
@@ -123,12 +123,12 @@ async def list_groups(api: Api, call: Call[Nothing, DeadLetterGroupsQuery]) -> A
     """
     query = call.query
     wanted = RunFilter(
-        tenant=api.scope(call.principal, query.tenant),
+        tenant=api.choose_listed(call.principal, query.tenant),
         dead=True,
         fingerprint=query.fingerprint or "",
         task=query.task or "",
         queue=query.queue or "",
-        since=instant_of(query.since, "since"),
+        since=parse_time(query.since, "since"),
     )
     items = [
         GroupOut(
@@ -150,22 +150,22 @@ async def list_groups(api: Api, call: Call[Nothing, DeadLetterGroupsQuery]) -> A
 @dead_letters.operation(
     "GET", "/v1/dead-letters/runs", permission=Permission.READ, query=DeadLettersQuery, answers={200: Page[RunOut]}
 )
-async def list_dead(api: Api, call: Call[Nothing, DeadLettersQuery]) -> Answer:
+async def list_dead(api: Api, call: Call[Empty, DeadLettersQuery]) -> Answer:
     """List dead letters one by one, newest first.
 
     A run must match every filter. Pass `nextCursor` as `cursor` to get the next page.
     """
     query = call.query
     wanted = RunFilter(
-        tenant=api.scope(call.principal, query.tenant),
+        tenant=api.choose_listed(call.principal, query.tenant),
         dead=True,
         fingerprint=query.fingerprint or "",
         task=query.task or "",
         queue=query.queue or "",
     )
-    reads, cursor = api.listed_by(call.principal), cursor_of(query.cursor)
+    reads, cursor = api.listed_by(call.principal), parse_cursor(query.cursor)
     page = await Search(api.clock).runs(reads, wanted, cursor, query.limit)
-    return Answer(200, page_out([run_out(run) for run in page.items], page.after, query.limit))
+    return Answer(200, render_page([render_run(run) for run in page.items], page.after, query.limit))
 
 
 @dead_letters.operation(
@@ -176,7 +176,7 @@ async def list_dead(api: Api, call: Call[Nothing, DeadLettersQuery]) -> Answer:
     answers={200: DeadLetterResult},
     within=None,
 )
-async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
+async def replay(api: Api, call: Call[ReplayIn, Empty]) -> Answer:
     """Run dead letters again, as new runs linked to the old ones.
 
     Select them by `runIds`, by a filter, or with `everything`. If `more` is true, a quota or the size limit of a
@@ -202,11 +202,11 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
                 continue
             payload = run.payload if body.payload is msgspec.UNSET else bytes(body.payload)
             payload = payload if patch is None else patched(payload or b"null", patch)
-            again = await made_again(api, call.principal, run, payload)
+            again = await build_replay(api, call.principal, run, payload)
             if body.per_second is not None:
                 again = msgspec.structs.replace(again, delay=round(number / body.per_second * SECOND))
             new.append(again)
-        allowed = await within_quotas(api, new, insist=not made)
+        allowed = await limit_to_quotas(api, new, insist=not made)
         made += [answer.id for answer in await api.jobs.submit_many(allowed) if answer.new]
         if len(allowed) < len(new):
             more = True
@@ -222,7 +222,7 @@ async def replay(api: Api, call: Call[ReplayIn, Nothing]) -> Answer:
     answers={200: DeadLetterResult},
     within=None,
 )
-async def discard(api: Api, call: Call[DiscardIn, Nothing]) -> Answer:
+async def discard(api: Api, call: Call[DiscardIn, Empty]) -> Answer:
     """Discard dead letters.
 
     They leave the list of dead letters and stay in history. Select them by `runIds`, by a filter, or with
@@ -245,16 +245,16 @@ async def discard(api: Api, call: Call[DiscardIn, Nothing]) -> Answer:
     body=RestoreIn,
     answers={200: DeadLetterResult},
 )
-async def bring_back(api: Api, call: Call[RestoreIn, Nothing]) -> Answer:
+async def bring_back(api: Api, call: Call[RestoreIn, Empty]) -> Answer:
     """Undo a discard.
 
     The runs become dead letters again, unless they were replayed meanwhile. Runs that are not discarded are
     ignored.
     """
-    ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(call.body.run_ids)]
+    ids = [RunId(parse_given_id(text, "runIds")) for text in dict.fromkeys(call.body.run_ids)]
     found = [run for run in await api.seen_by(call.principal).runs(ids) if run is not None]
     for run in found:
-        api.reach(call.principal, run.queue)
+        api.admission.check_queue(call.principal, run.queue)
     author = Author(call.principal.name, call.principal.tenant, call.body.why)
     count = await api.store.bring_back([run.id for run in found], author)
     return Answer(200, DeadLetterResult(action="bring-back", count=count, more=False, dry_run=False))
@@ -287,12 +287,12 @@ async def _select_runs(api: Api, principal: Principal, selection: DeadLetterSele
     if selection.run_ids is not None:
         if any(_list_filters(selection)) or selection.everything:
             raise Invalid("runIds", "cannot be given together with a filter")
-        ids = [RunId(given_id(text, "runIds")) for text in dict.fromkeys(selection.run_ids)]
+        ids = [RunId(parse_given_id(text, "runIds")) for text in dict.fromkeys(selection.run_ids)]
         tenant = await api.choose_written(principal, selection.tenant)
         named = await api.seen_by(principal).runs(ids)
         found = [run for run in named if run is not None and tenant in (None, run.tenant)]
         for run in found:
-            api.reach(principal, run.queue)
+            api.admission.check_queue(principal, run.queue)
         return [run for run in found if run.state is RunState.FAILED], False
     wanted = await _build_filter(api, principal, selection)
     runs: list[RunView] = []
@@ -311,15 +311,15 @@ async def _build_filter(api: Api, principal: Principal, selection: DeadLetterSel
     if not any(_list_filters(selection)) and not selection.everything:
         raise Invalid("fingerprint", "no selection", "set runIds, a filter, or everything: true")
     if selection.queue is not None:
-        api.reach(principal, selection.queue)
+        api.admission.check_queue(principal, selection.queue)
     return RunFilter(
         tenant=await api.choose_written(principal, selection.tenant),
         dead=True,
         fingerprint=selection.fingerprint or "",
         task=selection.task or "",
         queue=selection.queue or "",
-        since=instant_of(selection.failed_after, "failedAfter"),
-        until=instant_of(selection.failed_before, "failedBefore"),
+        since=parse_time(selection.failed_after, "failedAfter"),
+        until=parse_time(selection.failed_before, "failedBefore"),
     )
 
 

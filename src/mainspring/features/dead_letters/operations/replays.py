@@ -12,9 +12,9 @@ from mainspring.core.model.runs.replay import MOST_CANARIES, Replay, stopped
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.features.dead_letters.operations.groups import Fingerprint, read_patch
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Missing, Problem, Refused
-from mainspring.http.schemas.common import Limit, Name, Request, Text, Time, Wire, instant_of, known_id, time_of
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import ObjectNotFound, Problem, RequestError
+from mainspring.http.schemas.common import Limit, Name, Request, Text, Time, Wire, format_time, parse_id, parse_time
 
 replays = Resource("Replays", "Replays of dead letters in stages: a few canaries first, the rest after they succeed.")
 
@@ -83,7 +83,7 @@ class ListReplaysQuery(Request):
     answers={201: ReplayOut},
     example={"task": "send_welcome", "canaries": 3, "perSecond": 10},
 )
-async def start_replay(api: Api, call: Call[StartReplayIn, Nothing]) -> Answer:
+async def start_replay(api: Api, call: Call[StartReplayIn, Empty]) -> Answer:
     """Run dead letters again in stages: canaries first, then the rest at a set pace.
 
     The replay is stored and survives restarts of any process. It progresses while a scheduler is running. No dead
@@ -94,7 +94,7 @@ async def start_replay(api: Api, call: Call[StartReplayIn, Nothing]) -> Answer:
     if not any(filters) and not body.everything:
         raise Invalid("fingerprint", "no selection", "set a filter, or everything: true")
     if body.queue is not None:
-        api.reach(principal, body.queue)
+        api.admission.check_queue(principal, body.queue)
     tenant = await api.choose_written(principal, body.tenant)
     bounded = body.failed_after or body.failed_before or principal.queues
     replay = Replay(
@@ -105,8 +105,8 @@ async def start_replay(api: Api, call: Call[StartReplayIn, Nothing]) -> Answer:
         task=body.task or "",
         queue=body.queue or "",
         queues=tuple(sorted(principal.queues)),
-        failed_after=instant_of(body.failed_after, "failedAfter"),
-        failed_before=instant_of(body.failed_before, "failedBefore"),
+        failed_after=parse_time(body.failed_after, "failedAfter"),
+        failed_before=parse_time(body.failed_before, "failedBefore"),
         patch=read_patch(body.payload_patch),
         per_second=body.per_second,
         canaries=body.canaries,
@@ -131,19 +131,19 @@ async def _count_matched(api: Api, principal: Principal, tenant: str | None, bod
 @replays.operation(
     "GET", "/v1/dead-letters/replays", permission=Permission.READ, query=ListReplaysQuery, answers={200: Replays}
 )
-async def list_replays(api: Api, call: Call[Nothing, ListReplaysQuery]) -> Answer:
+async def list_replays(api: Api, call: Call[Empty, ListReplaysQuery]) -> Answer:
     """List replays, newest first.
 
     Replays that have ended are kept for 30 days.
     """
-    found = await api.store.replays(api.scope(call.principal, call.query.tenant), call.query.limit)
+    found = await api.store.replays(api.choose_listed(call.principal, call.query.tenant), call.query.limit)
     return Answer(200, Replays(items=[_replay_out(replay) for replay in found]))
 
 
 @replays.operation(
     "GET", "/v1/dead-letters/replays/{id}", permission=Permission.READ, answers={200: ReplayOut, 404: Problem}
 )
-async def show_replay(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def show_replay(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get the progress of a replay.
 
     Returns its state, how many runs it has created, and why it stopped if it did.
@@ -159,7 +159,7 @@ async def show_replay(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     body_optional=True,
     answers={200: ReplayOut, 404: Problem, 409: Problem},
 )
-async def stop_replay(api: Api, call: Call[StopReplayIn, Nothing]) -> Answer:
+async def stop_replay(api: Api, call: Call[StopReplayIn, Empty]) -> Answer:
     """Stop a replay.
 
     It creates no more runs; the runs that it has created continue. 409: the replay has already ended, or a
@@ -181,13 +181,13 @@ def _check_queues(principal: Principal, replay: Replay) -> None:
     """Refuse a key that is limited to queues and does not cover all queues of the replay."""
     queues = {replay.queue} if replay.queue else set(replay.queues)
     if principal.queues and not (queues and queues <= principal.queues):
-        raise Refused(403, "Forbidden", "this key does not have access to all queues of the replay")
+        raise RequestError(403, "Forbidden", "this key does not have access to all queues of the replay")
 
 
-async def _find_replay(api: Api, principal: Principal, call: Call[Any, Nothing]) -> Replay:
-    found = await api.store.replay(known_id(call.path["id"]))
+async def _find_replay(api: Api, principal: Principal, call: Call[Any, Empty]) -> Replay:
+    found = await api.store.replay(parse_id(call.path["id"]))
     if found is None or principal.tenant not in (None, found.tenant):
-        raise Missing
+        raise ObjectNotFound
     return found
 
 
@@ -202,7 +202,7 @@ def _replay_out(replay: Replay) -> ReplayOut:
         passed_over=replay.passed_over,
         canary_run_ids=list(replay.canary_runs),
         why=replay.why or None,
-        ended_at=time_of(replay.ended_at),
+        ended_at=format_time(replay.ended_at),
         tenant=replay.tenant,
         fingerprint=replay.fingerprint or None,
         task=replay.task or None,

@@ -10,7 +10,7 @@ from mainspring.core.model.access.access import Permission
 from mainspring.core.model.base.instant import HOUR, isoformat
 from mainspring.features.dead_letters.operations.groups import bring_back, discard, list_dead, list_groups, replay
 from mainspring.features.dead_letters.operations.replays import Replays, list_replays, start_replay
-from mainspring.http.problems import AsWritten
+from mainspring.http.problems import RequestFieldError
 from mainspring.http.schemas.dead_letters import GroupOut, Groups
 from mainspring.web.charts import chart
 from mainspring.web.formatting import plural
@@ -189,4 +189,4 @@ def _parse_number(visit: Visit[Any], name: str) -> float | int | None:
     try:
         return int(text) if text.isdigit() else float(text)
     except ValueError:
-        raise AsWritten(name, f"{text!r:.40} is not a number", "for example 5") from None
+        raise RequestFieldError(name, f"{text!r:.40} is not a number", "for example 5") from None

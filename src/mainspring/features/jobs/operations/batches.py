@@ -13,13 +13,15 @@ from mainspring.core.model.base.instant import Instant
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.model.schedules.job import NewJob
 from mainspring.core.model.workflows.dependencies import find_circle
-from mainspring.http.context import MOST_WARNINGS, Admitted, Api
-from mainspring.http.jobs.submission import KEY_HEADER, Submit, conflict_of, key_of, new_job, new_run, put_answer
+from mainspring.http.admission import Allowance
+from mainspring.http.context import Api
+from mainspring.http.jobs.submission import KEY_HEADER, Submit, answer_put, build_conflict, make_job, make_run, read_key
+from mainspring.http.live_workers import MOST_WARNINGS
 from mainspring.http.operation import Answer, Call, Resource
-from mainspring.http.problems import Problem, decode, problem_of, with_names_as_written
+from mainspring.http.problems import Problem, build_problem, decode, restore_names
 from mainspring.http.schemas.common import Request, Wire
-from mainspring.http.schemas.jobs import JobIn, is_recurring, past_of
-from mainspring.http.schemas.workflows import family_of
+from mainspring.http.schemas.jobs import JobIn, explain_past_time, is_recurring
+from mainspring.http.schemas.workflows import read_dependencies
 
 batches = Resource("Jobs")
 
@@ -93,20 +95,20 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
         try:
             fields = decode(bytes(raw), JobIn, _job_decoder, written)
             tenant = await api.choose_owner(call.principal, fields.tenant)
-            key = key_of(fields, None)
+            key = read_key(fields, None)
             if is_recurring(fields):
-                new = await new_job(api, fields, tenant, call.principal.name, key)
+                new = await make_job(api, fields, tenant, call.principal.name, key)
                 new.check()
-                await api.check(call.principal, tenant, new.spec.queue, new.spec.task, new.payload)
-                await api.check_calendars(tenant, new.spec.calendars)
+                await api.admission.check(call.principal, tenant, new.spec.queue, new.spec.task, new.payload)
+                await api.admission.check_calendars(tenant, new.spec.calendars)
                 warnings.update(await _list_warnings(api, new, call.query))
                 recurring.append((number, new))
             else:
-                run = await new_run(api, fields, tenant, call.principal.name, key)
+                run = await make_run(api, fields, tenant, call.principal.name, key)
                 run.check()
                 parents = () if fields.depends_on is UNSET else fields.depends_on
-                await api.check(call.principal, tenant, run.queue, run.task, run.payload, parents)
-                past = past_of(run, now)
+                await api.admission.check(call.principal, tenant, run.queue, run.task, run.payload, parents)
+                past = explain_past_time(run, now)
                 if past is not None and key is None:
                     raise past
                 warnings.update(await _list_warnings(api, run, call.query))
@@ -114,12 +116,12 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
                     dependencies[number] = fields
                 (runs if past is None else late).append((number, run))
         except Invalid as error:
-            items[number] = _build_refused_item(with_names_as_written(error, written))
+            items[number] = _build_refused_item(restore_names(error, written))
         except Exception as error:
             items[number] = _build_refused_item(error)
     runs = sorted(runs + await _keep_repeated(api, late, now, items, names), key=lambda pair: pair[0])
-    runs = await _keep_within_quotas(runs, api.room_for_runs, items)
-    recurring = await _keep_within_quotas(recurring, api.room_for_jobs, items)
+    runs = await _keep_within_quotas(runs, api.admission.admit_runs, items)
+    recurring = await _keep_within_quotas(recurring, api.admission.admit_jobs, items)
     runs = _add_dependencies(runs, dependencies, items)
     # Submit all at once if some depend on others of the batch: the submission puts them in order.
     at_once = max(len(runs), 1) if dependencies else 1_000
@@ -140,7 +142,7 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
             continue
         for (number, run), answer in zip(part, accepted, strict=True):
             if answer.conflict:
-                items[number] = _build_refused_item(conflict_of(run, answer))
+                items[number] = _build_refused_item(build_conflict(run, answer))
             else:
                 items[number] = BatchItem(job_id=answer.id, status=answer.state.value)
     for start in range(0, len(recurring), 1_000):
@@ -159,7 +161,7 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
             continue
         for (number, _), put in zip(some, puts, strict=True):
             try:
-                answered = put_answer(put, 201, [])
+                answered = answer_put(put, 201, [])
                 items[number] = BatchItem(job_id=put.job.id, status=answered.body.status)
             except Conflict as error:
                 items[number] = _build_refused_item(error)
@@ -171,9 +173,9 @@ async def create_jobs(api: Api, call: Call[Batch, Submit]) -> Answer:
 
 async def _list_warnings(api: Api, job: NewRun | NewJob, query: Submit) -> dict[str, None]:
     if query.strict:
-        await api.insist(job)
+        await api.workers.check_runnable(job)
         return {}
-    return dict.fromkeys(await api.warn(job))
+    return dict.fromkeys(await api.workers.log_warnings(job))
 
 
 def _add_dependencies(
@@ -194,7 +196,7 @@ def _add_dependencies(
         kept = []
         for number, run in runs:
             try:
-                after = family_of(dependencies[number], here) if number in dependencies else None
+                after = read_dependencies(dependencies[number], here) if number in dependencies else None
             except Invalid as error:
                 items[number] = _refuse_with_parent(dependencies[number], items) or _build_refused_item(error)
             else:
@@ -239,14 +241,14 @@ async def _keep_repeated(
     for number, run in late:
         if run.idempotency is not None and run.idempotency.key in used[run.tenant]:
             known.append((number, run))
-        elif (past := past_of(run, now)) is not None:
-            items[number] = _build_refused_item(with_names_as_written(past, names[number]))
+        elif (past := explain_past_time(run, now)) is not None:
+            items[number] = _build_refused_item(restore_names(past, names[number]))
     return known
 
 
 async def _keep_within_quotas(
     requests: list[tuple[int, NewWork]],
-    room: Callable[[str, int], Awaitable[Admitted]],
+    room: Callable[[str, int], Awaitable[Allowance]],
     items: list[BatchItem | None],
 ) -> list[tuple[int, NewWork]]:
     """Return the jobs within the quotas, asked once per tenant; refuse the others."""
@@ -257,7 +259,7 @@ async def _keep_within_quotas(
     for number, new in requests:
         tenant = new.tenant
         seen[tenant] += 1
-        why_not = admitted[tenant].why_not_more
+        why_not = admitted[tenant].reason
         if seen[tenant] > admitted[tenant].count and why_not is not None:
             items[number] = _build_refused_item(why_not)
         else:
@@ -266,7 +268,7 @@ async def _keep_within_quotas(
 
 
 def _build_refused_item(error: Exception) -> BatchItem:
-    return BatchItem(problem=problem_of(error)[0])
+    return BatchItem(problem=build_problem(error)[0])
 
 
 _job_decoder: "msgspec.json.Decoder[JobIn]" = msgspec.json.Decoder(JobIn)

@@ -13,12 +13,12 @@ from mainspring.core.model.schedules.job import Job, JobState
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.http.context import Api
-from mainspring.http.jobs.changes import _recurring_out, change
-from mainspring.http.jobs.lookup import find, parents_of
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.jobs.changes import patch_job, render_recurring
+from mainspring.http.jobs.lookup import find_job, list_parents
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
 from mainspring.http.schemas.common import Request, Wire
-from mainspring.http.schemas.job_answers import JobOut, one_off_out, slo_out
+from mainspring.http.schemas.job_answers import JobOut, render_one_off, render_slo
 from mainspring.http.schemas.jobs import JobPatch
 
 one_job = Resource("Jobs")
@@ -38,24 +38,30 @@ class CancelJobOut(Wire):
 
 
 @one_job.operation("GET", "/v1/jobs/{id}", permission=Permission.READ, answers={200: JobOut, 404: Problem})
-async def get_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def get_job(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get a job.
 
     Returns the definition of a recurring job with its next ticks, or a one-off job with the state of its run. 404:
     the job does not exist, or your key has no access to it.
     """
-    found = await find(api, call, payload=True)
+    found = await find_job(api, call, payload=True)
     if not isinstance(found, Job):
-        warnings = await api.warnings(found) if found.state in (RunState.QUEUED, RunState.SCHEDULED) else []
-        return Answer(200, one_off_out(found, parents=await parents_of(api, call.principal, found), warnings=warnings))
-    out = await _recurring_out(api, found, await api.warnings(found) if found.state is JobState.SCHEDULED else [])
+        warnings = (
+            await api.workers.find_warnings(found) if found.state in (RunState.QUEUED, RunState.SCHEDULED) else []
+        )
+        return Answer(
+            200, render_one_off(found, parents=await list_parents(api, call.principal, found), warnings=warnings)
+        )
+    out = await render_recurring(
+        api, found, await api.workers.find_warnings(found) if found.state is JobState.SCHEDULED else []
+    )
     if found.spec.slo is not None:
-        out = msgspec.structs.replace(out, slo_state=slo_out((await api.store.slo_states([found.id])).get(found.id)))
+        out = msgspec.structs.replace(out, slo_state=render_slo((await api.store.slo_states([found.id])).get(found.id)))
     return Answer(200, out)
 
 
-async def _change(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
-    return await change(api, call.principal, lambda: find(api, call, payload=True), call.body)
+async def _change(api: Api, call: Call[JobPatch, Empty]) -> Answer:
+    return await patch_job(api, call.principal, lambda: find_job(api, call, payload=True), call.body)
 
 
 @one_job.operation(
@@ -65,7 +71,7 @@ async def _change(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
     body=JobPatch,
     answers={200: JobOut, 404: Problem, 409: Problem},
 )
-async def change_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
+async def change_job(api: Api, call: Call[JobPatch, Empty]) -> Answer:
     """Change a job.
 
     Fields that you leave out keep their values. A recurring job gets a new version; a one-off job can be changed
@@ -81,7 +87,7 @@ async def change_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
     body=JobPatch,
     answers={200: JobOut, 404: Problem, 409: Problem},
 )
-async def update_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
+async def update_job(api: Api, call: Call[JobPatch, Empty]) -> Answer:
     """Change a job, like PATCH.
 
     Fields that you leave out keep their values. 409: a one-off job has started, or the job has another version than
@@ -97,13 +103,13 @@ async def update_job(api: Api, call: Call[JobPatch, Nothing]) -> Answer:
     query=CancelJobQuery,
     answers={200: CancelJobOut, 202: CancelJobOut, 404: Problem, 409: Problem},
 )
-async def cancel_job(api: Api, call: Call[Nothing, CancelJobQuery]) -> Answer:
+async def cancel_job(api: Api, call: Call[Empty, CancelJobQuery]) -> Answer:
     """Cancel a job.
 
     A recurring job gets no more ticks. Its runs are cancelled, including those that you started manually. 202: a run is
     still being stopped. 409: a one-off job has already ended. `purge` deletes a job that has ended, with its history.
     """
-    found = await find(api, call)
+    found = await find_job(api, call)
     author = Author(call.principal.name, found.tenant)
     if isinstance(found, Job):
         await api.jobs.cancel_jobs([found.id], author)

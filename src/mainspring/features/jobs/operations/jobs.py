@@ -15,9 +15,9 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.runs.view import RunView
 from mainspring.core.ports.storage.catalog import JobFilter, RunFilter
 from mainspring.http.context import Api
-from mainspring.http.jobs.lookup import parents_of
-from mainspring.http.jobs.submission import KEY_HEADER, Submit, conflict_of, key_of, new_job, new_run, put_answer
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.jobs.lookup import list_parents
+from mainspring.http.jobs.submission import KEY_HEADER, Submit, answer_put, build_conflict, make_job, make_run, read_key
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
 from mainspring.http.schemas.common import (
     Cursor,
@@ -27,19 +27,19 @@ from mainspring.http.schemas.common import (
     Page,
     Request,
     Time,
-    chosen_ids,
-    cursor_of,
-    instant_of,
-    page_out,
+    parse_cursor,
+    parse_ids,
+    parse_time,
+    render_page,
 )
-from mainspring.http.schemas.job_answers import JobOut, job_out, one_off_out
+from mainspring.http.schemas.job_answers import JobOut, render_job, render_one_off
 from mainspring.http.schemas.jobs import (
     JobIn,
+    explain_past_time,
     is_recurring,
-    past_of,
 )
 from mainspring.http.schemas.status_words import states_of_both
-from mainspring.http.schemas.workflows import family_of
+from mainspring.http.schemas.workflows import read_dependencies
 from mainspring.http.search import Search
 
 jobs = Resource("Jobs")
@@ -86,17 +86,17 @@ async def create_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
 async def _create(api: Api, call: Call[JobIn, Submit]) -> Answer:
     fields = call.body
     tenant = await api.choose_owner(call.principal, fields.tenant)
-    key = key_of(fields, call.headers.get(KEY_HEADER))
+    key = read_key(fields, call.headers.get(KEY_HEADER))
     if is_recurring(fields):
-        new = await new_job(api, fields, tenant, call.principal.name, key)
-        await api.admit_job(call.principal, new)
+        new = await make_job(api, fields, tenant, call.principal.name, key)
+        await api.admission.admit_job(call.principal, new)
         if call.query.strict:
-            await api.insist(new)
+            await api.workers.check_runnable(new)
         [put] = await api.jobs.put_jobs([new])
         closed = await api.closed_times.of([put.job])
-        return put_answer(put, 201, await api.warn(new), closed.get(put.job.id))
-    run = await new_run(api, fields, tenant, call.principal.name, key)
-    if api.acceptance is None:
+        return answer_put(put, 201, await api.workers.log_warnings(new), closed.get(put.job.id))
+    run = await make_run(api, fields, tenant, call.principal.name, key)
+    if api.submit_buffer is None:
         return await _create_run(api, call, run, key)
     # An id derived from the key has the time of midnight, and lists are ordered by id. So only jobs kept in the log get
     # one; a job that goes to the store directly has an id of the current time.
@@ -107,17 +107,17 @@ async def _create(api: Api, call: Call[JobIn, Submit]) -> Answer:
         answers.append(await _create_run(api, call, run, key))
 
     async def check() -> None:
-        family = family_of(fields)
+        family = read_dependencies(fields)
         parents = () if family is None else family.parents
-        await api.check(call.principal, tenant, run.queue, run.task, run.payload, parents, by_store=False)
+        await api.admission.check(call.principal, tenant, run.queue, run.task, run.payload, parents, by_store=False)
 
-    api.reach(call.principal, run.queue)
-    if await api.acceptance.stored(run, told, fields, create, check):
+    api.admission.check_queue(call.principal, run.queue)
+    if await api.submit_buffer.submit(run, told, fields, create, check):
         return answers[0]
     later = "the store is unavailable; the job is created when it is available again"
     state = RunState.QUEUED if run.at is None and not run.delay else RunState.SCHEDULED
     parents = [RunId(word) for word in fields.depends_on or ()]
-    out = one_off_out(build_view(told, state, api.clock.now()), parents=parents, warnings=[later])
+    out = render_one_off(build_view(told, state, api.clock.now()), parents=parents, warnings=[later])
     return Answer(202, out, {"location": f"/v1/jobs/{told.id}"})
 
 
@@ -140,35 +140,35 @@ async def schedule_job(api: Api, call: Call[JobIn, Submit]) -> Answer:
 
 async def _create_run(api: Api, call: Call[JobIn, Submit], run: NewRun, key: str | None) -> Answer:
     fields, tenant = call.body, run.tenant
-    past = past_of(run, api.clock.now())
+    past = explain_past_time(run, api.clock.now())
     # A repeated request may arrive after its time has passed: it gets the same answer as the first one.
     if past is not None and (key is None or not await api.store.used_keys(tenant, [key])):
         raise past
     # Dependencies are not in the key's fingerprint: repeating a batch gives its jobs new ids.
-    run = msgspec.structs.replace(run, after=family_of(fields))
-    await api.admit(call.principal, run)
+    run = msgspec.structs.replace(run, after=read_dependencies(fields))
+    await api.admission.admit_run(call.principal, run)
     if call.query.strict:
-        await api.insist(run)
+        await api.workers.check_runnable(run)
     try:
         accepted = await api.jobs.submit(run)
     except NotFound as error:
         raise Invalid("dependsOn", str(error)) from None
     if accepted.conflict:
-        raise conflict_of(run, accepted)
-    warnings = await api.warn(run)
+        raise build_conflict(run, accepted)
+    warnings = await api.workers.log_warnings(run)
     if not accepted.new:
         found = (await api.seen_by(call.principal).runs([accepted.id]))[0]
         if found is not None:
-            parents = await parents_of(api, call.principal, found)
-            out = one_off_out(found, parents=parents, warnings=warnings)
+            parents = await list_parents(api, call.principal, found)
+            out = render_one_off(found, parents=parents, warnings=warnings)
             return Answer(201, out, {"location": f"/v1/jobs/{accepted.id}"})
     parents = [] if run.after is None else list(run.after.parents)
-    out = one_off_out(build_view(run, accepted.state, api.clock.now()), parents=parents, warnings=warnings)
+    out = render_one_off(build_view(run, accepted.state, api.clock.now()), parents=parents, warnings=warnings)
     return Answer(201, out, {"location": f"/v1/jobs/{accepted.id}"})
 
 
 @jobs.operation("GET", "/v1/jobs", permission=Permission.READ, query=ListJobsQuery, answers={200: Page[JobOut]})
-async def list_jobs(api: Api, call: Call[Nothing, ListJobsQuery]) -> Answer:
+async def list_jobs(api: Api, call: Call[Empty, ListJobsQuery]) -> Answer:
     """List jobs, newest first.
 
     Includes recurring and one-off jobs, unless you set `kind`. A job must match every filter. Pass `nextCursor` as
@@ -176,12 +176,12 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobsQuery]) -> Answer:
     """
     query = call.query
     if query.ids is not None:
-        return Answer(200, Page(items=await _read_chosen(api, call.principal, chosen_ids(query, query.ids))))
-    tenant = api.scope(call.principal, query.tenant)
+        return Answer(200, Page(items=await _read_chosen(api, call.principal, parse_ids(query, query.ids))))
+    tenant = api.choose_listed(call.principal, query.tenant)
     job_states, run_states = states_of_both(query.status)
     asked = job_states or run_states
-    reads, search, cursor = api.listed_by(call.principal), Search(api.clock), cursor_of(query.cursor)
-    since, until = instant_of(query.created_after, "createdAfter"), instant_of(query.created_before, "createdBefore")
+    reads, search, cursor = api.listed_by(call.principal), Search(api.clock), parse_cursor(query.cursor)
+    since, until = parse_time(query.created_after, "createdAfter"), parse_time(query.created_before, "createdBefore")
     items: list[tuple[str, JobOut]] = []
     reached: list[str] = []
     if query.kind != "oneOff" and (job_states or not asked):
@@ -202,7 +202,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobsQuery]) -> Answer:
             query.limit,
         )
         closed = await api.closed_times.of(page.items)
-        items += [(job.id, job_out(job, closed.get(job.id), payload=False)) for job in page.items]
+        items += [(job.id, render_job(job, closed.get(job.id), payload=False)) for job in page.items]
         reached += [page.after] if page.after else []
     if query.kind != "recurring" and query.source is None and (run_states or not asked):
         runs = await search.runs(
@@ -221,7 +221,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobsQuery]) -> Answer:
             cursor,
             query.limit,
         )
-        items += [(run.id, one_off_out(run)) for run in runs.items]
+        items += [(run.id, render_one_off(run)) for run in runs.items]
         reached += [runs.after] if runs.after else []
     # Both lists are complete down to the newer of their two cursors; the next page reads older items again.
     complete_to = max(reached, default="")
@@ -229,7 +229,7 @@ async def list_jobs(api: Api, call: Call[Nothing, ListJobsQuery]) -> Answer:
     shown = ordered[: query.limit]
     more = len(ordered) > query.limit or len(shown) < len(items) or bool(reached)
     following = (shown[-1][0] if len(ordered) > query.limit else complete_to or shown[-1][0]) if more else None
-    return Answer(200, page_out([out for _, out in shown], following, query.limit))
+    return Answer(200, render_page([out for _, out in shown], following, query.limit))
 
 
 async def _read_chosen(api: Api, principal: Principal, ids: list[str]) -> list[JobOut]:
@@ -240,9 +240,9 @@ async def _read_chosen(api: Api, principal: Principal, ids: list[str]) -> list[J
     found: list[JobOut] = []
     for job, run in zip(jobs, runs, strict=True):
         if job is not None:
-            found.append(job_out(job, closed.get(job.id), payload=False))
+            found.append(render_job(job, closed.get(job.id), payload=False))
         elif run is not None and run.job_id is None:
-            found.append(one_off_out(run))
+            found.append(render_one_off(run))
     return found
 
 

@@ -15,25 +15,25 @@ from mainspring.core.model.schedules.schedule import CronSchedule, describe, nex
 from mainspring.core.model.schedules.upcoming import coming, next_starts
 from mainspring.features.jobs.operations.runs import UpcomingTick
 from mainspring.http.context import Api
-from mainspring.http.jobs.lookup import job_only
-from mainspring.http.jobs.submission import new_job, new_run
+from mainspring.http.jobs.lookup import find_recurring_job
+from mainspring.http.jobs.submission import make_job, make_run
 from mainspring.http.operation import Answer, Call, Resource
 from mainspring.http.problems import Problem
-from mainspring.http.schemas.common import Request, Wire, time_of
-from mainspring.http.schemas.differences import Change, differences
-from mainspring.http.schemas.job_answers import fields_of, fields_of_spec
+from mainspring.http.schemas.common import Request, Wire, format_time
+from mainspring.http.schemas.differences import Change, list_differences
+from mainspring.http.schemas.job_answers import read_fields, read_spec_fields
 from mainspring.http.schemas.jobs import (
     JobFields,
     JobIn,
     JobPatch,
     ScheduleType,
-    changes_call,
+    apply_patch,
+    build_spec,
+    changes_task,
+    explain_past_time,
     is_recurring,
-    merged,
-    past_of,
-    payload_of,
-    schedule_type_of,
-    spec_of,
+    read_payload,
+    read_schedule_type,
 )
 
 previews = Resource("Jobs")
@@ -90,22 +90,22 @@ async def preview_job(api: Api, call: Call[JobIn, PreviewQuery]) -> Answer:
     tenant = await api.choose_owner(principal, fields.tenant)
     now = api.clock.now()
     if is_recurring(fields):
-        new = await new_job(api, fields, tenant, principal.name, None)
+        new = await make_job(api, fields, tenant, principal.name, None)
         new.check()
-        await api.check(principal, tenant, new.spec.queue, new.spec.task, new.payload)
+        await api.admission.check(principal, tenant, new.spec.queue, new.spec.task, new.payload)
         return Answer(200, await _preview_recurring(api, new, now, call.query.n, is_new=True))
-    run = await new_run(api, fields, tenant, principal.name, None)
-    if (past := past_of(run, now)) is not None:
+    run = await make_run(api, fields, tenant, principal.name, None)
+    if (past := explain_past_time(run, now)) is not None:
         raise past
     run.check()
-    await api.check(principal, tenant, run.queue, run.task, run.payload, None)
+    await api.admission.check(principal, tenant, run.queue, run.task, run.payload, None)
     starts = now + run.delay if run.at is None else run.at
     words = "at once" if starts <= now else f"once, {format_duration(run.delay)} from now" if run.delay else "once"
     out = JobPreview(
-        schedule_type=schedule_type_of(fields),
+        schedule_type=read_schedule_type(fields),
         words=words,
         next_fires=[isoformat(starts)],
-        warnings=await api.warnings(run),
+        warnings=await api.workers.find_warnings(run),
     )
     return Answer(200, out)
 
@@ -124,24 +124,24 @@ async def preview_change(api: Api, call: Call[JobPatch, PreviewQuery]) -> Answer
     Returns the next ticks after the change and the fields that differ. 409: the job is not recurring, is cancelled,
     or has another version than `expectedVersion`.
     """
-    job = await job_only(api, call)
+    job = await find_recurring_job(api, call)
     if job.state not in (JobState.SCHEDULED, JobState.PAUSED):
         raise Conflict(f"the job is {job.state.value}")
     if call.body.expected_version not in (UNSET, job.version):
         raise Conflict(f"the job has version {job.version} by now")
-    before = fields_of(job)
-    after = merged(before, call.body)
-    new = NewJob(id=job.id, spec=_build_spec(job, after), payload=payload_of(after), tenant=job.tenant)
+    before = read_fields(job)
+    after = apply_patch(before, call.body)
+    new = NewJob(id=job.id, spec=_build_spec(job, after), payload=read_payload(after), tenant=job.tenant)
     new.check()
-    changed = changes_call(call.body)
-    await api.check(call.principal, job.tenant, new.spec.queue, new.spec.task, new.payload, by_schema=changed)
+    changed = changes_task(call.body)
+    await api.admission.check(call.principal, job.tenant, new.spec.queue, new.spec.task, new.payload, by_schema=changed)
     out = await _preview_recurring(api, new, api.clock.now(), call.query.n)
-    changes = differences(before, fields_of_spec(new.spec, new.payload))
+    changes = list_differences(before, read_spec_fields(new.spec, new.payload))
     return Answer(200, msgspec.structs.replace(out, changes=changes))
 
 
 def _build_spec(job: Job, fields: JobFields) -> JobSpec:
-    spec = spec_of(fields)
+    spec = build_spec(fields)
     if spec.name != job.spec.name:
         raise Invalid("name", "of a recurring job cannot be changed", "create another job and delete this one")
     return spec
@@ -149,17 +149,19 @@ def _build_spec(job: Job, fields: JobFields) -> JobSpec:
 
 async def _preview_recurring(api: Api, new: NewJob, now: Instant, count: int, *, is_new: bool = False) -> JobPreview:
     spec = new.spec
-    await api.check_calendars(new.tenant, spec.calendars)
+    await api.admission.check_calendars(new.tenant, spec.calendars)
     job, closings = _build_planned(new, now), await _read_closed_periods(api, new)
     ticks = [] if closings is None else coming(job, closings, count)
     return JobPreview(
         schedule_type="cron" if isinstance(spec.schedule, CronSchedule) else "interval",
         words=describe(spec.schedule, job.id),
         next_fires=[isoformat(at) for at in next_starts(job, closings, count)],
-        ticks=[UpcomingTick(scheduled_for=isoformat(tick), starts=time_of(at), reason=why) for tick, at, why in ticks],
+        ticks=[
+            UpcomingTick(scheduled_for=isoformat(tick), starts=format_time(at), reason=why) for tick, at, why in ticks
+        ],
         clock_changes=_list_clock_changes(spec, job.id, now),
         notes=_list_notes(spec, job.id, is_new=is_new),
-        warnings=await api.warnings(new),
+        warnings=await api.workers.find_warnings(new),
     )
 
 

@@ -19,10 +19,10 @@ from mainspring.core.model.schedules.upcoming import coming, next_starts
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import RunFilter
 from mainspring.http.context import Api
-from mainspring.http.jobs.lookup import find, job_only, newest_begun
+from mainspring.http.jobs.lookup import find_job, find_newest_started, find_recurring_job
 from mainspring.http.jobs.submission import KEY_HEADER
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Missing, Problem
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import ObjectNotFound, Problem
 from mainspring.http.schemas.common import (
     Limit,
     Page,
@@ -31,15 +31,15 @@ from mainspring.http.schemas.common import (
     Request,
     Time,
     Wire,
-    cursor_of,
     end_of_pause,
-    instant_of,
-    page_out,
-    time_of,
+    format_time,
+    parse_cursor,
+    parse_time,
+    render_page,
 )
-from mainspring.http.schemas.datacenters import PlaceName, sent_to
-from mainspring.http.schemas.jobs import idempotency_of, run_of_job
-from mainspring.http.schemas.runs import RunMade, RunOut, StatusOut, TickOut, run_out, status_out, tick_out
+from mainspring.http.schemas.datacenters import PlaceName, list_destinations
+from mainspring.http.schemas.jobs import build_idempotency, build_run_of_job
+from mainspring.http.schemas.runs import RunMade, RunOut, StatusOut, TickOut, render_run, render_status, render_tick
 from mainspring.http.search import Search
 
 runs_of_jobs = Resource("Jobs")
@@ -112,21 +112,23 @@ class JobStateOut(Wire):
     body_optional=True,
     answers={201: RunMade, 404: Problem, 409: Problem},
 )
-async def run_job(api: Api, call: Call[RunJobIn, Nothing]) -> Answer:
+async def run_job(api: Api, call: Call[RunJobIn, Empty]) -> Answer:
     """Run a job now.
 
     A recurring job gets a run outside its schedule, a one-off job runs again. The run belongs to the job and is in its
     `/runs`. The payload of the job is used unless you send another. A request with the same header `Idempotency-Key`
     creates no second run. 409: the job is cancelled, or the key was used with another payload.
     """
-    found = await find(api, call, payload=True)
+    found = await find_job(api, call, payload=True)
     payload = None if call.body.payload is UNSET else bytes(call.body.payload)
     if isinstance(found, Job):
         if found.state is JobState.CANCELLED:
             raise Conflict(_CANNOT_RUN)
         ref = JobRef(id=found.id, version=found.version)
         run_id = api.jobs.new_run_id(found.spec.policy.ordering_key, tenant=found.tenant)
-        run = sent_to(run_of_job(found, run_id, payload, ref, call.principal.name), found.spec, call.body.datacenter)
+        run = list_destinations(
+            build_run_of_job(found, run_id, payload, ref, call.principal.name), found.spec, call.body.datacenter
+        )
     else:
         if found.state in _CANCELLED:
             raise Conflict(_CANNOT_RUN)
@@ -146,8 +148,8 @@ async def run_job(api: Api, call: Call[RunJobIn, Nothing]) -> Answer:
     said: list[object] = [found.id, "run", None if payload is None else msgspec.Raw(payload)]
     if call.body.datacenter is not UNSET:
         said.append(call.body.datacenter)
-    run = msgspec.structs.replace(run, idempotency=idempotency_of(call.headers.get(KEY_HEADER), said))
-    await api.admit(call.principal, run)
+    run = msgspec.structs.replace(run, idempotency=build_idempotency(call.headers.get(KEY_HEADER), said))
+    await api.admission.admit_run(call.principal, run)
     accepted = await api.jobs.submit(run)
     if accepted.conflict:
         raise Conflict(f"this idempotency key was used for another request, {accepted.id}")
@@ -155,7 +157,7 @@ async def run_job(api: Api, call: Call[RunJobIn, Nothing]) -> Answer:
         job_id=found.id,
         run_id=accepted.id,
         status=accepted.state.value,
-        warnings=await api.warn(run),
+        warnings=await api.workers.log_warnings(run),
     )
     return Answer(201, out, {"location": f"/v1/runs/{accepted.id}"})
 
@@ -168,14 +170,14 @@ async def run_job(api: Api, call: Call[RunJobIn, Nothing]) -> Answer:
     body_optional=True,
     answers={200: JobStateOut, 404: Problem, 409: Problem},
 )
-async def pause_job(api: Api, call: Call[PauseIn, Nothing]) -> Answer:
+async def pause_job(api: Api, call: Call[PauseIn, Empty]) -> Answer:
     """Pause a recurring job.
 
     Until the job is resumed, each tick is recorded as skipped with the reason `paused`. With `until` the job
     resumes at that time, by the clock of the store. A paused job can be paused again to change `until`. 409: the
     job is not recurring, or is cancelled.
     """
-    job = await job_only(api, call)
+    job = await find_recurring_job(api, call)
     resume_at = end_of_pause(call.body, await api.store.now())
     author = Author(call.principal.name, job.tenant, call.body.why)
     states = await api.jobs.pause([job.id], author, resume_at=resume_at)
@@ -188,13 +190,13 @@ async def pause_job(api: Api, call: Call[PauseIn, Nothing]) -> Answer:
     permission=Permission.OPERATE,
     answers={200: JobStateOut, 404: Problem, 409: Problem},
 )
-async def resume_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def resume_job(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Resume a paused job.
 
     Its next tick runs as scheduled; ticks during the pause are not made up for. Use a backfill to run them. 409:
     the job is not recurring, or is cancelled.
     """
-    job = await job_only(api, call)
+    job = await find_recurring_job(api, call)
     states = await api.jobs.resume([job.id], Author(call.principal.name, job.tenant))
     return _build_state_answer(job.id, states.get(job.id), JobState.SCHEDULED)
 
@@ -208,14 +210,14 @@ async def resume_job(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={200: BackfillOut, 404: Problem, 409: Problem},
     example={"since": "2026-11-16T00:00:00Z", "until": "2026-11-17T00:00:00Z", "dryRun": True},
 )
-async def backfill_job(api: Api, call: Call[BackfillIn, Nothing]) -> Answer:
+async def backfill_job(api: Api, call: Call[BackfillIn, Empty]) -> Answer:
     """Run past ticks that have no run.
 
     Every tick from `since` until just before `until` gets a run, unless it has one. Repeating the request creates
     no second run. If a quota leaves room for some of them, the first ones are created; repeat the request for the
     rest. 409: an interval with a fixed delay, or a job for several data centers.
     """
-    job = await job_only(api, call)
+    job = await find_recurring_job(api, call)
     since, until = parse_instant(call.body.since, "since"), parse_instant(call.body.until, "until")
     if until <= since:
         raise Invalid("until", "is not after since")
@@ -228,14 +230,14 @@ async def backfill_job(api: Api, call: Call[BackfillIn, Nothing]) -> Answer:
     ticks = ticks_between(job.spec.schedule, since - 1, until - 1, job.id, _MAX_BACKFILLED + 1)
     if len(ticks) > _MAX_BACKFILLED:
         raise Invalid("since", f"there are more than {_MAX_BACKFILLED} ticks in this range", "choose a shorter range")
-    await api.check(call.principal, job.tenant, job.spec.queue, job.spec.task, job.payload)
+    await api.admission.check(call.principal, job.tenant, job.spec.queue, job.spec.task, job.payload)
     ran = await _list_ticks_with_runs(api, job, since, until)
     ran |= (await api.store.backfilled(job.id, since, until)).keys()
     missing = [tick for tick in ticks if tick not in ran]
     made = 0
     if not call.body.dry_run:
-        admitted = await api.room_for_runs(job.tenant, len(missing))
-        admitted.insist()
+        admitted = await api.admission.admit_runs(job.tenant, len(missing))
+        admitted.check()
         now = api.clock.now()
         runs = [_build_backfill_run(job, tick, call.principal.name, now) for tick in missing[: admitted.count]]
         made = sum(answer.new for answer in await api.jobs.submit_many(runs))
@@ -252,20 +254,20 @@ async def backfill_job(api: Api, call: Call[BackfillIn, Nothing]) -> Answer:
 @runs_of_jobs.operation(
     "GET", "/v1/jobs/{id}/next", permission=Permission.READ, query=NextQuery, answers={200: NextOut, 404: Problem}
 )
-async def next_fires(api: Api, call: Call[Nothing, NextQuery]) -> Answer:
+async def next_fires(api: Api, call: Call[Empty, NextQuery]) -> Answer:
     """List the next ticks of a job.
 
     Up to `n` times, with the effect of calendars: when each run may start, or why the tick is skipped. A one-off
     job has one time, if it has not started.
     """
-    found = await find(api, call)
+    found = await find_job(api, call)
     ticks: list[UpcomingTick] = []
     if isinstance(found, Job):
         closings = (await api.closed_times.of([found])).get(found.id)
         fires = next_starts(found, closings, call.query.n)
         if closings is not None:
             ticks = [
-                UpcomingTick(scheduled_for=isoformat(tick), starts=time_of(starts), reason=reason)
+                UpcomingTick(scheduled_for=isoformat(tick), starts=format_time(starts), reason=reason)
                 for tick, starts, reason in coming(found, closings, call.query.n)
             ]
     else:
@@ -276,40 +278,40 @@ async def next_fires(api: Api, call: Call[Nothing, NextQuery]) -> Answer:
 @runs_of_jobs.operation(
     "GET", "/v1/jobs/{id}/status", permission=Permission.READ, answers={200: StatusOut, 404: Problem}
 )
-async def job_status(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def job_status(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get the status of a job.
 
     `status` is that of its newest run that has started. A job without such a run, or one that is paused or cancelled,
     has a status of its own. `runId`, `runStatus` and the times are those of the run.
     """
-    found = await find(api, call)
-    begun = await newest_begun(api, call, found)
+    found = await find_job(api, call)
+    begun = await find_newest_started(api, call, found)
     if isinstance(found, RunView):
         begun = begun or found
         stands = found.state if found.state in _CANCELLED else begun.state
-        return Answer(200, status_out(found.id, stands.value, begun))
+        return Answer(200, render_status(found.id, stands.value, begun))
     halted = found.state in (JobState.PAUSED, JobState.CANCELLED)
     status = found.state.value if halted or begun is None else begun.state.value
-    return Answer(200, status_out(found.id, status, begun))
+    return Answer(200, render_status(found.id, status, begun))
 
 
 @runs_of_jobs.operation(
     "GET", "/v1/jobs/{id}/runs", permission=Permission.READ, query=PageQuery, answers={200: Page[RunOut], 404: Problem}
 )
-async def job_runs(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
+async def job_runs(api: Api, call: Call[Empty, PageQuery]) -> Answer:
     """List the runs of a job, newest first.
 
     A one-off job has a run with the same id, and one for each `run` request. Pass `nextCursor` as `cursor` to get the
     next page.
     """
-    found = await find(api, call)
+    found = await find_job(api, call)
     page = await Search(api.clock).runs(
         api.listed_by(call.principal),
         RunFilter(tenant=found.tenant, job=JobId(found.id)),
-        cursor_of(call.query.cursor),
+        parse_cursor(call.query.cursor),
         call.query.limit,
     )
-    return Answer(200, page_out([run_out(run) for run in page.items], page.after, call.query.limit))
+    return Answer(200, render_page([render_run(run) for run in page.items], page.after, call.query.limit))
 
 
 @runs_of_jobs.operation(
@@ -319,16 +321,16 @@ async def job_runs(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     query=LedgerQuery,
     answers={200: Page[TickOut], 404: Problem, 409: Problem},
 )
-async def job_ledger(api: Api, call: Call[Nothing, LedgerQuery]) -> Answer:
+async def job_ledger(api: Api, call: Call[Empty, LedgerQuery]) -> Answer:
     """List the decision about each tick, oldest first.
 
     Covers the last day before `until`, unless you set `since`. Pass `nextCursor` as `since` to get the next page. 409:
     the job is not recurring.
     """
-    job = await job_only(api, call)
+    job = await find_recurring_job(api, call)
     query = call.query
-    until, now = instant_of(query.until, "until"), api.clock.now()
-    since = instant_of(query.since, "since")
+    until, now = parse_time(query.until, "until"), api.clock.now()
+    since = parse_time(query.since, "since")
     since = (now if until is None else until) - DAY if since is None else since
     # The store's clock may be ahead of this node's.
     until = now + DAY if until is None else until
@@ -336,7 +338,7 @@ async def job_ledger(api: Api, call: Call[Nothing, LedgerQuery]) -> Answer:
     entries = await api.seen_by(call.principal).ledger(job.id, since, until, query.limit + 1 + MOST_OF_A_TICK)
     end = whole_ticks(entries, query.limit)
     following = isoformat(entries[end].scheduled_at) if len(entries) > end else None
-    return Answer(200, Page(items=[tick_out(entry) for entry in entries[:end]], next_cursor=following))
+    return Answer(200, Page(items=[render_tick(entry) for entry in entries[:end]], next_cursor=following))
 
 
 def _build_backfill_run(job: Job, tick: Instant, author: str, now: Instant) -> NewRun:
@@ -348,7 +350,7 @@ def _build_backfill_run(job: Job, tick: Instant, author: str, now: Instant) -> N
     ref = JobRef(id=job.id, version=job.version, kind="backfill", scheduled_at=tick)
     run_id = RunId(derived_id(now, shard_of(job.id), job.id, tick, "backfill", now))
     key = Idempotency(f"backfill {job.id} {tick}", fingerprint_of_request(job.id, tick))
-    return msgspec.structs.replace(run_of_job(job, run_id, None, ref, author), idempotency=key)
+    return msgspec.structs.replace(build_run_of_job(job, run_id, None, ref, author), idempotency=key)
 
 
 async def _list_ticks_with_runs(api: Api, job: Job, since: Instant, until: Instant) -> set[Instant]:
@@ -363,7 +365,7 @@ async def _list_ticks_with_runs(api: Api, job: Job, since: Instant, until: Insta
 
 def _build_state_answer(job: str, state: JobState | None, wanted: JobState, resume_at: Instant | None = None) -> Answer:
     if state is None:
-        raise Missing
+        raise ObjectNotFound
     if state is not wanted:
         raise Conflict(f"the job is {state.value}")
-    return Answer(200, JobStateOut(job_id=job, status=state.value, resume_at=time_of(resume_at)))
+    return Answer(200, JobStateOut(job_id=job, status=state.value, resume_at=format_time(resume_at)))

@@ -14,13 +14,13 @@ from mainspring.core.model.runs.names import MAX_WHY
 from mainspring.core.model.schedules.job import Job
 from mainspring.core.ports.storage.catalog import JobVersion, Reads
 from mainspring.http.context import Api
-from mainspring.http.jobs.changes import new_version
-from mainspring.http.jobs.lookup import job_only
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.jobs.changes import write_new_version
+from mainspring.http.jobs.lookup import find_recurring_job
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
 from mainspring.http.schemas.common import Request, Text, Wire
-from mainspring.http.schemas.differences import Change, differences
-from mainspring.http.schemas.job_answers import JobOut, fields_of
+from mainspring.http.schemas.differences import Change, list_differences
+from mainspring.http.schemas.job_answers import JobOut, read_fields
 from mainspring.http.schemas.jobs import JobPatch
 
 versions = Resource("Jobs")
@@ -72,13 +72,13 @@ class JobDiff(Wire):
     query=VersionsQuery,
     answers={200: Versions, 404: Problem, 409: Problem},
 )
-async def job_versions(api: Api, call: Call[Nothing, VersionsQuery]) -> Answer:
+async def job_versions(api: Api, call: Call[Empty, VersionsQuery]) -> Answer:
     """List the versions of a recurring job, newest first.
 
     Each version has its author, its time, the reason that was given, and the fields that it changed. 409: the job
     is not recurring.
     """
-    job = await job_only(api, call)
+    job = await find_recurring_job(api, call)
     before = None if call.query.cursor is None else int(call.query.cursor) + 1
     items: list[Version] = []
     newer: JobVersion | None = None
@@ -112,20 +112,20 @@ async def _iterate_versions(reads: Reads, job: JobId, before: int | None) -> Asy
     body_optional=True,
     answers={200: JobOut, 404: Problem, 409: Problem},
 )
-async def restore_version(api: Api, call: Call[RestoreIn, Nothing]) -> Answer:
+async def restore_version(api: Api, call: Call[RestoreIn, Empty]) -> Answer:
     """Restore an old version of a recurring job.
 
     Creates a new version with the definition of the old one. 404: the job has no such version. 409: the job is not
     recurring, is cancelled, or has another version than `expectedVersion`.
     """
-    job = await job_only(api, call)
+    job = await find_recurring_job(api, call)
     text = call.path["version"]
     wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
     old = await _find_version(api, call.principal, job, wanted)
-    restored = fields_of(msgspec.structs.replace(job, spec=old.spec, payload=old.payload))
+    restored = read_fields(msgspec.structs.replace(job, spec=old.spec, payload=old.payload))
     why = f"restored version {old.version}" + (f": {call.body.why}" if call.body.why else "")
     patch = JobPatch(why=why[:MAX_WHY], expected_version=call.body.expected_version)
-    return await new_version(api, call.principal, job, restored, patch)
+    return await write_new_version(api, call.principal, job, restored, patch)
 
 
 @versions.operation(
@@ -135,20 +135,20 @@ async def restore_version(api: Api, call: Call[RestoreIn, Nothing]) -> Answer:
     query=DiffQuery,
     answers={200: JobDiff, 404: Problem, 409: Problem},
 )
-async def diff_versions(api: Api, call: Call[Nothing, DiffQuery]) -> Answer:
+async def diff_versions(api: Api, call: Call[Empty, DiffQuery]) -> Answer:
     """Compare two versions of a recurring job, field by field.
 
     By default the newest version is compared with the one before it. 404: the job has no such version. 409: the job
     is not recurring.
     """
-    job = await job_only(api, call)
+    job = await find_recurring_job(api, call)
     to = job.version if call.query.to is None else call.query.to
     older = max(to - 1, 1) if call.query.older is None else call.query.older
     before, after = [
-        fields_of(msgspec.structs.replace(job, spec=version.spec, payload=version.payload))
+        read_fields(msgspec.structs.replace(job, spec=version.spec, payload=version.payload))
         for version in [await _find_version(api, call.principal, job, number) for number in (older, to)]
     ]
-    return Answer(200, JobDiff(job_id=job.id, older=older, to=to, changes=differences(before, after)))
+    return Answer(200, JobDiff(job_id=job.id, older=older, to=to, changes=list_differences(before, after)))
 
 
 async def _find_version(api: Api, principal: Principal, job: Job, number: int) -> JobVersion:
@@ -164,7 +164,7 @@ def _version_out(job: Job, version: JobVersion, older: JobVersion | None) -> Ver
     if older is not None:
         before = msgspec.structs.replace(job, spec=older.spec, payload=older.payload)
         after = msgspec.structs.replace(job, spec=version.spec, payload=version.payload)
-        changes = differences(fields_of(before), fields_of(after))
+        changes = list_differences(read_fields(before), read_fields(after))
     return Version(
         version=version.version,
         made_by=version.made_by,

@@ -8,7 +8,7 @@ import msgspec
 from mainspring.core.model.access.access import Permission
 from mainspring.features.jobs.operations.job import get_job
 from mainspring.features.jobs.operations.jobs import list_jobs
-from mainspring.http.problems import AsWritten
+from mainspring.http.problems import RequestFieldError
 from mainspring.http.schemas.bulk import BulkOut
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.web.formatting import plural
@@ -94,7 +94,7 @@ async def do_to_some(visit: Visit[JobIdsQuery]) -> Reply:
 
 def _action(action: str) -> tuple[str, str, str]:
     if action not in _ACTIONS:
-        raise AsWritten("action", f"{action!r:.40} is not a bulk action", ", ".join(_ACTIONS))
+        raise RequestFieldError("action", f"{action!r:.40} is not a bulk action", ", ".join(_ACTIONS))
     return _ACTIONS[action]
 
 

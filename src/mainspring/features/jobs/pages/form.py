@@ -15,7 +15,7 @@ from mainspring.features.jobs.operations.job import change_job, get_job
 from mainspring.features.jobs.operations.jobs import create_job
 from mainspring.features.jobs.operations.previews import preview_change, preview_job
 from mainspring.features.jobs.pages.job import build_diffs
-from mainspring.http.problems import Missing, problem_of
+from mainspring.http.problems import ObjectNotFound, build_problem
 from mainspring.http.schemas.job_answers import JobOut
 from mainspring.http.schemas.status_words import WAITING
 from mainspring.http.schemas.tasks import TaskOut
@@ -107,7 +107,7 @@ async def _find_task(visit: Visit[Any], name: str) -> TaskOut | None:
         return None
     try:
         found: TaskOut = await visit.ask("show_task", path={"name": name})
-    except Missing:
+    except ObjectNotFound:
         return None
     return found
 
@@ -147,7 +147,7 @@ async def _preview(form: _Form, ask: Callable[[_Form], Awaitable[Any]], stand_in
         try:
             preview = await ask(said)
         except MainspringError as error:
-            problem = problem_of(error)[0]
+            problem = build_problem(error)[0]
             name = field_of(form, problem.field)
             if not name.startswith("arg:"):
                 name = name.partition(".")[0].partition("[")[0]

@@ -10,8 +10,8 @@ from mainspring.core.model.runs.names import check_queue
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.schemas.common import Request, Text, Wire, explained
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.schemas.common import Request, Text, Wire, build_pattern
 
 policies = Resource(
     "Queue policies",
@@ -21,7 +21,7 @@ policies = Resource(
 Rate: TypeAlias = Annotated[
     str,
     Meta(
-        pattern=explained(r"^[0-9]{1,9}/[0-9a-z. ]+$", "is not a rate", "for example 100/m or 600/5m"),
+        pattern=build_pattern(r"^[0-9]{1,9}/[0-9a-z. ]+$", "is not a rate", "for example 100/m or 600/5m"),
         max_length=40,
         examples=["100/m"],
     ),
@@ -51,7 +51,7 @@ class PolicyOut(Wire):
 
 
 @policies.operation("GET", "/v1/queues/{name}", permission=Permission.READ, answers={200: PolicyOut})
-async def get_queue_policy(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def get_queue_policy(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Get the policy of a queue.
 
     Returns the defaults if no policy was set. A key that is bound to a tenant sees only the share of that tenant.
@@ -71,7 +71,7 @@ async def get_queue_policy(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={200: PolicyOut},
     example={"concurrency": 50, "retries": "10/s", "fair": True},
 )
-async def put_queue_policy(api: Api, call: Call[PolicyIn, Nothing]) -> Answer:
+async def put_queue_policy(api: Api, call: Call[PolicyIn, Empty]) -> Answer:
     """Set the policy of a queue.
 
     Sets how many runs are active at once, how fast retries start, and the order of runs. Replaces the whole policy:

@@ -11,9 +11,9 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Pause
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.http.context import Api
-from mainspring.http.jobs.explain_facts import paused
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.schemas.common import Name, PauseIn, Request, Wire, end_of_pause, time_of
+from mainspring.http.jobs.explain_facts import find_pause
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.schemas.common import Name, PauseIn, Request, Wire, end_of_pause, format_time
 from mainspring.http.schemas.queues import QueueOut
 
 queues = Resource("Queues", "Named queues that workers subscribe to.")
@@ -45,16 +45,16 @@ class QueueState(Wire):
 
 
 @queues.operation("GET", "/v1/queues", permission=Permission.READ, query=ListQueuesQuery, answers={200: Queues})
-async def list_queues(api: Api, call: Call[Nothing, ListQueuesQuery]) -> Answer:
+async def list_queues(api: Api, call: Call[Empty, ListQueuesQuery]) -> Answer:
     """List queues that have runs or workers.
 
     Each queue has its depth, its lag, its rate and its pause.
     """
-    tenant = api.scope(call.principal, call.query.tenant)
+    tenant = api.choose_listed(call.principal, call.query.tenant)
     now = await api.store.now()
     pauses = await api.seen_by(call.principal).pauses()
     policies = await api.store.queue_policies()
-    workers = [worker for worker in await api.workers(tenant) if not worker.draining]
+    workers = [worker for worker in await api.workers.list_live(tenant) if not worker.draining]
     depths = {depth.queue: judge_depth(depth, workers) for depth in await api.seen_by(call.principal).depths(tenant)}
     ended: dict[str, int] = {}
     for minute in await api.seen_by(call.principal).minutes(tenant, now - RATE_OVER, now):
@@ -67,7 +67,7 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueuesQuery]) -> Answer:
     items = []
     for name in sorted(names):
         depth = depths.get(name, QueueDepth(queue=name))
-        pause = paused(pauses, tenant or "", name)
+        pause = find_pause(pauses, tenant or "", name)
         policy = policies.get(name, NO_POLICY)
         items.append(
             QueueOut(
@@ -80,7 +80,7 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueuesQuery]) -> Answer:
                 rate_per_s=round(ended.get(name, 0) / (RATE_OVER / 1_000_000), 3),
                 paused=pause is not None,
                 pause_reason=None if pause is None else pause.why or None,
-                resume_at=None if pause is None else time_of(pause.until),
+                resume_at=None if pause is None else format_time(pause.until),
                 concurrency=policy.concurrency,
                 fair=policy.fair,
             )
@@ -97,14 +97,14 @@ async def list_queues(api: Api, call: Call[Nothing, ListQueuesQuery]) -> Answer:
     body_optional=True,
     answers={200: QueueState},
 )
-async def pause_queue(api: Api, call: Call[PauseQueueIn, Nothing]) -> Answer:
+async def pause_queue(api: Api, call: Call[PauseQueueIn, Empty]) -> Answer:
     """Pause a queue.
 
     Workers start no more runs of it; active runs continue. With `until` the queue resumes at that time. A key that
     is bound to a tenant pauses only the runs of that tenant.
     """
     name = check_name("name", call.path["name"])
-    api.reach(call.principal, name)
+    api.admission.check_queue(call.principal, name)
     tenant = await api.choose_written(call.principal, call.body.tenant)
     return await _pause(api, call, tenant, name)
 
@@ -117,14 +117,14 @@ async def pause_queue(api: Api, call: Call[PauseQueueIn, Nothing]) -> Answer:
     body_optional=True,
     answers={200: QueueState},
 )
-async def resume_queue(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
+async def resume_queue(api: Api, call: Call[TenantIn, Empty]) -> Answer:
     """Resume a queue.
 
     Waiting runs start at once. The request also succeeds if the queue is not paused. A pause of everything stays in
     force.
     """
     name = check_name("name", call.path["name"])
-    api.reach(call.principal, name)
+    api.admission.check_queue(call.principal, name)
     tenant = await api.choose_written(call.principal, call.body.tenant)
     await api.store.resume(tenant, name, Author(call.principal.name, tenant))
     api.wakeups.notify([queue_topic(name)])
@@ -139,7 +139,7 @@ async def resume_queue(api: Api, call: Call[TenantIn, Nothing]) -> Answer:
     body_optional=True,
     answers={200: QueueState},
 )
-async def pause_everything(api: Api, call: Call[PauseIn, Nothing]) -> Answer:
+async def pause_everything(api: Api, call: Call[PauseIn, Empty]) -> Answer:
     """Pause all queues.
 
     No worker starts a run until the pause is lifted or `until` has passed. Schedules continue, and their runs wait.
@@ -147,15 +147,15 @@ async def pause_everything(api: Api, call: Call[PauseIn, Nothing]) -> Answer:
     return await _pause(api, call, None, None)
 
 
-async def _pause(api: Api, call: Call[Any, Nothing], tenant: str | None, queue: str | None) -> Answer:
+async def _pause(api: Api, call: Call[Any, Empty], tenant: str | None, queue: str | None) -> Answer:
     until = end_of_pause(call.body, await api.store.now())
     author = Author(call.principal.name, tenant, call.body.why)
     await api.store.pause(Pause(tenant=tenant, queue=queue, until=until), author)
-    return Answer(200, QueueState(name=queue or "*", paused=True, resume_at=time_of(until)))
+    return Answer(200, QueueState(name=queue or "*", paused=True, resume_at=format_time(until)))
 
 
 @queues.operation("POST", "/v1/resume", permission=Permission.ADMINISTER_ALL, answers={200: QueueState})
-async def resume_everything(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def resume_everything(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Lift the pause of all queues.
 
     Queues that were paused one by one stay paused.

@@ -141,13 +141,13 @@ def explain(
 async def _load_calendars(where: Where, names: list[str]) -> list[Closed]:
     """Load the calendars from the API or the store that the options select."""
     # Import here: without calendars, none of it is needed.
-    from mainspring.http.schemas.calendars import CalendarOut, calendar_of
+    from mainspring.http.schemas.calendars import CalendarOut, read_calendar
 
     async with connected(where) as api:
         answers = [
             await api.ask("GET", f"/v1/calendars/{segment(name)}", query={"tenant": api.tenant}) for name in names
         ]
-    return [Closed(calendar_of(read(answer, CalendarOut))) for answer in answers]
+    return [Closed(read_calendar(read(answer, CalendarOut))) for answer in answers]
 
 
 def build_explanation(

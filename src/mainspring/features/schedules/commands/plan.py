@@ -163,10 +163,10 @@ def _read_declaration(app: str | None, file: Path | None, name: str | None, tena
                 raise Invalid(option, "requires -f", "an application sets it in its code")
         loaded = load_application(app)
         _check_unique_name(app, loaded)
-        from mainspring.http.schemas.job_answers import fields_of_spec
+        from mainspring.http.schemas.job_answers import read_spec_fields
 
         # Send every field: the code sets the options of its own tasks.
-        given = [fields_of_spec(spec, payload) for spec, payload in loaded.schedules()]
+        given = [read_spec_fields(spec, payload) for spec, payload in loaded.schedules()]
         return Declaration(loaded.source, given, loaded.tenant, loaded)
     assert file is not None
     from mainspring.features.schedules import file as schedule_file

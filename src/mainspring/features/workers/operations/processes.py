@@ -9,9 +9,9 @@ from mainspring.core.model.cluster.labels import labels_of
 from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import SessionView
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Missing, Problem
-from mainspring.http.schemas.common import Wire, session_of
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import ObjectNotFound, Problem
+from mainspring.http.schemas.common import Wire, parse_session
 from mainspring.http.schemas.workers import SchedulerOut, Schedulers, WorkerOut, Workers
 
 processes = Resource("Processes", "Live workers and schedulers.")
@@ -23,7 +23,7 @@ class DrainOut(Wire):
 
 
 @processes.operation("GET", "/v1/workers", permission=Permission.READ, answers={200: Workers})
-async def list_workers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def list_workers(api: Api, call: Call[Empty, Empty]) -> Answer:
     """List live workers.
 
     A key that is bound to a tenant sees the workers that take its runs. Of a shared worker it sees no tasks, and
@@ -43,25 +43,25 @@ async def list_workers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
 @processes.operation(
     "POST", "/v1/workers/{id}/drain", permission=Permission.ADMINISTER_ALL, answers={202: DrainOut, 404: Problem}
 )
-async def drain_worker(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def drain_worker(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Drain a worker.
 
     The worker finishes its active runs, claims no more, and leaves. The answer does not wait for that.
     """
-    worker = session_of(call.path["id"])
+    worker = parse_session(call.path["id"])
     if not await api.store.drain(worker, Author(call.principal.name, None)):
-        raise Missing
+        raise ObjectNotFound
     return Answer(202, DrainOut(worker_id=str(worker), draining=True))
 
 
 @processes.operation("GET", "/v1/schedulers", permission=Permission.READ, answers={200: Schedulers})
-async def list_schedulers(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def list_schedulers(api: Api, call: Call[Empty, Empty]) -> Answer:
     """List live schedulers, with their lag.
 
     Each scheduler has its shards, its lease and its clock offset. The lag is the age of the oldest due run that is
     not queued yet.
     """
-    lag = await api.scheduler_lag() / MILLISECOND
+    lag = await api.read_scheduler_lag() / MILLISECOND
     items = [
         SchedulerOut(
             scheduler_id=str(item.id),

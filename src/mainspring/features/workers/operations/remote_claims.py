@@ -20,7 +20,7 @@ from mainspring.core.ports.wakeups import queue_topic
 from mainspring.core.store import Demand
 from mainspring.features.workers.operations.remote_access import find_worker
 from mainspring.http.context import Api
-from mainspring.http.operation import LONGEST, Answer, Call, Nothing, Resource
+from mainspring.http.operation import DEFAULT_TIMEOUT, Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
 from mainspring.http.schemas.common import Name, Request, Wire
 
@@ -87,11 +87,11 @@ class ClaimOut(Wire):
     permission=Permission.WORK,
     body=ClaimIn,
     body_optional=True,
-    within=_MAX_POLL_SECONDS + LONGEST,
+    within=_MAX_POLL_SECONDS + DEFAULT_TIMEOUT,
     answers={200: ClaimOut, 404: Problem, 409: Problem},
     example={"limit": 10, "waitSeconds": 0},
 )
-async def claim(api: Api, call: Call[ClaimIn, Nothing]) -> Answer:
+async def claim(api: Api, call: Call[ClaimIn, Empty]) -> Answer:
     """Claim runs.
 
     Returns up to `limit` runs, each with the fence that every report about it needs. With `waitSeconds` the request
@@ -159,7 +159,7 @@ async def claim(api: Api, call: Call[ClaimIn, Nothing]) -> Answer:
         line.length -= 1
         disconnected.cancel()
         wakeup.close()
-        api.polls.give_back(call.principal)
+        api.polls.release(call.principal)
 
 
 async def _release_unknown(api: Api, worker: SessionView, runs: list[HeldRun]) -> list[HeldRun]:

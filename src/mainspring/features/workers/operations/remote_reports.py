@@ -26,9 +26,9 @@ from mainspring.core.model.runs.usage import MOST_AMOUNT, MOST_UNITS, Spent, che
 from mainspring.core.ports.storage.catalog import LogReport, ProgressReport
 from mainspring.core.ports.wakeups import queue_topic
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Missing, Problem
-from mainspring.http.schemas.common import Request, Span, Text, Wire, known_id, micros_of
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import ObjectNotFound, Problem
+from mainspring.http.schemas.common import Request, Span, Text, Wire, parse_id, parse_span
 
 remote_reports = Resource("Remote workers")
 
@@ -95,7 +95,7 @@ class ReportOut(Wire):
     answers={200: ReportOut, 404: Problem, 409: Problem},
     example={"fence": 1099511627777, "result": {"sent": True}},
 )
-async def complete(api: Api, call: Call[CompleteIn, Nothing]) -> Answer:
+async def complete(api: Api, call: Call[CompleteIn, Empty]) -> Answer:
     """Report that a run succeeded.
 
     Needs the fence of the claim; the result has up to 64 KiB. Repeating the report is safe. 409: the lease expired
@@ -117,7 +117,7 @@ async def complete(api: Api, call: Call[CompleteIn, Nothing]) -> Answer:
     answers={200: ReportOut, 404: Problem, 409: Problem},
     example={"fence": 1099511627777, "error": "connection refused", "retryAfter": "30s"},
 )
-async def fail(api: Api, call: Call[FailIn, Nothing]) -> Answer:
+async def fail(api: Api, call: Call[FailIn, Empty]) -> Answer:
     """Report that a run failed.
 
     Needs the fence of the claim. The run is retried by its policy, unless `retry` is false. Repeating the report is
@@ -139,7 +139,7 @@ async def fail(api: Api, call: Call[FailIn, Nothing]) -> Answer:
     body=FenceIn,
     answers={200: ReportOut, 404: Problem, 409: Problem},
 )
-async def cancelled(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
+async def cancelled(api: Api, call: Call[FenceIn, Empty]) -> Answer:
     """Report that a run stopped because of a cancel request.
 
     Needs the fence of the claim. 409: the run is no longer yours, or no cancel was requested; report a failure or
@@ -159,7 +159,7 @@ async def cancelled(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
     body=FenceIn,
     answers={200: ReportOut, 404: Problem, 409: Problem},
 )
-async def release(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
+async def release(api: Api, call: Call[FenceIn, Empty]) -> Answer:
     """Give a run back to its queue.
 
     Needs the fence of the claim. Another worker can claim the run at once, and the attempt does not count. 409: the
@@ -177,13 +177,13 @@ async def release(api: Api, call: Call[FenceIn, Nothing]) -> Answer:
     body=ProgressIn,
     answers={200: ReportOut, 404: Problem, 409: Problem},
 )
-async def progress(api: Api, call: Call[ProgressIn, Nothing]) -> Answer:
+async def progress(api: Api, call: Call[ProgressIn, Empty]) -> Answer:
     """Report the progress of a run.
 
     Needs the fence of the claim. The newest report replaces the one before it. 409: the run is no longer yours.
     """
     body = call.body
-    run = RunId(known_id(call.path["id"]))
+    run = RunId(parse_id(call.path["id"]))
     await _find_held(api, call.principal, run, body.fence)
     report = ProgressReport(run=run, fence=body.fence, done=body.done, total=body.total, note=body.note)
     return _report_out(run, (await api.store.report_progress([report]))[0])
@@ -196,12 +196,12 @@ async def progress(api: Api, call: Call[ProgressIn, Nothing]) -> Answer:
     body=LogIn,
     answers={200: ReportOut, 404: Problem, 409: Problem},
 )
-async def log(api: Api, call: Call[LogIn, Nothing]) -> Answer:
+async def log(api: Api, call: Call[LogIn, Empty]) -> Answer:
     """Append to the log output of a run.
 
     Needs the fence of the claim; up to 64 Ki characters for each request. 409: the run is no longer yours.
     """
-    run = RunId(known_id(call.path["id"]))
+    run = RunId(parse_id(call.path["id"]))
     await _find_held(api, call.principal, run, call.body.fence)
     text = call.body.text.replace("\x00", "�")
     pieces = [text[at : at + 16_384] for at in range(0, len(text), 16_384)] or [""]
@@ -215,18 +215,18 @@ async def _find_held(api: Api, principal: Principal, text: str, fence: int) -> H
     Raises ``Missing`` if the caller may not see the run: it belongs to another tenant, to a queue outside its key's
     reach, or to a worker of another principal.
     """
-    run = RunId(known_id(text))
+    run = RunId(parse_id(text))
     held = (await api.store.held([run]))[0]
     run_or_held = held or (await api.store.runs([run]))[0]
     if run_or_held is None or principal.tenant not in (None, run_or_held.tenant):
-        raise Missing
+        raise ObjectNotFound
     if not principal.reaches([run_or_held.queue]):
-        raise Missing
+        raise ObjectNotFound
     if held is None or held.session is None or held.fence != fence:
         return None
-    holder = await api.session(held.session)
+    holder = await api.workers.find_session(held.session)
     if holder is None or holder.owner != principal.name:
-        raise Missing
+        raise ObjectNotFound
     return held
 
 
@@ -241,7 +241,7 @@ def _add_cost(completion: Completion, body: CompleteIn | FailIn) -> Completion:
 def _build_cause(body: FailIn) -> Cause:
     if body.retry_after is not None and not body.retry:
         raise Invalid("retryAfter", "contradicts retry=false", "send one of them")
-    after = None if body.retry_after is None else micros_of(body.retry_after, "retryAfter")
+    after = None if body.retry_after is None else parse_span(body.retry_after, "retryAfter")
     if after is not None and after > LONGEST_DELAY:
         raise Invalid("retryAfter", "is too long", "at most 366 days")
     return Cause(kinds=body.error_kinds, gives_up=not body.retry, after=after)
@@ -249,7 +249,7 @@ def _build_cause(body: FailIn) -> Cause:
 
 async def _complete(
     api: Api,
-    call: Call[Any, Nothing],
+    call: Call[Any, Empty],
     outcome: Outcome,
     held: HeldRun | None,
     completion: Completion | None,

@@ -14,9 +14,9 @@ from mainspring.core.model.runs.names import check_queue
 from mainspring.core.store import NewSession
 from mainspring.features.workers.operations.remote_access import find_worker
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
+from mainspring.http.operation import Answer, Call, Empty, Resource
 from mainspring.http.problems import Problem
-from mainspring.http.schemas.common import Id, Labels, Name, Request, Text, Wire, known_id
+from mainspring.http.schemas.common import Id, Labels, Name, Request, Text, Wire, parse_id
 
 remote_sessions = Resource("Remote workers")
 
@@ -73,7 +73,7 @@ class HeartbeatOut(Wire):
     answers={201: RegisterOut},
     example={"name": "mailer", "queues": ["mail"], "tasks": ["send_welcome"], "leaseSeconds": 30},
 )
-async def register(api: Api, call: Call[RegisterIn, Nothing]) -> Answer:
+async def register(api: Api, call: Call[RegisterIn, Empty]) -> Answer:
     """Register a worker.
 
     Needs a name and the queues that it serves. Returns the `workerId` for later requests and the interval of its
@@ -102,7 +102,7 @@ async def register(api: Api, call: Call[RegisterIn, Nothing]) -> Answer:
             serves=call.principal.tenant or "",
         )
     )
-    api.worker_came()
+    api.workers.forget()
     out = RegisterOut(
         worker_id=str(session), lease_seconds=body.lease_seconds, heartbeat_seconds=round(body.lease_seconds / 3, 1)
     )
@@ -117,14 +117,14 @@ async def register(api: Api, call: Call[RegisterIn, Nothing]) -> Answer:
     answers={200: HeartbeatOut, 404: Problem},
     example={"held": ["019a8c4b6f2c70008042b1c2d3e4f506"], "claim": 17},
 )
-async def heartbeat(api: Api, call: Call[HeartbeatIn, Nothing]) -> Answer:
+async def heartbeat(api: Api, call: Call[HeartbeatIn, Empty]) -> Answer:
     """Renew the lease of a worker.
 
     Send the runs that it holds and the number of its newest claim. Returns the runs that it should cancel, and
     whether it should drain. If `alive` is false, the lease expired: stop all runs and register again.
     """
     worker = await find_worker(api, call.principal, call.path["id"])
-    held = [RunId(known_id(run)) for run in call.body.held]
+    held = [RunId(parse_id(run)) for run in call.body.held]
     # Pass the number before the acknowledged claim. Runs of that claim arrived with its answer, and a claim still under
     # way may have the same number.
     heartbeat = await api.store.heartbeat(worker.id, worker.lease, held, (), call.body.claim - 1)
@@ -137,7 +137,7 @@ async def heartbeat(api: Api, call: Call[HeartbeatIn, Nothing]) -> Answer:
 @remote_sessions.operation(
     "POST", "/v1/workers/{id}/leave", permission=Permission.WORK, answers={200: HeartbeatOut, 404: Problem}
 )
-async def leave(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def leave(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Unregister a worker.
 
     Its remaining runs are requeued for other workers.

@@ -13,11 +13,11 @@ from mainspring.core.model.runs.run import RunState
 from mainspring.core.model.workflows.workflow import MAX_NODES, newest, state_of, tag_of
 from mainspring.core.ports.storage.catalog import Reads, Standings
 from mainspring.http.context import Api
-from mainspring.http.operation import Answer, Call, Nothing, Resource
-from mainspring.http.problems import Missing, Problem
-from mainspring.http.schemas.common import Limit, Request, known_id
+from mainspring.http.operation import Answer, Call, Empty, Resource
+from mainspring.http.problems import ObjectNotFound, Problem
+from mainspring.http.schemas.common import Limit, Request, parse_id
 from mainspring.http.schemas.status_words import run_states
-from mainspring.http.schemas.workflows import WorkflowPart, node_out
+from mainspring.http.schemas.workflows import WorkflowPart, render_node
 
 workflow_parts = Resource("Workflows")
 
@@ -90,19 +90,19 @@ class _WorkflowNodes:
     query=PartQuery,
     answers={200: WorkflowPart, 404: Problem},
 )
-async def get_workflow_part(api: Api, call: Call[Nothing, PartQuery]) -> Answer:
+async def get_workflow_part(api: Api, call: Call[Empty, PartQuery]) -> Answer:
     """Get a part of a workflow that has too many nodes to show.
 
     Failed nodes come first, then running, waiting, cancelled or skipped, and succeeded ones, with the neighbors of
     the first four. `around` selects a node with its neighbors instead. `total`, `counts` and `status` cover all
     nodes. A workflow of at most `limit` nodes is returned completely.
     """
-    workflow = RunId(known_id(call.path["id"]))
+    workflow = RunId(parse_id(call.path["id"]))
     reads = api.seen_by(call.principal)
     found = await reads.standings(call.principal.tenant, tag_of(workflow), made_at(workflow) - MINUTE, _MAX_RUNS)
     workflow_nodes = _WorkflowNodes(found)
     if not workflow_nodes.ids:
-        raise Missing
+        raise ObjectNotFound
     chosen = await _select_runs(reads, workflow_nodes, call.query)
     # The oldest run has the creation time of the workflow.
     read = [run for run in await reads.runs([*chosen, min(workflow_nodes.ids)]) if run is not None]
@@ -111,7 +111,7 @@ async def get_workflow_part(api: Api, call: Call[Nothing, PartQuery]) -> Answer:
     nodes = {name: run for name, run in newest(mine).items() if run.id in chosen}
     some = next(iter(mine), None)
     if some is None or some.about is None:
-        raise Missing
+        raise ObjectNotFound
     counts = {state: len(runs) for state, runs in workflow_nodes.nodes.items() if runs}
     out = WorkflowPart(
         workflow_id=workflow,
@@ -121,15 +121,15 @@ async def get_workflow_part(api: Api, call: Call[Nothing, PartQuery]) -> Answer:
         created_at=isoformat(min(run.created_at for run in mine)),
         total=len(workflow_nodes.ids),
         counts={state.value: count for state, count in counts.items()},
-        nodes=[node_out(name, run) for name, run in nodes.items()],
+        nodes=[render_node(name, run) for name, run in nodes.items()],
     )
     return Answer(200, out)
 
 
 async def _select_runs(reads: Reads, workflow_nodes: _WorkflowNodes, query: PartQuery) -> set[RunId]:
-    centre = [] if query.around is None else workflow_nodes.current([RunId(known_id(query.around))])
+    centre = [] if query.around is None else workflow_nodes.current([RunId(parse_id(query.around))])
     if query.around is not None and not centre:
-        raise Missing
+        raise ObjectNotFound
     if len(workflow_nodes.ids) <= query.limit:
         return workflow_nodes.ids
     if centre:

@@ -22,12 +22,13 @@ from mainspring.core.ports.storage.access import Author
 from mainspring.core.ports.storage.catalog import Page as Found
 from mainspring.core.ports.storage.catalog import Reads, RunFilter
 from mainspring.core.store import Accepted
-from mainspring.http.context import MOST_WARNINGS, Api
+from mainspring.http.context import Api
 from mainspring.http.jobs.lookup import find_run
 from mainspring.http.jobs.submission import KEY_HEADER
-from mainspring.http.operation import Answer, Body, Call, Nothing, Query, Resource
-from mainspring.http.plans.workflow import inside, node_of
-from mainspring.http.problems import AsWritten, Missing, Problem
+from mainspring.http.live_workers import MOST_WARNINGS
+from mainspring.http.operation import Answer, Body, Call, Empty, Query, Resource
+from mainspring.http.plans.workflow import build_node, name_node
+from mainspring.http.problems import ObjectNotFound, Problem, RequestFieldError
 from mainspring.http.schemas.common import (
     Cursor,
     Ids,
@@ -35,14 +36,14 @@ from mainspring.http.schemas.common import (
     Page,
     PageQuery,
     Request,
-    chosen_ids,
-    cursor_of,
-    known_id,
-    page_out,
-    time_of,
+    format_time,
+    parse_cursor,
+    parse_id,
+    parse_ids,
+    render_page,
 )
-from mainspring.http.schemas.jobs import check_key, past_of
-from mainspring.http.schemas.runs import RunOut, run_out
+from mainspring.http.schemas.jobs import check_key, explain_past_time
+from mainspring.http.schemas.runs import RunOut, render_run
 from mainspring.http.schemas.workflows import (
     NodeIn,
     WorkflowIn,
@@ -51,7 +52,7 @@ from mainspring.http.schemas.workflows import (
     WorkflowRetryIn,
     WorkflowStopped,
     WorkflowSummary,
-    node_out,
+    render_node,
 )
 from mainspring.http.search import Search
 
@@ -84,7 +85,7 @@ class ListWorkflowsQuery(Request):
         "nodes": {"download": {"task": "download"}, "load": {"task": "load", "after": ["download"]}},
     },
 )
-async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
+async def create_workflow(api: Api, call: Call[WorkflowIn, Empty]) -> Answer:
     """Create a workflow of up to 10,000 jobs.
 
     The jobs are committed together or not at all. A request with the same `idempotencyKey` and the same body
@@ -102,12 +103,12 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
     for node, run in zip(nodes, runs, strict=True):
         try:
             run.check()
-            await api.check(call.principal, tenant, run.queue, run.task, run.payload, None)
+            await api.admission.check(call.principal, tenant, run.queue, run.task, run.payload, None)
         except Invalid as error:
-            raise inside(node.name, error) from None
-    admitted = await api.room_for_runs(tenant, len(runs))
-    if admitted.count < len(runs) and admitted.why_not_more is not None:
-        raise admitted.why_not_more
+            raise name_node(node.name, error) from None
+    admitted = await api.admission.admit_runs(tenant, len(runs))
+    if admitted.count < len(runs) and admitted.reason is not None:
+        raise admitted.reason
     accepted = await api.jobs.submit_whole(runs)
     if any(answer.conflict for answer in accepted) or len({answer.new for answer in accepted}) > 1:
         # Another workflow has this key. Runs that were just created for nodes which it lacks must not start.
@@ -123,16 +124,16 @@ async def create_workflow(api: Api, call: Call[WorkflowIn, Nothing]) -> Answer:
 @workflows.operation(
     "GET", "/v1/workflows", permission=Permission.READ, query=ListWorkflowsQuery, answers={200: Page[WorkflowSummary]}
 )
-async def list_workflows(api: Api, call: Call[Nothing, ListWorkflowsQuery]) -> Answer:
+async def list_workflows(api: Api, call: Call[Empty, ListWorkflowsQuery]) -> Answer:
     """List workflows, newest first.
 
     The status of a workflow is derived from its newest 200 nodes.
     """
     reads, limit = api.listed_by(call.principal), call.query.limit
     if call.query.ids is not None:
-        ids = chosen_ids(call.query, call.query.ids)
+        ids = parse_ids(call.query, call.query.ids)
         return Answer(200, Page(items=await _read_chosen(reads, call.principal.tenant, [RunId(one) for one in ids])))
-    tenant = api.scope(call.principal, call.query.tenant)
+    tenant = api.choose_listed(call.principal, call.query.tenant)
     wanted = RunFilter(tenant=tenant, tag=FIRST_TAG, text=call.query.text or "")
 
     async def read(after: str | None, limit: int) -> Found[RunView]:
@@ -142,12 +143,12 @@ async def list_workflows(api: Api, call: Call[Nothing, ListWorkflowsQuery]) -> A
             [run for run in page.items if _get_workflow(run) is not None and run.replay_of is None], page.after
         )
 
-    page = await Search(api.clock).fill(read, cursor_of(call.query.cursor), limit)
+    page = await Search(api.clock).fill(read, parse_cursor(call.query.cursor), limit)
     found = page.items
     items: list[WorkflowSummary] = []
     for start in range(0, len(found), _BATCH):
         items += await asyncio.gather(*(_read_summary(reads, run) for run in found[start : start + _BATCH]))
-    return Answer(200, page_out(items, page.after, limit))
+    return Answer(200, render_page(items, page.after, limit))
 
 
 async def _read_chosen(reads: Reads, tenant: str | None, ids: list[RunId]) -> list[WorkflowSummary]:
@@ -187,8 +188,8 @@ def _summarize(workflow: RunId, first: RunView, runs: list[RunView], *, more: bo
         nodes=len(nodes),
         more=more,
         counts=dict(Counter(state.value for state in states)),
-        start_time=time_of(min(begun, default=None)),
-        end_time=None if more or status == "running" else time_of(max(ended, default=None)),
+        start_time=format_time(min(begun, default=None)),
+        end_time=None if more or status == "running" else format_time(max(ended, default=None)),
     )
 
 
@@ -199,7 +200,7 @@ def _summarize(workflow: RunId, first: RunView, runs: list[RunView], *, more: bo
     query=PageQuery,
     answers={200: WorkflowOut, 404: Problem},
 )
-async def get_workflow(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
+async def get_workflow(api: Api, call: Call[Empty, PageQuery]) -> Answer:
     """Get a workflow with its nodes, their dependencies and their states.
 
     The nodes are in the order of the request that created them, each with its newest run. `counts` and `status`
@@ -207,7 +208,7 @@ async def get_workflow(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
     """
     cursor = call.query.cursor or "0"
     if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 9:
-        raise AsWritten("cursor", "is not a cursor", "`nextCursor` of the previous page")
+        raise RequestFieldError("cursor", "is not a cursor", "`nextCursor` of the previous page")
     start, stop = int(cursor), int(cursor) + call.query.limit
     key = (call.principal.tenant, call.path["id"])
     whole = api.workflows.find(key) if start else None
@@ -230,7 +231,7 @@ def _workflow_out(workflow: str, nodes: dict[str, RunView]) -> WorkflowOut:
         tenant=some.tenant,
         created_at=isoformat(min(run.created_at for run in nodes.values())),
         counts=dict(Counter(state.value for state in states)),
-        nodes=[node_out(name, run) for name, run in nodes.items()],
+        nodes=[render_node(name, run) for name, run in nodes.items()],
     )
 
 
@@ -240,7 +241,7 @@ def _workflow_out(workflow: str, nodes: dict[str, RunView]) -> WorkflowOut:
     permission=Permission.OPERATE,
     answers={200: WorkflowStopped, 202: WorkflowStopped, 404: Problem, 409: Problem},
 )
-async def cancel_workflow(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def cancel_workflow(api: Api, call: Call[Empty, Empty]) -> Answer:
     """Cancel the unfinished nodes of a workflow.
 
     202: some nodes are still being stopped. 409: every node has already ended.
@@ -274,7 +275,7 @@ async def cancel_workflow(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     answers={201: WorkflowMade, 404: Problem, 409: Problem},
     within=None,
 )
-async def retry_workflow(api: Api, call: Call[WorkflowRetryIn, Nothing]) -> Answer:
+async def retry_workflow(api: Api, call: Call[WorkflowRetryIn, Empty]) -> Answer:
     """Retry a workflow from a node, or from every node that failed or was cancelled.
 
     The node, and its dependents that ended without success, get new runs linked to the old ones. Nodes that
@@ -290,9 +291,9 @@ async def retry_workflow(api: Api, call: Call[WorkflowRetryIn, Nothing]) -> Answ
         found = await api.store.seen_by(some.tenant).runs([nodes[name].id for name in part], payloads=True)
         payloads |= {name: None if run is None else run.payload for name, run in zip(part, found, strict=True)}
     runs = retried(nodes, payloads, ids, call.principal.name)
-    admitted = await api.room_for_runs(some.tenant, len(runs))
-    if admitted.count < len(runs) and admitted.why_not_more is not None:
-        raise admitted.why_not_more
+    admitted = await api.admission.admit_runs(some.tenant, len(runs))
+    if admitted.count < len(runs) and admitted.reason is not None:
+        raise admitted.reason
     accepted = await api.jobs.submit_whole(runs)
     return _created_out(RunId(call.path["id"]), _get_name(some), runs, accepted, await _list_warnings(api, runs))
 
@@ -300,7 +301,7 @@ async def retry_workflow(api: Api, call: Call[WorkflowRetryIn, Nothing]) -> Answ
 @workflows.operation(
     "GET", "/v1/runs/{id}/parents", permission=Permission.READ, answers={200: Page[RunOut], 404: Problem}
 )
-async def run_parents(api: Api, call: Call[Nothing, Nothing]) -> Answer:
+async def run_parents(api: Api, call: Call[Empty, Empty]) -> Answer:
     """List the runs that a run depends on, with their results.
 
     In the order of the request that created the run, on one page of up to 1,000. Runs that retention has deleted
@@ -308,7 +309,7 @@ async def run_parents(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     """
     run = await find_run(api, call)
     parents = await api.seen_by(call.principal).parents(run.id) if run.parents else []
-    return Answer(200, Page(items=[run_out(parent) for parent in parents]))
+    return Answer(200, Page(items=[render_run(parent) for parent in parents]))
 
 
 @workflows.operation(
@@ -318,23 +319,23 @@ async def run_parents(api: Api, call: Call[Nothing, Nothing]) -> Answer:
     query=PageQuery,
     answers={200: Page[RunOut], 404: Problem},
 )
-async def run_children(api: Api, call: Call[Nothing, PageQuery]) -> Answer:
+async def run_children(api: Api, call: Call[Empty, PageQuery]) -> Answer:
     """List the runs that depend on a run, by id.
 
     Pass `nextCursor` as `cursor` to get the next page.
     """
     run = await find_run(api, call)
-    after = cursor_of(call.query.cursor)
+    after = parse_cursor(call.query.cursor)
     limit = call.query.limit
     found = await api.seen_by(call.principal).children(run.id, None if after is None else RunId(after), limit + 1)
     shown = found[:limit]
     following = shown[-1].id if len(found) > limit else None
-    return Answer(200, Page(items=[run_out(child) for child in shown], next_cursor=following))
+    return Answer(200, Page(items=[render_run(child) for child in shown], next_cursor=following))
 
 
 async def _read_nodes(api: Api, call: Call[Body, Query]) -> dict[str, RunView]:
     """Return the newest run of each node, in the order of the nodes. Raises ``Missing`` for an unknown workflow."""
-    workflow = RunId(known_id(call.path["id"]))
+    workflow = RunId(parse_id(call.path["id"]))
     wanted = RunFilter(tenant=call.principal.tenant, tag=tag_of(workflow))
     runs: list[RunView] = []
     after: RunId | None = None
@@ -347,13 +348,13 @@ async def _read_nodes(api: Api, call: Call[Body, Query]) -> dict[str, RunView]:
         after = RunId(page.after)
     found = newest(runs)
     if not found:
-        raise Missing
+        raise ObjectNotFound
     return found
 
 
 def _check_queues(api: Api, principal: Principal, runs: list[RunView]) -> None:
     for queue in {run.queue for run in runs}:
-        api.reach(principal, queue)
+        api.admission.check_queue(principal, queue)
 
 
 def _choose_key(requested: WorkflowIn, header: str | None) -> str | None:
@@ -363,10 +364,10 @@ def _choose_key(requested: WorkflowIn, header: str | None) -> str | None:
 def _build_node(
     api: Api, name: str, declared: NodeIn, tenant: str, author: str, known: Mapping[str, TaskEntry]
 ) -> Node:
-    node = node_of(name, declared, tenant, author, known)
-    past = past_of(node.run, api.clock.now())
+    node = build_node(name, declared, tenant, author, known)
+    past = explain_past_time(node.run, api.clock.now())
     if past is not None:
-        raise inside(name, past)
+        raise name_node(name, past)
     return node
 
 
@@ -384,7 +385,7 @@ def _hash(key: str, number: int) -> str:
 
 
 async def _list_warnings(api: Api, runs: list[NewRun]) -> list[str]:
-    return sorted({warning for run in runs for warning in await api.warn(run)})[:MOST_WARNINGS]
+    return sorted({warning for run in runs for warning in await api.workers.log_warnings(run)})[:MOST_WARNINGS]
 
 
 def _created_out(

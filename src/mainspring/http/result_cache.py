@@ -13,7 +13,7 @@ _KEPT_FOR: Micros = 30 * SECOND
 _MOST = 20_000
 
 
-class Readings(Generic[T]):
+class ResultCache(Generic[T]):
     """A bounded cache that evicts the oldest reading first.
 
     On a miss the caller reads again, for example in another process.

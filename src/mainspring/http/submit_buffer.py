@@ -10,13 +10,13 @@ from mainspring.core.model.base.instant import SECOND, Micros
 from mainspring.core.model.runs.new_run import NewRun
 from mainspring.core.ports.clock import Clock
 from mainspring.core.ports.ingest import Accepting
-from mainspring.http.schemas.jobs import JobIn, past_of
+from mainspring.http.schemas.jobs import JobIn, explain_past_time
 
 #: While the store is unavailable, one request probes it at this interval. All other requests go to the log at once.
-_AGAIN_AFTER: Micros = 2 * SECOND
+_PROBE_INTERVAL: Micros = 2 * SECOND
 
 
-class Acceptance:
+class SubmitBuffer:
     """Writes job requests to the request log while the store is unavailable.
 
     The job id is chosen before any request to the store, so a submit with an unknown outcome creates no second job.
@@ -28,50 +28,50 @@ class Acceptance:
         self._log = log
         self._clock = clock
         self._bound_to = bound_to
-        self._away = False
-        self._ask_at: Micros = 0
+        self._is_away = False
+        self._probe_at: Micros = 0
 
-    async def stored(
+    async def submit(
         self,
         run: NewRun,
-        told: NewRun,
+        buffered: NewRun,
         fields: JobIn,
         make: Callable[[NewRun], Awaitable[None]],
         check: Callable[[], Awaitable[None]],
     ) -> bool:
         """Create a job in the store, or append it to the request log. Return False if it is in the log.
 
-        ``told``: the same run with the id that the log uses. ``check``: validates what can be validated without the
+        ``buffered``: the same run with the id that the log uses. ``check``: validates what can be validated without the
         store. The permissions of the caller are not checked again when the log is processed.
         """
-        if not self._away or self._clock.monotonic() >= self._ask_at:
+        if not self._is_away or self._clock.monotonic() >= self._probe_at:
             # Only one request probes a store that was unavailable; the others must not wait for its answer.
-            self._ask_at = self._clock.monotonic() + _AGAIN_AFTER + 10 * SECOND
+            self._probe_at = self._clock.monotonic() + _PROBE_INTERVAL + 10 * SECOND
             try:
-                await make(told if self._away else run)
+                await make(buffered if self._is_away else run)
             except StoreUnavailable:
-                self._away = True
-                self._ask_at = self._clock.monotonic() + _AGAIN_AFTER
+                self._is_away = True
+                self._probe_at = self._clock.monotonic() + _PROBE_INTERVAL
             except asyncio.CancelledError:
                 # The client has hung up, so the state of the store is unknown.
-                self._ask_at = 0
+                self._probe_at = 0
                 raise
             except Exception:
                 # A rejection proves that the store answers.
-                self._away = False
+                self._is_away = False
                 raise
             else:
-                self._away = False
+                self._is_away = False
                 return True
         if self._bound_to not in (None, run.tenant):
-            raise StoreUnavailable("the log of requests is not for this tenant")
+            raise StoreUnavailable("the request log is not for this tenant")
         await check()
-        await self._accept(told, fields)
+        await self._append(buffered, fields)
         return False
 
-    async def _accept(self, run: NewRun, fields: JobIn) -> None:
+    async def _append(self, run: NewRun, fields: JobIn) -> None:
         run.check()
-        past = past_of(run, self._clock.now())
+        past = explain_past_time(run, self._clock.now())
         if past is not None:
             raise past
         once = run.id if run.idempotency is None else run.idempotency.key

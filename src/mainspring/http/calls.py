@@ -7,15 +7,15 @@ from mainspring.core.model.access.access import Principal
 from mainspring.core.model.base.errors import Invalid
 from mainspring.http.context import Api
 from mainspring.http.operation import Answer, Call, Operation
-from mainspring.http.problems import Refused, with_names_as_written
+from mainspring.http.problems import RequestError, restore_names
 
 
-def refuse_unless_allowed(operation: Operation, principal: Principal) -> None:
+def check_permission(operation: Operation, principal: Principal) -> None:
     if operation.permission is not None and not principal.may(operation.permission):
-        raise Refused(403, "Forbidden", f"{principal.role.value}s may not {operation.permission.value}")
+        raise RequestError(403, "Forbidden", f"{principal.role.value}s may not {operation.permission.value}")
 
 
-async def never() -> None:
+async def wait_forever() -> None:
     """Never return: the caller is this process, which does not hang up."""
     await asyncio.Event().wait()
 
@@ -29,10 +29,10 @@ async def call_operation(
     query: Sequence[tuple[str, str]] = (),
     body: bytes = b"",
     headers: Mapping[str, str] | None = None,
-    left: Callable[[], Awaitable[None]] = never,
+    left: Callable[[], Awaitable[None]] = wait_forever,
 ) -> Answer:
     """Call an operation with the permission check, decoding and error texts of a request over HTTP."""
-    refuse_unless_allowed(operation, principal)
+    check_permission(operation, principal)
     written: dict[str, str] = {}
     call = Call(
         operation.permission,
@@ -46,5 +46,5 @@ async def call_operation(
     try:
         answer: Answer = await operation.handler(api, call)
     except Invalid as error:
-        raise with_names_as_written(error, written) from None
+        raise restore_names(error, written) from None
     return answer
